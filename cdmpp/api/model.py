@@ -161,10 +161,14 @@ class Model:
         device: Device | Sequence[Device] | None = None,
         *,
         machine_code: bool = False,
+        sizes: Mapping[str, int] | None = None,
     ) -> Predictions:
         """Predicts the latency of tensor programs, scheduled or not.
 
         Args and errors as of `predict`.
+
+        Args:
+            sizes: numbers for symbolic sizes by their names, e.g. {"n": 4096}.
         """
         from cdmpp.predict.prediction import check_predicted
         from tvm_helper.predict.predictor import check_reads_code
@@ -172,7 +176,7 @@ class Model:
         predictor = self._predictor(device, machine_code)
         if machine_code:
             check_reads_code(predictor)
-        named = named_programs(source)
+        named = named_programs(source, sizes)
         asked = [(program, spec) for program in named for spec in predictor.devices]
         found = predictor.programs(named)
         check_predicted(found, described(source))
@@ -314,6 +318,7 @@ class Model:
         kernels: int = 5,
         batch: int | None = None,
         input_shapes: Mapping[str, Sequence[int]] | None = None,
+        sizes: Mapping[str, int] | None = None,
     ) -> list[ExplainedAnswer]:
         """Explains the predictions of programs or networks, in the order of `predict`.
 
@@ -324,6 +329,7 @@ class Model:
                 them.
             kernels: number of kernels of a network to explain, most expensive first.
             batch, input_shapes: of an ONNX file, as of `network`.
+            sizes: of programs, as of `programs`.
 
         Raises:
             UsageError: it is a record or sample, which has no text.
@@ -343,7 +349,7 @@ class Model:
         from tvm_helper.predict.explain import explain_programs
 
         predictor = self._predictor(device, machine_code)
-        named = named_programs(source)
+        named = named_programs(source, sizes)
         programs = explain_programs(predictor, named, compiles=machine_code)
         check_predicted([one.prediction for one in programs], described(source))
         return [ExplainedAnswer(one.row()) for one in programs]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -87,16 +87,26 @@ def split_devices(
     return named, files
 
 
-def named_programs(source: Source) -> list[NamedProgram]:
+def named_programs(source: Source, sizes: Mapping[str, int] | None = None) -> list[NamedProgram]:
     """Returns the programs of a source of that kind.
+
+    Args:
+        sizes: numbers for symbolic sizes.
 
     Raises:
         DataError: it cannot be read, or has none.
+        UsageError: none has such a size.
     """
+    from tvm_helper.tasks.program_file import sized
+
+    return sized(_read(source), sizes or {})
+
+
+def _read(source: Source) -> list[NamedProgram]:
     from tvm_helper.tasks.program_file import programs_of, read_programs
 
     if is_script(source):
-        from tvm_helper.serve.script import read_script
+        from tvm_helper.tasks.script import read_script
 
         return read_script(source)
     if isinstance(source, str | Path):

@@ -13,7 +13,14 @@ from cdmpp.analytic.roofline.bounds import operator_bounds, program_bounds
 from cdmpp.cli.analytic.operator import gpu_labels, parse_shape
 from cdmpp.cli.shared.files import add_file, taken_file
 from cdmpp.cli.shared.option_table import add_table
-from cdmpp.cli.shared.options import add_data_options, add_output_options, labels_of
+from cdmpp.cli.shared.options import (
+    add_data_options,
+    add_output_options,
+    add_sizes_option,
+    check_goes_with,
+    labels_of,
+    sizes_of,
+)
 from cdmpp.cli.shared.samples import asked_labels, samples_of
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
@@ -36,6 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         --shape NAME=N,...  shape of the operator: batch=1,m=512,n=1024,k=1024 or
             rows=4096,cols=1024
     """)  # fmt: skip
+    add_sizes_option(parser)
     add_data_options(parser)
     add_output_options(parser)
 
@@ -43,8 +51,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs `cdmpp roofline`; returns the exit code."""
     vars(args).update(taken_file(args.file, _FILES))
+    check_goes_with("a program", args.program, set=args.set)
     if args.program and str(args.program).endswith(".py"):
-        rows = _file_bounds(Path(args.program), labels_of(args.device))
+        rows = _file_bounds(Path(args.program), labels_of(args.device), sizes_of(args.set))
     elif not args.op:
         samples = samples_of(
             args.dataset, asked_labels(args.dataset, args.device), cache_dir=args.cache,
@@ -85,7 +94,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _file_bounds(path: Path, labels: Sequence[str]) -> list[dict[str, Any]]:
+def _file_bounds(
+    path: Path, labels: Sequence[str], sizes: Mapping[str, int]
+) -> list[dict[str, Any]]:
     """Returns `program_bounds` of every program of a file on every device.
 
     Raises:
@@ -93,14 +104,14 @@ def _file_bounds(path: Path, labels: Sequence[str]) -> list[dict[str, Any]]:
         DataError: the file cannot be read, or a device cannot run a program of it.
     """
     from tvm_helper.predict.predictor import program_samples  # TVM takes a second
-    from tvm_helper.tasks.program_file import read_programs
+    from tvm_helper.tasks.program_file import read_programs, sized
 
     if not labels:
         raise UsageError(f"{path}: no device is named; expected --device LABEL")
     devices = [get_device(label) for label in labels]
     return [
         {"name": program.name, **row}
-        for program in read_programs(path)
+        for program in sized(read_programs(path), sizes)
         for device in devices
         for row in program_bounds(program_samples(program, device), "")
     ]

@@ -33,6 +33,9 @@ class ProgramArrays:
         schedule_offset: int64 [P + 1]; likewise for `schedule`.
         schedule: uint8, UTF-8 of the programs' schedules, see `schedule_text` (possibly
             memory-mapped).
+        work: float64 [P, 7], what each does at the least (`cdmpp.programs.work.WORK_COLUMNS`), NaN
+            where it was not counted; None = of none.
+        is_doubtful: bool [P], whether a model cannot see all of it; None = none is.
     """
 
     program_id: NDArray[np.object_]
@@ -51,6 +54,8 @@ class ProgramArrays:
     tree: NDArray[np.int32]
     schedule_offset: NDArray[np.int64]
     schedule: NDArray[np.uint8]
+    work: NDArray[np.float64] | None = None
+    is_doubtful: NDArray[np.bool_] | None = None
 
     def schedule_text(self, row: int) -> str | None:
         """Returns the canonical JSON of a program's transform steps, None where there is none.

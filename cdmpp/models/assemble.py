@@ -16,6 +16,7 @@ from cdmpp.programs.compact_ast import (
     LEAF_SCHEMA_VERSION,
     CompactAst,
 )
+from cdmpp.programs.work import WORK_COLUMNS, ProgramWork
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class AskedProgram:
         elsewhere_s: measured seconds on another device; None likewise.
         schedule: canonical JSON of its transform steps; None where it has none.
         operator: name of its operator such as `conv2d+add+relu`; empty where it is unknown.
+        work: what it does at the least, counted on the program; None = by its features.
+        doubts: why a model cannot see all of it; `ast` is then that of the program nearest to it
+            that it can.
     """
 
     program_id: str
@@ -41,6 +45,8 @@ class AskedProgram:
     schedule: str | None = None
     operator: str = ""
     elsewhere_s: float | None = None
+    work: ProgramWork | None = None
+    doubts: tuple[str, ...] = ()
 
 
 def assemble_samples(asked: Sequence[AskedProgram]) -> Samples:
@@ -77,6 +83,8 @@ def assemble_samples(asked: Sequence[AskedProgram]) -> Samples:
         tree=np.concatenate([np.zeros(0, np.int32)] + [program.ast.tree for program in asked]),
         schedule_offset=_offsets([len(schedule) for schedule in schedules]),
         schedule=np.frombuffer(b"".join(schedules), np.uint8),
+        work=_work(asked),
+        is_doubtful=np.array([bool(program.doubts) for program in asked], bool),
     )
     measured = [np.nan if p.measured_s is None else p.measured_s for p in asked]
     return Samples(
@@ -87,6 +95,15 @@ def assemble_samples(asked: Sequence[AskedProgram]) -> Samples:
         latency_s=np.array(measured, np.float64),
         latency_std_s=np.full(len(asked), np.nan),
     )
+
+
+def _work(asked: Sequence[AskedProgram]) -> NDArray[np.float64]:
+    """Returns float64 [P, columns], see `ProgramArrays.work`."""
+    found = np.full((len(asked), len(WORK_COLUMNS)), np.nan)
+    for row, program in enumerate(asked):
+        if program.work is not None:
+            found[row] = [getattr(program.work, name) for name in WORK_COLUMNS]
+    return found
 
 
 def _offsets(lengths: Sequence[int]) -> NDArray[np.int64]:

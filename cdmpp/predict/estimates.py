@@ -35,8 +35,8 @@ class Estimates:
             latency_s where the model has no calibration.
         low_s: float64 [N], lower end of the interval; NaN where the model has no calibration.
         high_s: float64 [N], upper end.
-        is_far: bool [N], whether the program is unlike every training task; None where the model
-            does not know its training tasks.
+        is_far: bool [N], whether the program is unlike every training task, or does work that the
+            model cannot see; None where the model does not know its training tasks.
         is_new_device: bool [N], whether the device was not trained on.
         is_floor: bool [N], whether latency_s is the lower bound, because the model predicts less.
         nearest: for each sample the nearest training tasks, nearest first; None as `is_far`.
@@ -133,6 +133,10 @@ class TrainedModel:
         is_new_device = is_new[samples.device]
         familiarity = self.tasks.familiarity(samples) if self.tasks else None
         is_far = familiarity.is_far if familiarity else None
+        doubtful = samples.programs.is_doubtful
+        if doubtful is not None and doubtful.any():
+            unseen = doubtful[samples.program]
+            is_far = unseen if is_far is None else is_far | unseen
         half_width, mean_s = self._widths(samples, predicted_s, is_new, is_far)
         found = Estimates(
             **interval_s(predicted_s, mean_s, half_width, floor_s),
@@ -197,11 +201,12 @@ class TrainedModel:
         """Returns float64 [N], what each takes at the least; what the registry says of the model's
         devices wins over what they were trained with.
         """
+        return sample_floor_s(samples, tuple(map(self.described_now, samples.devices)))
+
+    def described_now(self, device: DeviceSpec) -> DeviceSpec:
+        """Returns a device, one of the model's own as the registry describes it now."""
         trained = {spec.name for spec in self.card.devices}
-        devices = tuple(
-            as_described_now(spec) if spec.name in trained else spec for spec in samples.devices
-        )
-        return sample_floor_s(samples, devices)
+        return as_described_now(device) if device.name in trained else device
 
 
 def interval_s(

@@ -58,6 +58,8 @@ def program_text(row: Mapping[str, Any], *, is_painted: bool) -> str:
         return f"{title}: {row['reason']}"
     latency = interval_text(row["latency_s"], row["low_s"], row["high_s"])
     parts = [f"{title}: {latency}{mark}"]
+    if row["reason"]:
+        parts[0] += f"\n  low confidence: {row['reason']}"
     if row["text"] is None:
         return f"{parts[0]}\nno store of it does any work"
     parts += [row["text"], _listing(row["lines"], is_painted), _leaves(row["leaves"])]
@@ -125,7 +127,7 @@ def _leaves(leaves: Sequence[Mapping[str, Any]]) -> str:
         ]
         for one in leaves
     ]  # fmt: skip
-    titles = ["store", "share", "time", "to", "bound by", "at the least", "the next", "data in",
+    titles = ["store", "share", "time", "to", "bound by", "its roofline", "the next", "data in",
               "loops around it"]  # fmt: skip
     return aligned([titles, *rows], "rrrllrrll", key=0)
 

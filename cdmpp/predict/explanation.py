@@ -9,11 +9,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.analytic.roofline.levels import program_bound
+from cdmpp.analytic.roofline.floor import program_floor
+from cdmpp.analytic.roofline.levels import in_memory, program_bound
 from cdmpp.analytic.roofline.programs import LeafWork, device_rates, leaf_work
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.programs.loops.loop_tree import Loop, LoopTree, Node, stores_with_path
+from cdmpp.programs.work import ProgramWork
+from cdmpp.text import seconds_text
 
 #: What can bound a store, in words.
 Limit = Literal["operations", "threads", "memory", "l2"]
@@ -46,10 +49,12 @@ class LeafExplanation:
         leaf: its place among the stores, from 1.
         buffer: what it writes.
         share: its part of the predicted time, in [0, 1].
-        roofline_s: max(operations / peak, distinct bytes / bandwidth).
-        limits_s: seconds that it takes at the least by each limit that is known of the device.
+        roofline_s: max(operations / peak, distinct bytes of the memory / bandwidth).
+        limits_s: its roofline in seconds by each limit that is known of the device: estimates,
+            which caches and fusion beat.
         loops: outermost first.
-        data_bytes: distinct bytes that it reads and writes.
+        data_bytes: distinct bytes of the memory that it reads and writes, none of registers and
+            shared memory.
         fits: the smallest memory that holds them, of those whose size is known.
     """
 
@@ -83,11 +88,15 @@ class Explanation:
         shares_by: who shares the time out: the model, or the roofline where the model does not add
             up stores.
         assumed: which rates of the device are unknown, so that nominal ones were taken.
+        least_s: lower bound of the program on the device.
+        least_why: what sets it.
     """
 
     leaves: tuple[LeafExplanation, ...]
     shares_by: Literal["model", "roofline"]
     assumed: tuple[str, ...]
+    least_s: float
+    least_why: str
 
     @property
     def roofline_s(self) -> float:
@@ -113,6 +122,8 @@ class Explanation:
             "shares_by": self.shares_by,
             "bound": self.dearest.bound,
             "roofline_s": self.roofline_s,
+            "least_s": self.least_s,
+            "least_why": self.least_why,
             "unknown_rates": list(self.assumed),
             "text": self.text(latency_s),
         }
@@ -125,12 +136,16 @@ class Explanation:
         """
         one = self.dearest
         assumed = f" ({' and '.join(self.assumed)} unknown, nominal taken)" if self.assumed else ""
-        times = latency_s / self.roofline_s if self.roofline_s > 0 else float("inf")
         whose = "its time" if self.shares_by == "model" else "its roofline time"
-        return (
+        said = (
             f"{100 * one.share:.0f} % of {whose} is store {one.leaf} of {len(self.leaves)}, to "
-            f"{one.buffer}, bound by {LIMITS[one.bound]}; predicted {times:.2g} times the roofline"
-            f"{assumed}"
+            f"{one.buffer}, bound by {LIMITS[one.bound]}{assumed}"
+        )
+        if len(self.assumed) > 1:  # what the device needs at the least is not known either
+            return said
+        return (
+            f"{said}; predicted {latency_s / self.least_s:.2g} times the lower bound, "
+            f"{seconds_text(self.least_s)} ({self.least_why})"
         )
 
 
@@ -139,21 +154,26 @@ def explain(
     ast: CompactAst,
     device: DeviceSpec,
     shares: NDArray[np.float64] | None,
+    work: ProgramWork | None = None,
 ) -> Explanation | None:
     """Returns what a program's time goes into; None where no store does any work.
 
     Args:
         tree: the program, for the names of its buffers and loops.
         ast: its compact AST.
+        device: as the registry describes it.
         shares: float64 [leaves], those of the model; None where it has none.
+        work: what the program does at the least, where it was counted.
     """
-    work = leaf_work(ast.leaf_features)
+    leaf_features = in_memory(ast.leaf_features, ast.leaf_extra)
+    leaf = leaf_work(leaf_features)
     flop_per_s, bytes_per_s = device_rates(device)
-    roofline_s = np.maximum(work.flop / flop_per_s, work.bytes / bytes_per_s)
+    roofline_s = np.maximum(leaf.flop / flop_per_s, leaf.bytes / bytes_per_s)
     if roofline_s.sum() <= 0:
         return None
     places = list(stores_with_path(tree))
-    limits = _limits(ast.leaf_features, work, device)
+    limits = _limits(leaf_features, leaf, device)
+    floor = program_floor(device, ast.leaf_features, ast.leaf_extra, work)
     parts = roofline_s / roofline_s.sum() if shares is None else shares
     leaves = []
     for place, share in enumerate(parts.tolist()):
@@ -166,8 +186,8 @@ def explain(
                 roofline_s=float(roofline_s[place]),
                 limits_s=limits[place],
                 loops=_loops(path),
-                data_bytes=float(work.bytes[place]),
-                fits=_fits(float(work.bytes[place]), device),
+                data_bytes=float(leaf.bytes[place]),
+                fits=_fits(float(leaf.bytes[place]), device),
             )
         )
     rates = {
@@ -177,6 +197,8 @@ def explain(
         leaves=tuple(leaves),
         shares_by="roofline" if shares is None else "model",
         assumed=tuple(name for name, value in rates.items() if not value),
+        least_s=float(floor.seconds[0]),
+        least_why=floor.why(0),
     )
 
 

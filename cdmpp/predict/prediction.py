@@ -45,6 +45,7 @@ class Prediction:
         nearest: training tasks nearest to it, nearest first.
         explanation: what its time goes into.
         is_scheduled: whether the program has a schedule.
+        note: how the program was read or scheduled, where that needs a word.
         elsewhere_s: measured seconds on another device that count in; None without.
         is_record: whether it is a program of a record or sample: its JSON has no text.
     """
@@ -69,6 +70,7 @@ class Prediction:
     nearest: tuple[NearTask, ...] = ()
     explanation: Explanation | None = None
     is_scheduled: bool = True
+    note: str = ""
     elsewhere_s: float | None = None
     is_record: bool = False
     _explain: Callable[[bool], ExplainedAnswer] | None = field(
@@ -138,6 +140,7 @@ class Prediction:
             "is_far": self.is_far,
             "is_new_device": self.is_new_device,
             "reason": self.reason,
+            "note": self.note or None,
             "explanation": None
             if found is None or self.latency_s is None
             else found.to_json(self.latency_s),
@@ -151,8 +154,9 @@ class Prediction:
             is_record: whether it is shown as a record.
         """
         own = {one.name for one in fields(cls)} - {"explanation"}
+        given = {**row, "note": row.get("note") or ""}
         return cls(
-            **{name: value for name, value in row.items() if name in own},
+            **{name: value for name, value in given.items() if name in own},
             nearest=tuple(NearTask(**near) for near in row["nearest_tasks"]),
             reasons=() if row["reason"] is None else (row["reason"],), is_record=is_record,
         )  # fmt: skip
@@ -198,7 +202,7 @@ def estimated(
     one = Prediction(
         short_task(asked.task, asked.operator) if name is None else name, asked.device.name,
         measured_s=asked.measured_s, operator=asked.operator, program_id=asked.program_id,
-        elsewhere_s=asked.elsewhere_s, is_record=is_record,
+        elsewhere_s=asked.elsewhere_s, is_record=is_record, reasons=asked.doubts,
     )  # fmt: skip
     return _with_estimate(one, found, place)
 

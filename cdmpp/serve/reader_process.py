@@ -6,14 +6,15 @@ records alone, without TVM; `tvm_helper.serve.worker` adds what is read with TVM
 Request `read`: `entries`, each {"tvmscript": text}, {"tir_json": text} or {"records": [line],
 "dag": text or null, "target": text or null}; and `devices`, DeviceSpecs as JSON. Answer: `asked`,
 for every program of every entry on every device {entry, name, operator, device, reason} and, where
-the reason is null, {program_id, task, schedule, is_scheduled, measured_s}; and `leaves`, the leaf
-tables of those without a reason, in order.
+the reason is null, {program_id, task, schedule, is_scheduled, measured_s, work, doubts, note}; and
+`leaves`, the leaf tables of those without a reason, in order.
 """
 
 from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
@@ -113,7 +114,7 @@ def _tasks() -> TaskIndex:
     return load_tasks(default_dataset_dir() / "network_info")
 
 
-def asked_row(name: str, asked: AskedProgram, *, is_scheduled: bool) -> ReadRow:
+def asked_row(name: str, asked: AskedProgram, *, is_scheduled: bool, note: str = "") -> ReadRow:
     """Returns the row of a program that can be predicted, and its compact AST."""
     if not 0 < len(asked.ast.leaf_features) <= MOST_LEAVES:
         count = len(asked.ast.leaf_features)
@@ -123,6 +124,8 @@ def asked_row(name: str, asked: AskedProgram, *, is_scheduled: bool) -> ReadRow:
     return {
         **row, "program_id": asked.program_id, "task": asked.task, "schedule": asked.schedule,
         "is_scheduled": is_scheduled, "measured_s": asked.measured_s,
+        "work": None if asked.work is None else asdict(asked.work), "doubts": asked.doubts,
+        "note": note,
     }, asked.ast  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import asyncio
 import queue
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from cdmpp.errors import DataError, DeviceError, ServerError
 from cdmpp.models.assemble import AskedProgram
 from cdmpp.processes.worker import Answer, Worker
 from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.work import ProgramWork
 from cdmpp.serve.gate import FewAtATime
 from cdmpp.serve.leaf_table import decode_asts
 
@@ -33,6 +34,7 @@ class ReadProgram:
         asked: in the form that models take; None where it cannot be predicted.
         reason: why not.
         is_scheduled: whether it has a schedule.
+        note: how it was read or scheduled, where that needs a word.
     """
 
     entry: int
@@ -42,6 +44,7 @@ class ReadProgram:
     asked: AskedProgram | None
     reason: str | None = None
     is_scheduled: bool = True
+    note: str = ""
 
 
 class ProgramReader:
@@ -259,14 +262,14 @@ def _read_program(row: dict[str, Any], device: DeviceSpec, asts: Any) -> ReadPro
     asked = AskedProgram(
         row["program_id"], row["task"], next(asts), device, schedule=row["schedule"],
         operator=row["operator"], measured_s=row["measured_s"],
+        work=ProgramWork(**row["work"]) if row.get("work") else None,
+        doubts=tuple(row.get("doubts", ())),
     )  # fmt: skip
-    return ReadProgram(*facts, asked, is_scheduled=row["is_scheduled"])
+    return ReadProgram(*facts, asked, is_scheduled=row["is_scheduled"], note=row.get("note", ""))
 
 
 def _placed(one: ReadProgram, entry: int) -> ReadProgram:
-    return ReadProgram(
-        entry, one.name, one.operator, one.device, one.asked, one.reason, one.is_scheduled
-    )
+    return replace(one, entry=entry)
 
 
 def _decoded(entries: Sequence[dict[str, Any]], devices: Sequence[DeviceSpec]) -> list[ReadProgram]:

@@ -293,7 +293,7 @@ def scripts(rng: random.Random, folder: Path) -> Iterator[Case]:
     columns.
     """
     from tvm_helper.predict.reading import features_of, look_at
-    from tvm_helper.serve.script import read_script
+    from tvm_helper.tasks.script import read_script
     from tvm_helper.tasks.target import device_target
 
     trace = folder / "ran"

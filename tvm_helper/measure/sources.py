@@ -136,6 +136,8 @@ def _sampled(name: str) -> Iterator[MeasuredTask]:
         from tvm_helper.tasks.program_file import read_programs
 
         for program in read_programs(Path(name)):
+            if program.fault:
+                raise DataError(program.fault)
             yield module_task(f"{Path(name).name}:{program.name}", program.module)
         return
     from tvm_helper.compat import tvm

@@ -25,21 +25,26 @@ from cdmpp.predict.corrections import MachineCodeCorrection
 from cdmpp.predict.estimates import Correction, TrainedModel, load_trained
 from cdmpp.predict.explanation import explain
 from cdmpp.predict.machine_code.model import LEAST_MEASURED, CodeModel
-from cdmpp.predict.prediction import Prediction, estimated, misfit, reads_no_code
+from cdmpp.predict.prediction import Prediction, estimated, reads_no_code
 from cdmpp.predict.requested_device import asked_device, asked_devices
 from cdmpp.pretrained import model_folder
-from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.programs.gpu_code.columns import gpu_code_columns
 from cdmpp.programs.machine_code.columns import machine_code_columns
 from cdmpp.records import program_id
 from tvm_helper.compat import Schedule, Target
-from tvm_helper.predict.reading import Looks, features_of, look_at
+from tvm_helper.predict.reading import (
+    Looks,
+    ProgramReading,
+    fit,
+    look_at,
+    read_program,
+    unsized,
+)
 from tvm_helper.tasks.gpu_code import gpu_launches
 from tvm_helper.tasks.machine_code import code_of, reads_code
 from tvm_helper.tasks.network_tasks import NetworkTask
 from tvm_helper.tasks.program_file import NamedProgram, read_programs
 from tvm_helper.tasks.target import device_target
-from tvm_helper.tir.loop_tree import loop_tree_from_tir
 
 
 @dataclass
@@ -56,6 +61,7 @@ class _Question:
     is_scheduled: bool = True
     is_fastest: bool = False
     in_network: bool = False
+    note: str = ""
 
 
 class Predictor:
@@ -148,14 +154,18 @@ class Predictor:
         named = read_programs(Path(source)) if isinstance(source, Path | str) else source
         answers = []
         for program in named:
-            looks = look_at(program.module)
+            fault = program.fault or unsized(program.module)
+            looks = None if fault else look_at(program.module)
             for device in self.devices:
-                target = device_target(device)
-                reason = misfit(device, is_gpu=looks.is_gpu)
-                if reason is not None:
-                    answers.append(_unanswered(program.name, looks.operator, device, reason))
+                if looks is None:
+                    answers.append(_unanswered(program.name, "", device, fault))
                     continue
-                answers += self._answer([_question(program, looks, device, target)])
+                target = device_target(device)
+                fitted = fit(program, looks, device, target)
+                if isinstance(fitted, str):
+                    answers.append(_unanswered(program.name, looks.operator, device, fitted))
+                    continue
+                answers += self._answer([_question(fitted, looks, device, target)])
         return answers
 
     def on(self, device: DeviceSpec) -> Predictor:
@@ -194,31 +204,35 @@ class Predictor:
     def _answer(self, questions: Sequence[_Question]) -> list[Prediction]:
         answers = []
         for question in questions:
-            ast = features_of(question.module, question.target)
-            if isinstance(ast, str):
-                answers.append(_unanswered(question.name, question.operator, question.device, ast))
+            read = read_program(question.module, question.target)
+            if isinstance(read, str):
+                answers.append(_unanswered(question.name, question.operator, question.device, read))
                 continue
             try:
-                answers.append(self._estimate(question, ast))
+                answers.append(self._estimate(question, read))
             except ReplayError as error:
                 answers.append(
                     _unanswered(question.name, question.operator, question.device, str(error))
                 )
         return answers
 
-    def _estimate(self, question: _Question, ast: CompactAst) -> Prediction:
-        asked = _asked(question, ast)
+    def _estimate(self, question: _Question, read: ProgramReading) -> Prediction:
+        asked = _asked(question, read)
         samples = assemble_samples([asked])
-        found = self.trained.estimate(samples, self._corrections(question))
+        # What reads machine code has learned no integer arithmetic either.
+        corrections = [] if read.doubts else self._corrections(question)
+        found = self.trained.estimate(samples, corrections)
         return replace(
             estimated(asked, found, name=question.name),
             explanation=explain(
-                loop_tree_from_tir(question.module),
-                ast,
-                question.device,
+                read.tree,
+                read.ast,
+                self.trained.described_now(question.device),
                 self._leaf_shares(samples),
+                read.work,
             ),
             is_scheduled=question.is_scheduled,
+            note=question.note,
         )
 
     def _corrections(self, question: _Question) -> list[Correction]:
@@ -251,13 +265,17 @@ def program_samples(program: NamedProgram, device: DeviceSpec) -> Samples:
         DataError: the device cannot run it, or it has no features.
         DeviceError: TVM has no target for the device.
     """
+    fault = program.fault or unsized(program.module)
+    if fault:
+        raise DataError(f"{program.name}: {fault}")
     target, looks = device_target(device), look_at(program.module)
-    ast = misfit(device, is_gpu=looks.is_gpu) or features_of(program.module, target)
-    if isinstance(ast, str):
+    fitted = fit(program, looks, device, target)
+    read = fitted if isinstance(fitted, str) else read_program(fitted.module, target)
+    if isinstance(read, str) or isinstance(fitted, str):
         raise DataError(
-            f"{program.name} on {device.name}: {ast}; expected a program that the device can run"
+            f"{program.name} on {device.name}: {read}; expected a program that the device can run"
         )
-    return assemble_samples([_asked(_question(program, looks, device, target), ast)])
+    return assemble_samples([_asked(_question(fitted, looks, device, target), read)])
 
 
 def new_predictor(
@@ -299,15 +317,16 @@ def _question(program: NamedProgram, looks: Looks, device: DeviceSpec, target: T
     return _Question(
         name=program.name, operator=looks.operator, device=device, target=target,
         workload_key=looks.workload_key, module=program.module, is_scheduled=looks.is_scheduled,
+        note=program.note,
     )  # fmt: skip
 
 
-def _asked(question: _Question, ast: CompactAst) -> AskedProgram:
+def _asked(question: _Question, read: ProgramReading) -> AskedProgram:
     kind = question.target.kind.name
     return AskedProgram(
         program_id=program_id("metaschedule", question.workload_key, question.trace, kind),
-        task=f"{question.workload_key}|{kind}", ast=ast,
-        device=question.device, operator=question.operator,
+        task=f"{question.workload_key}|{kind}", ast=read.ast,
+        device=question.device, operator=question.operator, work=read.work, doubts=read.doubts,
     )  # fmt: skip
 
 

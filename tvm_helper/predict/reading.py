@@ -6,14 +6,29 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cdmpp.errors import ReplayError
+from cdmpp.analytic.roofline.programs import leaf_work
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DataError, ReplayError
+from cdmpp.predict.prediction import misfit
 from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.featurise import compact_asts, is_gpu_kind
 from cdmpp.programs.gpu_limits import GpuLimits
+from cdmpp.programs.loops.loop_tree import LoopTree
+from cdmpp.programs.work import ProgramWork, as_floats, program_work
 from tvm_helper.compat import Target, shash2hex
+from tvm_helper.tasks.default_schedule import default_schedule
 from tvm_helper.tasks.operator_name import operator_of
-from tvm_helper.tasks.program_file import is_scheduled
-from tvm_helper.tir.features import featurise_modules, module_limits
+from tvm_helper.tir.features import featurise_modules, module_limits, read_loop_tree
 from tvm_helper.tir.loop_tree import loop_tree_from_tir
+from tvm_helper.tir.named_program import NamedProgram, is_scheduled
+from tvm_helper.tir.symbolic import symbolic_sizes
+
+#: Said of a program that TVM's default rules scheduled.
+AS_DEFAULT = "as DLight would schedule it"
+#: A model does not see a program of which its features have less than one part in so many.
+_UNSEEN = 2.0
+#: Integer operations a byte above which they may be what a program's time goes into.
+_BUSY = 2.0
 
 
 @dataclass(frozen=True)
@@ -23,13 +38,13 @@ class Looks:
     Attributes:
         operator: its operator name; empty where it cannot be told.
         is_scheduled: whether it has a schedule.
-        is_gpu: whether it is a GPU kernel.
+        is_gpu: whether it is a GPU kernel; None where it cannot be read.
         workload_key: equal for programs of equal structure.
     """
 
     operator: str
     is_scheduled: bool
-    is_gpu: bool
+    is_gpu: bool | None
     workload_key: str
 
 
@@ -40,11 +55,89 @@ def look_at(module: Any) -> Looks:
     except Exception:  # a module without blocks has no names to read
         operator = ""
     key = str(shash2hex(module))
-    try:
-        tree = loop_tree_from_tir(module)
-    except Exception:  # TVM raises whatever its checks do; the features say why
-        return Looks(operator, True, False, key)
+    tree = read_loop_tree(module, is_gpu=False)
+    if isinstance(tree, ReplayError):  # the features say why
+        return Looks(operator, True, None, key)
     return Looks(operator, is_scheduled(tree), tree.is_gpu, key)
+
+
+def unsized(module: Any) -> str:
+    """Returns what is missing of a program with symbolic sizes; empty where nothing is."""
+    missing = symbolic_sizes(module)
+    if not missing:
+        return ""
+    given = " ".join(f"--set {name}=4096" for name in missing)
+    return f"it has symbolic sizes: {', '.join(missing)}; give them, e.g. {given}"
+
+
+def fit(
+    program: NamedProgram, looks: Looks, device: DeviceSpec, target: Target
+) -> NamedProgram | str:
+    """Returns a program as a device runs it, or why the device cannot: what nobody scheduled is
+    scheduled for a GPU by TVM's default rules.
+    """
+    reason = None if looks.is_gpu is None else misfit(device, is_gpu=looks.is_gpu)
+    if reason is None:
+        return program
+    if looks.is_gpu or looks.is_scheduled or device.kind != "gpu":
+        return reason
+    try:
+        module = default_schedule(program.module, target).mod
+    except DataError as error:
+        return f"it has no thread bindings, {device.name} is a GPU; {error}; schedule it for one"
+    note = "; ".join(filter(None, (program.note, AS_DEFAULT)))
+    return NamedProgram(program.name, module, note=note)
+
+
+@dataclass(frozen=True)
+class ProgramReading:
+    """A program as a model is asked about it.
+
+    Attributes:
+        ast: its compact AST; where a model cannot see all of its work, that of the program nearest
+            to it that the model can.
+        tree: the loop tree of `ast`.
+        work: what it does at the least.
+        doubts: why a model cannot see all of its work.
+    """
+
+    ast: CompactAst
+    tree: LoopTree
+    work: ProgramWork
+    doubts: tuple[str, ...]
+
+
+def read_program(module: Any, target: Target) -> ProgramReading | str:
+    """Returns what a model is asked of a program, or why it cannot be predicted."""
+    ast = features_of(module, target)
+    if isinstance(ast, str):
+        return ast
+    is_gpu = is_gpu_kind(target.kind.name)
+    complete = read_loop_tree(module, is_gpu, complete=True)
+    if isinstance(complete, ReplayError):
+        return str(complete)
+    work = program_work(complete)
+    seen = leaf_work(ast.leaf_features)
+    doubts = []
+    is_hidden = work.bytes > _UNSEEN * seen.bytes.sum() or work.flop > _UNSEEN * seen.flop.sum()
+    if is_hidden:
+        doubts.append("it reduces across threads, whose reads the model's features lack")
+    is_integer = work.integer_op > max(work.flop, _BUSY * work.bytes)
+    if is_integer:
+        doubts.append(
+            "its arithmetic is on integers, which the model has not learned: predicted as the same "
+            "program on float32"
+        )
+    if work.uncounted:
+        calls = ", ".join(work.uncounted)
+        doubts.append(f"it calls {calls}, whose work is not counted")
+    if not is_hidden and not is_integer:
+        return ProgramReading(ast, loop_tree_from_tir(module), work, tuple(doubts))
+    tree = as_floats(complete) if is_integer else complete
+    (found,) = compact_asts([tree], [_hardware_limits(target)])
+    if isinstance(found, ReplayError):
+        return str(found)
+    return ProgramReading(found, tree, work, tuple(doubts))
 
 
 def features_of(module: Any, target: Target) -> CompactAst | str:

@@ -20,10 +20,9 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 from cdmpp.models.assemble import AskedProgram
 from cdmpp.predict.estimates import TrainedModel, load_trained
-from cdmpp.predict.prediction import misfit
 from cdmpp.records import program_id
 from cdmpp.serve.reader_process import ReadRow, Row, asked_row, reason_row, serve_reader
-from tvm_helper.predict.reading import features_of, look_at
+from tvm_helper.predict.reading import fit, look_at, read_program, unsized
 from tvm_helper.tasks.program_file import NamedProgram
 from tvm_helper.tasks.target import device_target
 from tvm_helper.tir.features import native_modules
@@ -73,7 +72,7 @@ def _trained(folder: str, version: str) -> TrainedModel:
 
 
 def _programs(entry: Row) -> list[NamedProgram]:
-    from tvm_helper.serve.script import read_script, read_tir_json
+    from tvm_helper.tasks.script import read_script, read_tir_json
 
     if entry.get("tvmscript") is not None:
         return list(read_script(entry["tvmscript"]))
@@ -81,23 +80,29 @@ def _programs(entry: Row) -> list[NamedProgram]:
 
 
 def _program(program: NamedProgram, devices: Sequence[DeviceSpec]) -> Iterator[ReadRow]:
+    fault = unsized(program.module)
+    if fault:
+        for device in devices:
+            yield reason_row(program.name, "", device, fault), None
+        return
     looks = look_at(program.module)
     for device in devices:
-        reason = misfit(device, is_gpu=looks.is_gpu)
-        if reason is not None:
-            yield reason_row(program.name, looks.operator, device, reason), None
-            continue
         target = device_target(device)
-        ast = features_of(program.module, target)
-        if isinstance(ast, str):
-            yield reason_row(program.name, looks.operator, device, ast), None
+        fitted = fit(program, looks, device, target)
+        if isinstance(fitted, str):
+            yield reason_row(program.name, looks.operator, device, fitted), None
+            continue
+        read = read_program(fitted.module, target)
+        if isinstance(read, str):
+            yield reason_row(program.name, looks.operator, device, read), None
             continue
         kind = target.kind.name
         asked = AskedProgram(
             program_id("metaschedule", looks.workload_key, [], kind),
-            f"{looks.workload_key}|{kind}", ast, device, operator=looks.operator,
+            f"{looks.workload_key}|{kind}", read.ast, device, operator=looks.operator,
+            work=read.work, doubts=read.doubts,
         )  # fmt: skip
-        yield asked_row(program.name, asked, is_scheduled=looks.is_scheduled)
+        yield asked_row(program.name, asked, is_scheduled=looks.is_scheduled, note=fitted.note)
 
 
 if __name__ == "__main__":

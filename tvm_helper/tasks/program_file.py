@@ -1,39 +1,67 @@
-"""A user's Python file with tensor programs (TVMScript, or anything that makes a PrimFunc)."""
+"""A user's file with tensor programs: TVMScript alone, or Python that makes PrimFuncs."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-from dataclasses import dataclass
+import traceback
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from cdmpp.errors import DataError
-from cdmpp.programs.loops.loop_tree import Loop, LoopTree, stores_with_path
-from tvm_helper.compat import tirx, tvm
+from cdmpp.errors import DataError, UsageError
+from cdmpp.programs.older_script import RENAMES, is_older, renamed
+from tvm_helper.tasks.script import located, read_plain_script
+from tvm_helper.tir.named_program import NamedProgram, is_scheduled, programs_of
+from tvm_helper.tir.symbolic import symbolic_sizes, with_sizes
 
-
-@dataclass(frozen=True)
-class NamedProgram:
-    """A program of a file.
-
-    Attributes:
-        name: the variable, or `variable.function` in an `IRModule`.
-        module: an `IRModule` whose only function is `main`.
-    """
-
-    name: str
-    module: Any
+__all__ = ["NamedProgram", "is_scheduled", "programs_of", "read_programs", "sized"]
 
 
 def read_programs(path: Path) -> list[NamedProgram]:
-    """Runs a Python file and returns the programs that it leaves behind, in its order.
+    """Returns the programs of a file, in its order.
+
+    A file that is TVMScript alone is parsed, one of an older TVM by the names of this one; any
+    other is run as Python, with all that it does. A program that TVM cannot parse has a `fault`.
 
     Raises:
-        DataError: the file cannot be run, or defines no program.
+        DataError: the file cannot be read or run, or defines no program that can be read.
     """
-    if not path.is_file():
-        raise DataError(f"{path}: there is no such file; expected Python with a TVMScript PrimFunc")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = "there is no such file" if not path.is_file() else f"cannot be read ({error})"
+        raise DataError(f"{path}: {why}; expected Python with a TVMScript PrimFunc") from None
+    older = is_older(text)
+    try:
+        found = read_plain_script(renamed(text) if older else text, path.name)
+    except DataError:  # there is more in it
+        found = _run(path)
+    if all(one.fault for one in found):
+        raise DataError(f"{path.parent / found[0].fault}; no program of the file can be read")
+    return [replace(one, note=f"older TVMScript; {RENAMES}") for one in found] if older else found
+
+
+def sized(programs: list[NamedProgram], sizes: Mapping[str, int]) -> list[NamedProgram]:
+    """Returns programs with numbers in the place of their symbolic sizes.
+
+    Raises:
+        UsageError: a name is a size of none of them.
+    """
+    known = {name for one in programs if not one.fault for name in symbolic_sizes(one.module)}
+    for name in sizes:
+        if name not in known:
+            raise UsageError(
+                f"--set {name}={sizes[name]}: no program has that symbolic size; expected "
+                f"{', '.join(sorted(known)) or 'none, as all sizes are numbers'}"
+            )
+    return [
+        one if one.fault else replace(one, module=with_sizes(one.module, sizes)) for one in programs
+    ]
+
+
+def _run(path: Path) -> list[NamedProgram]:
+    """Runs a Python file and returns the programs that it leaves behind."""
     # TVMScript reads the source of its functions, so the module has to be findable.
     name = f"_cdmpp_program_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -44,11 +72,9 @@ def read_programs(path: Path) -> list[NamedProgram]:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # the user's own code
-        lines = [line for line in str(error).splitlines() if line.strip()]
         raise DataError(
-            f"{path}: cannot be run ({type(error).__name__}: {lines[-1][:200] if lines else ''}); "
-            "expected TVMScript of this TVM: from tvm.script import tirx as T, "
-            "@T.prim_func(s_tir=True)"
+            f"{_place(error, path)}; expected Python that runs, with TVMScript of this TVM: "
+            "from tvm.script import tirx as T, @T.prim_func(s_tir=True)"
         ) from None
     finally:
         del sys.modules[name]
@@ -60,41 +86,13 @@ def read_programs(path: Path) -> list[NamedProgram]:
     return found
 
 
-def programs_of(values: dict[str, Any]) -> list[NamedProgram]:
-    """Returns the programs among named values, each object once."""
-    found: list[NamedProgram] = []
-    seen: list[Any] = []
-    for name, value in values.items():
-        if any(value is other for other in seen):
-            continue
-        if isinstance(value, tirx.PrimFunc):
-            seen.append(value)
-            found.append(NamedProgram(name, _main_module(value)))
-        elif isinstance(value, tvm.IRModule):
-            seen.append(value)
-            functions = [
-                (str(key.name_hint), function)
-                for key, function in value.functions.items()
-                if isinstance(function, tirx.PrimFunc)
-            ]
-            found += [
-                NamedProgram(f"{name}.{own}", _main_module(function)) for own, function in functions
-            ]
-    return found
-
-
-def is_scheduled(tree: LoopTree) -> bool:
-    """Whether any store lies in a parallel, vectorised, unrolled or thread-bound loop, or below an
-    annotation.
-    """
-    for _, path in stores_with_path(tree):
-        for node in path:
-            if not isinstance(node, Loop) and type(node).__name__ == "Attribute":
-                return True
-            if isinstance(node, Loop) and node.kind != "serial":
-                return True
-    return False
-
-
-def _main_module(function: Any) -> Any:
-    return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+def _place(error: BaseException, path: Path) -> str:
+    """Returns `FILE:LINE: what went wrong there`."""
+    said = located(error, str(path))
+    if not said.startswith(f"{path}: "):
+        return said
+    line = error.lineno if isinstance(error, SyntaxError) else None
+    for frame in traceback.extract_tb(error.__traceback__):
+        if Path(frame.filename) == path:
+            line = frame.lineno
+    return said if line is None else said.replace(f"{path}: ", f"{path}:{line}: ", 1)

@@ -58,14 +58,14 @@ def featurise_modules(
     limits = module_limits(target) if limits is None else limits
     native = native_modules()
     if native is None or not modules:
-        trees = [_loop_tree(module, is_gpu, lowered=lowered) for module in modules]
+        trees = [read_loop_tree(module, is_gpu, lowered=lowered) for module in modules]
         return compact_asts(trees, [limits] * len(trees))
     batch = native.featurise(
         modules, is_gpu=is_gpu, limits=limits, may_lower=not lowered, threads=threads
     )
     results = outcomes(batch)
     for number in np.flatnonzero(batch.status == Status.DECLINED).tolist():
-        tree = _loop_tree(modules[number], is_gpu, lowered=lowered)
+        tree = read_loop_tree(modules[number], is_gpu, lowered=lowered)
         (results[number],) = compact_asts([tree], [limits])
     return results
 
@@ -97,9 +97,17 @@ def native_modules() -> NativeModules | None:
         return None
 
 
-def _loop_tree(module: Any, is_gpu: bool, *, lowered: bool) -> LoopTree | ReplayError:
+def read_loop_tree(
+    module: Any, is_gpu: bool, *, lowered: bool = False, complete: bool = False
+) -> LoopTree | ReplayError:
+    """Returns the loop tree of a module, or why it has none; TVM may raise anything.
+
+    Args:
+        is_gpu: whether it is for a GPU, with threads or without.
+        lowered, complete: as of `loop_tree_from_tir`.
+    """
     try:
-        tree = loop_tree_from_tir(module, lowered=lowered)
+        tree = loop_tree_from_tir(module, lowered=lowered, complete=complete)
     except DataError as error:
         return ReplayError("no loop tree", str(error))
     except RecursionError:
@@ -111,4 +119,4 @@ def _loop_tree(module: Any, is_gpu: bool, *, lowered: bool) -> LoopTree | Replay
     return tree
 
 
-__all__ = ["featurise_modules", "module_limits", "native_modules"]
+__all__ = ["featurise_modules", "module_limits", "native_modules", "read_loop_tree"]

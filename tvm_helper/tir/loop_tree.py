@@ -8,12 +8,15 @@ TVM's own passes for that take most of the time and change from version to versi
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from cdmpp.errors import DataError
 from cdmpp.programs.loops.canonical import canonical
-from cdmpp.programs.loops.expr import BINARY_OPS, Buffer, Expr
+from cdmpp.programs.loops.expr import BINARY_OPS, Buffer, Expr, int_const
 from cdmpp.programs.loops.loop_tree import (
     Attribute,
     Condition,
@@ -29,14 +32,22 @@ from tvm_helper.tir.prim_func import TIRX_CLASS_OF_OP
 
 _FOR_KINDS: tuple[LoopKind, ...] = ("serial", "parallel", "vectorized", "unrolled")
 _THREAD_ATTRS = ("thread_extent", "virtual_thread")
+#: The lanes at the end of a type such as `float32x4`.
+_VECTOR = re.compile(r"x\d+$")
+#: Calls that neither compute nor move data.
+_IDLE_CALLS = frozenset(
+    ("tvm_storage_sync", "assume", "evaluate", "tvm_static_handle", "likely", "undef")
+)
 
 
-def loop_tree_from_tir(module: Any, *, lowered: bool = False) -> LoopTree:
+def loop_tree_from_tir(module: Any, *, lowered: bool = False, complete: bool = False) -> LoopTree:
     """Returns the loop tree of a scheduled module, without what packs its weights beforehand.
 
     Args:
         module: an `IRModule` with one function `main`.
         lowered: whether its blocks are lowered already.
+        complete: whether reductions across threads are stores too. Leaf features lack them, as the
+            original's do.
 
     Raises:
         DataError: `main` is missing or holds a statement that has no place in a loop tree.
@@ -44,7 +55,7 @@ def loop_tree_from_tir(module: Any, *, lowered: bool = False) -> LoopTree:
     if "main" not in [var.name_hint for var in module.get_global_vars()]:
         raise DataError("Cannot read a TIR module: got no function `main`; expected exactly one.")
     plain = module if lowered else _TO_LOOPS(runnable(module))
-    return _Walker(plain["main"]).tree()
+    return _Walker(plain["main"], complete).tree()
 
 
 def lowering_passes() -> Any:
@@ -93,20 +104,27 @@ def _reduction_registers(statement: Any) -> set[Any]:
 class _Walker:
     """Turns one lowered function into a loop tree."""
 
-    def __init__(self, function: Any) -> None:
+    def __init__(self, function: Any, is_complete: bool) -> None:
         self._function = function
+        self._is_complete = is_complete
         self._names: dict[Any, str] = {}
         self._used_names: set[str] = set()
         self._bound: dict[Any, Expr] = {}
         self._buffers: dict[Any, Buffer] = {}
         self._allocated: list[Buffer] = []
-        self._registers = _reduction_registers(function.body)
+        self._views: dict[Any, Any] = {}
+        self._lane: Expr | None = None
+        self._reducer: Any = None
+        self._registers = set() if is_complete else _reduction_registers(function.body)
         self._is_gpu = False
+        self._uncounted: dict[str, None] = {}
 
     def tree(self) -> LoopTree:
-        parameters = tuple(self._buffer(parameter) for parameter in self._function.params)
+        tensors = [one for one in self._function.params if isinstance(one.ty, tirx.BufferType)]
+        parameters = tuple(map(self._buffer, tensors))
         body = self._statement(self._function.body)
-        return canonical(LoopTree(parameters, body, self._is_gpu), self._allocated)
+        found = canonical(LoopTree(parameters, body, self._is_gpu), self._allocated)
+        return replace(found, uncounted=tuple(self._uncounted))
 
     # Statements.
 
@@ -114,10 +132,7 @@ class _Walker:
         if isinstance(node, tirx.SeqStmt):
             return [made for item in node.seq for made in self._statement(item)]
         if isinstance(node, tirx.BufferStore):
-            if node.buffer in self._registers:
-                return []
-            indices = tuple(self._expr(index) for index in node.indices)
-            return [Store(self._buffer(node.buffer), indices, self._expr(node.value))]
+            return [] if node.buffer in self._registers else [self._store(node)]
         if isinstance(node, tirx.For):
             return [self._loop(node)]
         if isinstance(node, tirx.AttrStmt):
@@ -133,12 +148,53 @@ class _Walker:
         if isinstance(node, tirx.Bind):
             self._bound[node.var] = self._expr(node.value)
             return []
+        if isinstance(node, tirx.DeclBuffer):
+            self._views[node.buffer] = _viewed(node.data)
+            return []
         if isinstance(node, tirx.Evaluate):
+            return self._call(node.value)
+        if isinstance(node, tirx.AssertStmt):
             return []
         raise DataError(
             f"Cannot turn TIR into a loop tree: got a statement of type {type(node).__name__}; "
             "expected loops, conditions, stores, attributes and allocations."
         )
+
+    def _store(self, node: Any) -> Node:
+        """Returns a store; one of a vector is a loop over its lanes."""
+        lanes = next((_lanes(index) for index in node.indices if _lanes(index) > 1), 1)
+        if lanes > 1:
+            name = self._unique("lane")
+            self._lane = Expr("var", "int32", (), name)
+        buffer, indices = self._access(node.buffer, node.indices)
+        store = Store(buffer, indices, self._expr(node.value))
+        self._lane = None
+        return store if lanes == 1 else Loop(name, 0, lanes, "vectorized", [store])
+
+    def _call(self, call: Any) -> list[Node]:
+        """Returns the stores of a reduction across threads, where they are wanted."""
+        if not isinstance(call, Call):
+            return []
+        name = str(getattr(call.op, "name", call.op)).rpartition(".")[2]
+        if name != "tvm_thread_allreduce":
+            if name not in _IDLE_CALLS:
+                self._uncounted[name] = None
+            return []
+        if not self._is_complete:
+            return []
+        count = int(call.args[0].value)
+        values, registers = call.args[1 : 1 + count], call.args[2 + count : 2 + 2 * count]
+        reducer = self._reducer
+        if reducer is None or len(reducer.result) != count:
+            self._uncounted[name] = None
+            return []
+        for place in range(count):
+            self._bound[reducer.lhs[place]] = self._expr(registers[place])
+            self._bound[reducer.rhs[place]] = self._expr(values[place])
+        return [
+            Store(*self._access(one.source, one.indices), self._expr(result))
+            for one, result in zip(registers, reducer.result, strict=True)
+        ]
 
     def _loop(self, node: Any) -> Loop:
         binding = node.thread_binding
@@ -160,6 +216,8 @@ class _Walker:
             loop = Loop(self._var_name(node.node.var), 0, self._int_or_expr(node.value), kind)
             loop.body = self._statement(node.body)
             return [loop]
+        if node.attr_key == "reduce_scope":
+            self._reducer = node.node
         body = self._statement(node.body)
         if not node.attr_key.startswith("pragma_"):
             return body
@@ -174,6 +232,14 @@ class _Walker:
 
     def _expr(self, node: Any) -> Expr:
         dtype = str(node.ty)
+        if self._lane is not None:
+            dtype = _VECTOR.sub("", dtype)
+            if isinstance(node, tirx.Ramp):
+                base, stride = self._expr(node.base), self._expr(node.stride)
+                step = Expr("mul", base.dtype, (stride, self._lane))
+                return Expr("add", base.dtype, (base, step))
+            if isinstance(node, tirx.Broadcast):
+                return self._expr(node.value)
         if isinstance(node, tirx.IntImm):
             return Expr("const", dtype, (), int(node.value))
         if isinstance(node, tirx.FloatImm):
@@ -181,8 +247,7 @@ class _Walker:
         if isinstance(node, TensorLoad):
             if node.source in self._registers:
                 return Expr("var", dtype, (), self._var_name(node.source))
-            indices = tuple(self._expr(index) for index in node.indices)
-            buffer = self._buffer(node.source)
+            buffer, indices = self._access(node.source, node.indices)
             return Expr("load", buffer.dtype, indices, buffer)
         if isinstance(node, tirx.Var):
             if node in self._bound:
@@ -215,13 +280,41 @@ class _Walker:
 
     def _var_name(self, var: Any) -> str:
         if var not in self._names:
-            name, count = str(var.name), 0
-            while name in self._used_names:
-                count += 1
-                name = f"{var.name}_{count}"
-            self._used_names.add(name)
-            self._names[var] = name
+            self._names[var] = self._unique(str(var.name))
         return self._names[var]
+
+    def _unique(self, base: str) -> str:
+        name, count = base, 0
+        while name in self._used_names:
+            count += 1
+            name = f"{base}_{count}"
+        self._used_names.add(name)
+        return name
+
+    def _access(self, buffer: Any, indices: Any) -> tuple[Buffer, tuple[Expr, ...]]:
+        """Returns what an access touches; one of a view touches the buffer behind it."""
+        found = tuple(self._expr(index) for index in indices)
+        if buffer not in self._views:
+            return self._buffer(buffer), found
+        view, behind = self._buffer(buffer), self._behind(buffer)
+        if behind.dtype != view.dtype or view.shape == behind.shape:
+            return (behind, found) if behind.dtype == view.dtype else (view, found)
+        start = buffer.ty.elem_offset
+        offset = int_const(0) if start is None else self._expr(start)
+        for index, step in zip(found, _steps(view.shape), strict=True):
+            offset = _sum(offset, _product(index, step))
+        parts = []
+        for extent, step in zip(behind.shape, _steps(behind.shape), strict=True):
+            part = Expr("floordiv", offset.dtype, (offset, int_const(step)))
+            parts.append(Expr("floormod", offset.dtype, (part, int_const(extent))))
+        return behind, tuple(parts)
+
+    def _behind(self, view: Any) -> Buffer:
+        while view in self._views:
+            if view.ty.strides:
+                raise DataError(f"Cannot turn TIR into a loop tree: the view {view} has strides.")
+            view = self._views[view]
+        return self._buffer(view)
 
     def _buffer(self, node: Any) -> Buffer:
         if node not in self._buffers:
@@ -234,6 +327,31 @@ class _Walker:
             shape = tuple(int(extent) for extent in extents)
             self._buffers[node] = Buffer(node.name, str(node.dtype), shape, str(node.scope()))
         return self._buffers[node]
+
+
+def _viewed(data: Any) -> Any:
+    """Returns the buffer whose memory a view is of."""
+    if isinstance(data, Call) and data.args and isinstance(data.args[0], tirx.Var):
+        return data.args[0]
+    raise DataError(f"Cannot turn TIR into a loop tree: got a view of {data}; expected a buffer.")
+
+
+def _lanes(index: Any) -> int:
+    found = _VECTOR.search(str(index.ty))
+    return int(found[0][1:]) if found else 1
+
+
+def _steps(shape: tuple[int, ...]) -> list[int]:
+    """Returns how far apart neighbours of each dimension are, in elements."""
+    return [math.prod(shape[place + 1 :]) for place in range(len(shape))]
+
+
+def _product(index: Expr, step: int) -> Expr:
+    return index if step == 1 else Expr("mul", index.dtype, (index, int_const(step)))
+
+
+def _sum(left: Expr, right: Expr) -> Expr:
+    return Expr("add", right.dtype, (left, right))
 
 
 _OP_OF_CLASS_NAME: Mapping[str, str] = {name: op for op, name in TIRX_CLASS_OF_OP.items()}

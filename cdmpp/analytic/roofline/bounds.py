@@ -13,10 +13,10 @@ from cdmpp.analytic.operators.model import known_hardware
 from cdmpp.analytic.operators.operators import make_operators
 from cdmpp.analytic.roofline.floor import (
     floor_on,
+    least_work,
     least_work_of_operators,
-    least_work_of_program,
 )
-from cdmpp.analytic.roofline.levels import ProgramBound, program_bound
+from cdmpp.analytic.roofline.levels import ProgramBound, in_memory, program_bound
 from cdmpp.analytic.roofline.operators import operator_bound
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.registry import get_device
@@ -94,7 +94,8 @@ def program_bounds(samples: Samples, program: str) -> list[dict[str, Any]]:
         )
     start, stop = (int(value) for value in programs.leaf_offset[found[0] : found[0] + 2])
     leaves = np.asarray(programs.leaf_features[start:stop])
-    least = least_work_of_program(leaves, np.asarray(programs.leaf_extra[start:stop]))
+    extra = np.asarray(programs.leaf_extra[start:stop])
+    least, leaves = least_work(programs, np.array(found[:1])), in_memory(leaves, extra)
     model = packaged_operators().model
     rows = []
     for spec in samples.devices:

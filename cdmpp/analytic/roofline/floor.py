@@ -19,6 +19,7 @@ from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
 from cdmpp.programs.schema import ACCESS_SLOT_COUNT, LEAF_FEATURE_NAMES
+from cdmpp.programs.work import WORK_COLUMNS, ProgramWork
 
 #: What can set a floor, in the order of `Floor.terms`.
 FloorTerm = Literal["launch", "compute", "dram", "l2"]
@@ -40,6 +41,11 @@ LEAST_CALL_S = 0.6e-9
 CPU_CLOCK_RATIO = 1.6
 #: A measured `c = a + b` counts three arrays where four may move, and reads alone may be faster.
 CPU_BANDWIDTH_RATIO = 1.5
+#: Integer operations of 2 bytes and of 1 over fp32 operations, where no peak is known: an
+#: assumption. Vectors hold two and four times as many, and dot products of bytes (VNNI, DP4A) do
+#: four times a multiply-add. Integers of 4 bytes count at the fp32 peak: a core has at most four
+#: pipes that add, where two multiply and add.
+INT16_RATIO, INT8_RATIO = 2.0, 4.0
 #: The least share of the roofline's rates that what no model covers is taken to reach: a rule of
 #: thumb, which only sets the upper end of an interval. 1,017 of 1,020 networks in eager torch reach
 #: it on an EPYC, and 1,016 of their training steps.
@@ -87,12 +93,17 @@ class LeastWork:
         narrow_flop: the others (fp16, bfloat16: other pipes may do them).
         bytes: inputs that are read and outputs that are written, each once.
         kernels: kernels on a GPU, at least 1.
+        int32_op, int16_op, int8_op: integer operations by the narrowest operand, wider than 2
+            bytes, of 2 bytes and of 1; None = not counted.
     """
 
     wide_flop: FloatArray
     narrow_flop: FloatArray
     bytes: FloatArray
     kernels: FloatArray
+    int32_op: FloatArray | None = None
+    int16_op: FloatArray | None = None
+    int8_op: FloatArray | None = None
 
 
 @dataclass(frozen=True)
@@ -133,7 +144,8 @@ def least_work(programs: ProgramArrays, rows: IntArray) -> LeastWork:
         rows: int64 [P], rows of `programs`.
     """
     leaves, owner = leaves_of(programs, rows)
-    return _least_work(programs.leaf_features, programs.leaf_extra, leaves, owner, len(rows))
+    found = _least_work(programs.leaf_features, programs.leaf_extra, leaves, owner, len(rows))
+    return found if programs.work is None else _at_least(found, programs.work[rows])
 
 
 def least_work_of_program(
@@ -142,6 +154,18 @@ def least_work_of_program(
     """Returns the least work of one program (P = 1), see `least_work`."""
     leaves = np.arange(len(leaf_features))
     return _least_work(leaf_features, leaf_extra, leaves, np.zeros_like(leaves), 1)
+
+
+def _at_least(found: LeastWork, counted: FloatArray) -> LeastWork:
+    """Returns the larger of what features say and what was counted, where it was.
+
+    Args:
+        counted: float64 [P, columns], see `ProgramArrays.work`.
+    """
+    columns = dict(zip(WORK_COLUMNS, counted.T, strict=True))
+    return LeastWork(
+        **{name: np.fmax(getattr(found, name), columns[name]) for name in WORK_COLUMNS}
+    )
 
 
 def least_work_of_operators(operators: Operators) -> LeastWork:
@@ -169,6 +193,24 @@ def floor_on(device: DeviceSpec, work: LeastWork) -> Floor:
     l2 = device.l2_bandwidth_bytes_per_s if device.kind == "gpu" else None
     terms.append(work.bytes / l2 if l2 else unknown)
     return Floor(np.stack(terms, axis=1))
+
+
+def program_floor(
+    device: DeviceSpec,
+    leaf_features: NDArray[np.float32],
+    leaf_extra: NDArray[np.float32],
+    work: ProgramWork | None = None,
+) -> Floor:
+    """Returns what one program takes at the least on a device.
+
+    Args:
+        work: what was counted on its loop tree, if it was.
+    """
+    least = least_work_of_program(leaf_features, leaf_extra)
+    if work is not None:
+        counted = np.array([[getattr(work, name) for name in WORK_COLUMNS]])
+        least = _at_least(least, counted)
+    return floor_on(device, least)
 
 
 def sample_floor_s(samples: Samples, devices: tuple[DeviceSpec, ...] | None = None) -> FloatArray:
@@ -212,6 +254,12 @@ def _compute_s(device: DeviceSpec, work: LeastWork) -> FloatArray:
     if narrow:
         fastest = max(narrow, wide or 0.0)
         seconds = np.maximum(seconds, work.narrow_flop / (ratio * fastest))
+    if wide:
+        int8 = max(INT8_RATIO * wide, device.peak_int8_op_per_s or 0.0)
+        rates = (work.int32_op, wide), (work.int16_op, INT16_RATIO * wide), (work.int8_op, int8)
+        for operations, rate in rates:
+            if operations is not None:
+                seconds = np.maximum(seconds, operations / (ratio * rate))
     return np.asarray(seconds, np.float64)
 
 
@@ -241,7 +289,7 @@ def _least_work(
         count: P.
     """
     if leaf_extra.shape[1] != len(LEAF_EXTRA_NAMES):  # nothing is sure without the added columns
-        return LeastWork(np.zeros(count), np.zeros(count), np.zeros(count), np.ones(count))
+        return LeastWork(*np.zeros((3, count)), np.ones(count), *np.zeros((3, count)))
     leaf = np.asarray(leaf_features[leaves[:, None], _LEAF_COLUMNS], np.float64)
     extra = np.asarray(leaf_extra[leaves[:, None], _EXTRA_COLUMNS], np.float64)
     products, sums = _undo_log(leaf[:, _PRODUCTS]), _undo_log(leaf[:, _SUMS])
@@ -267,6 +315,9 @@ def _least_work(
         narrow_flop=_ROUNDING * narrow,
         bytes=_ROUNDING * (inputs + outputs),
         kernels=kernels,
+        int32_op=np.zeros(count),
+        int16_op=np.zeros(count),
+        int8_op=np.zeros(count),
     )
 
 

@@ -16,12 +16,14 @@ from cdmpp.analytic.operators.device import L2_BYTES_PER_CLOCK
 from cdmpp.analytic.roofline.programs import _BUFFER_SLOTS, device_rates, leaf_work
 from cdmpp.arrays import FloatArray
 from cdmpp.devices.spec import DeviceSpec
+from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
 from cdmpp.programs.schema import LEAF_FEATURE_NAMES
 
 #: What can bound a leaf; `launch` belongs to the program.
 Level = Literal["compute", "dram", "l2", "launch"]
 
 _LINE_BYTES = 64.0
+_TRAFFIC = ("bytes", "unique_bytes", "lines", "unique_lines")
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,25 @@ def program_bound(
             )
         )
     return ProgramBound(device.name, launch_s, tuple(leaves))
+
+
+def in_memory(
+    leaf_features: NDArray[np.float32], leaf_extra: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Returns leaf features without the traffic of registers and shared memory, which never reaches
+    a cache.
+
+    Args:
+        leaf_extra: float32 [leaves, E]; E = 0: nothing is known of it.
+    """
+    if leaf_extra.shape[1] != len(LEAF_EXTRA_NAMES):
+        return leaf_features
+    found = leaf_features.copy()
+    for slot in range(_BUFFER_SLOTS):
+        near = [LEAF_EXTRA_NAMES.index(f"scope.B{slot}.{name}") for name in ("shared", "local")]
+        columns = [LEAF_FEATURE_NAMES.index(f"B{slot}.{name}") for name in _TRAFFIC]
+        found[np.ix_((leaf_extra[:, near] > 0).any(axis=1), columns)] = 0.0
+    return found
 
 
 def _traffic(leaf_features: NDArray[np.float32], cache_bytes: float) -> FloatArray:

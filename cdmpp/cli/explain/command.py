@@ -13,8 +13,10 @@ from cdmpp.cli.shared.options import (
     add_device_spec_option,
     add_model_option,
     add_output_options,
+    add_sizes_option,
     check_goes_with,
     labels_of,
+    sizes_of,
 )
 from cdmpp.cli.shared.sizes import parse_input_shapes
 from cdmpp.errors import UsageError
@@ -37,7 +39,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     add_file(source, _FILES)
     add_table(source, """
-        --program FILE.py: Path  Python file with TVMScript, PrimFuncs or IRModules; it is run
+        --program FILE.py: Path  TVMScript, of which nothing is run; or Python with PrimFuncs or
+            IRModules, which is run
         --network FILE: Path     ONNX file, or .pt2 as torch.export.save writes it: its kernels,
             then into each
     """)  # fmt: skip
@@ -46,6 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         --device LABEL...  device; several one after another
     """)  # fmt: skip
     add_device_spec_option(parser)
+    add_sizes_option(parser)
     add_table(parser, f"""
         --machine-code  compile the programs, half a second each: say what the compiler made of
             them
@@ -66,10 +70,12 @@ def run(args: argparse.Namespace) -> int:
             f"--kernels {args.kernels}: expected at least 1, and --network FILE to take them from"
         )
     check_goes_with("a network", args.network, args.program, batch=args.batch, input=args.input)
+    check_goes_with("--program FILE", args.program, set=args.set)
     found = load(args.model).explain(
         args.network or args.program, [*labels_of(args.device), *(args.device_spec or [])],
         machine_code=args.machine_code, kernels=args.kernels or _KERNELS,
         batch=args.batch, input_shapes=parse_input_shapes(args.input or ()),
+        sizes=sizes_of(args.set),
     )  # fmt: skip
     rows = [dict(one.row) for one in found]
     if args.html is not None:

@@ -20,8 +20,10 @@ from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
     add_device_spec_option,
     add_output_options,
+    add_sizes_option,
     check_goes_with,
     labels_of,
+    sizes_of,
 )
 from cdmpp.cli.shared.sizes import parse_batches, parse_input_shapes
 from cdmpp.errors import UsageError
@@ -35,7 +37,7 @@ _DEFAULT_MODEL = Path(PRETRAINED)
 _FILES: dict[FileKind, str] = {"program": "program", "records": "records", "network": "network"}
 _DEFAULT_INPUT = "3x224x224"
 _TORCH_OPTIONS = ("memory", "export")
-_NOT_SERVED = ("device_spec", "machine_code", "measured_on", "network_info")
+_NOT_SERVED = ("device_spec", "machine_code", "measured_on", "network_info", "set")
 _NETWORK_OPTIONS = ("way", "database", "no_machine_code", "batch", "input")
 
 
@@ -56,7 +58,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_file(source, _FILES)
     add_table(source, """
         --records FILE: Path     record file, .json or .json.gz
-        --program FILE.py: Path  Python file with TVMScript, PrimFuncs or IRModules; it is run
+        --program FILE.py: Path  TVMScript, of which nothing is run; or Python with PrimFuncs or
+            IRModules, which is run
         --network FILE: Path     ONNX file, or .pt2 as torch.export.save writes it
         --torch MODULE:FACTORY   function that makes a torch network; its module is imported
     """)  # fmt: skip
@@ -67,6 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             each record, of the model's only device, or of the networks that were measured)
     """)  # fmt: skip
     add_device_spec_option(parser)
+    add_sizes_option(parser)
     add_table(parser, f"""
         --machine-code           programs, records: compile them (half a second each) and read
             their machine code where the model can: smaller errors. Networks: fail where the model
@@ -107,6 +111,7 @@ def run(args: argparse.Namespace) -> int:
     )
     check_goes_with("--server", args.server, token_file=args.token_file)
     check_goes_with("--records", args.records, measured_on=args.measured_on)
+    check_goes_with("--program FILE", args.program, set=args.set)
     output = {"as_json": args.json, "is_quiet": args.quiet}
     labels, descriptions = labels_of(args.device), args.device_spec or []
     if args.server is not None:
@@ -128,7 +133,9 @@ def run_programs(args: argparse.Namespace, devices: Sequence[Device]) -> int:
     """Predicts a record file or the programs of a Python file; returns the exit code."""
     model = load(args.model)
     if args.program is not None:
-        found = model.programs(args.program, devices, machine_code=args.machine_code)
+        found = model.programs(
+            args.program, devices, machine_code=args.machine_code, sizes=sizes_of(args.set)
+        )
     else:
         found = model.records(
             args.records, devices, network_info=args.network_info, measured_on=args.measured_on,

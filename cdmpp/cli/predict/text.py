@@ -55,7 +55,9 @@ def _print_programs(found: Sequence[Prediction]) -> None:
     ]
     print(aligned([["program", "operator", *devices], *rows]))
     for name, ones in by_name.items():
-        if not all(one.is_scheduled for one in ones):
+        for note, noted in _by_note(ones).items():
+            print(f"\n{name} on {', '.join(noted)}: {note}")
+        if not all(one.is_scheduled or one.note or one.latency_s is None for one in ones):
             print(
                 f"\n{name} is not scheduled: it has no parallel, vectorised, unrolled or "
                 "thread-bound loop; this is its latency as it stands"
@@ -64,6 +66,15 @@ def _print_programs(found: Sequence[Prediction]) -> None:
         for one in ones:
             if one.latency_s is not None and one.explanation is not None:
                 print(f"{name} on {one.device}: {one.explanation.text(one.latency_s)}")
+
+
+def _by_note(ones: Sequence[Prediction]) -> dict[str, list[str]]:
+    """Returns note -> the devices of the predictions that have it."""
+    found: dict[str, list[str]] = {}
+    for one in ones:
+        if one.note:
+            found.setdefault(one.note, []).append(one.device)
+    return found
 
 
 def _print_records(programs: Sequence[Prediction], measured_on: str | None) -> None:
@@ -150,6 +161,8 @@ def _print_notes(found: Sequence[Prediction], model: ModelFacts) -> None:
         if one.is_far:
             strangers.setdefault(one.name, one)
     for name, one in strangers.items():
+        if one.reasons:  # said below
+            continue
         near = "; ".join(
             f"{short_task(task.task, task.operator)} at {task.distance:.2f}" for task in one.nearest
         )
@@ -161,7 +174,14 @@ def _print_notes(found: Sequence[Prediction], model: ModelFacts) -> None:
     compiled = sum(one.is_compiled for one in found)
     if compiled:
         print(f"\n{compiled} of {len(found)} are compiled: their machine code counts in")
-    missing = dict.fromkeys((one.name, one.device, one.reason) for one in found if one.reason)
+    doubts = [(one.name, one.device, why) for one in found for why in one.reasons]
+    answered = {(one.name, one.device) for one in found if one.latency_s is not None}
+    guesses = dict.fromkeys(doubt for doubt in doubts if doubt[:2] in answered)
+    missing = dict.fromkeys(doubt for doubt in doubts if doubt[:2] not in answered)
+    if guesses:
+        print("\nlow confidence")
+    for name, device, reason in guesses:
+        print(f"  {name} on {device}: {reason}")
     if missing:
         print("\n? no latency")
     for name, device, reason in missing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -208,3 +208,25 @@ def command_line() -> str:
     else:
         words = [f"python scripts/{program.name}" if is_script else "cdmpp"]
     return " ".join([*words, *(shlex.quote(word) for word in sys.argv[1:])])
+
+
+def add_sizes_option(parser: argparse.ArgumentParser) -> None:
+    """Adds --set, which gives symbolic sizes of programs."""
+    add_table(parser, """
+        --set NAME=N...  --program: number of a symbolic size, e.g. n=4096; repeat it for several
+    """)  # fmt: skip
+
+
+def sizes_of(texts: Sequence[str] | None) -> dict[str, int]:
+    """Returns sizes by name from texts such as `n=4096`.
+
+    Raises:
+        UsageError: one is something else.
+    """
+    found = {}
+    for text in texts or ():
+        name, _, value = text.partition("=")
+        if not name.isidentifier() or not value.isdecimal() or int(value) < 1:
+            raise UsageError(f"--set {text!r}, expected a size of a program such as n=4096")
+        found[name] = int(value)
+    return found

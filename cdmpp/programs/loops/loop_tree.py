@@ -83,11 +83,13 @@ class LoopTree:
         parameters: buffers passed in from outside (inputs and outputs), in signature order.
         body: top-level nodes.
         is_gpu: whether the program is compiled for a GPU target.
+        uncounted: calls that do work beside the stores, which is not known.
     """
 
     parameters: tuple[Buffer, ...]
     body: list[Node]
     is_gpu: bool = False
+    uncounted: tuple[str, ...] = ()
 
 
 def children(node: Node) -> list[Node]:

@@ -83,13 +83,15 @@ def test_programs_side_by_side(
             row = found[name, device]
             assert 0 < row["low_s"] < row["latency_s"] < row["high_s"]
             assert row["operator"] == "dense"
-        assert found[name, "t4"]["latency_s"] is None
-        assert "no thread bindings" in found[name, "t4"]["reason"]
+    assert found["plain", "t4"]["note"] == "as DLight would schedule it"
+    assert found["plain", "t4"]["latency_s"] > 0
+    assert found["tiled", "t4"]["latency_s"] is None
+    assert "no thread bindings" in found["tiled", "t4"]["reason"]
     assert found["kernel", "t4"]["latency_s"] > 0
     assert found["kernel", DEVICE]["latency_s"] is None
     assert not found["plain", DEVICE]["is_scheduled"]
     assert found["tiled", DEVICE]["is_scheduled"]
-    assert len({row["program_id"] for row in rows if row["program_id"]}) == 3
+    assert len({row["program_id"] for row in rows if row["program_id"]}) == 4
 
 
 def test_a_strange_device_has_wider_intervals_and_a_flag(
@@ -154,7 +156,7 @@ def test_what_no_device_can_run_is_an_error(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "one.py"
-    path.write_text(PROGRAMS.partition("def _scheduled")[0])
+    path.write_text(PROGRAMS.partition("kernel =")[0] + "del plain\n")
     arguments = ["predict", "--model", str(run_folder), "--device", "t4", "--program"]
     assert main([*arguments, str(path)]) == 3
     assert "no thread bindings" in capsys.readouterr().err

@@ -24,8 +24,8 @@ from cdmpp.pretrained import model_folder
 from tests.serve.onnx_files import Node, small_network, write_onnx
 from tests.tvm_helper.sampled import sample_target
 from tvm_helper.serve.network import network_rows, with_safe_constants
-from tvm_helper.serve.script import read_script
 from tvm_helper.tasks.network_tasks import fused_network, network_of_onnx, read_onnx
+from tvm_helper.tasks.script import read_script
 
 pytestmark = pytest.mark.tvm
 

@@ -16,7 +16,7 @@ from cdmpp.errors import DataError
 from tests.tvm_helper.sampled import sample_schedules
 from tests.tvm_helper.search.fixtures import matmul
 from tvm_helper.compat import te, topi, tvm
-from tvm_helper.serve.script import read_script, read_tir_json
+from tvm_helper.tasks.script import read_script, read_tir_json
 
 pytestmark = pytest.mark.tvm
 

@@ -71,7 +71,7 @@ def test_programs_in_all_forms_get_the_answer_of_a_model_here(
 
 
 def _function(path: Path) -> tvm.tirx.PrimFunc:
-    from tvm_helper.serve.script import read_script
+    from tvm_helper.tasks.script import read_script
 
     return read_script(path.read_text())[0].module["main"]
 

@@ -1,4 +1,5 @@
-"""Programs of strangers, TVMScript or TIR JSON: checked against lists, then given to TVM.
+"""Programs as text, TVMScript or TIR JSON: checked against lists, then given to TVM; nothing of it
+is run.
 
 TVM's own parser evaluates the expressions of a script as Python, strings in signatures too, and
 would find every builtin function. So a script is first read as a Python syntax tree. Only forms and
@@ -13,9 +14,10 @@ import json
 import re
 from typing import Any
 
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, last_line
+from cdmpp.programs.older_script import hint
 from tvm_helper.compat import tvm
-from tvm_helper.tasks.program_file import NamedProgram, programs_of
+from tvm_helper.tir.named_program import NamedProgram, programs_of
 
 _HEADER = ("from tvm.script import tirx as T", "from tvm.script import ir as I")
 #: Lines that a script may begin with, which are left out: T and I are given to the parser.
@@ -48,6 +50,8 @@ _NODE = re.compile(
     r"None|int|float|bool|DataType|ffi\.(Array|Map|String|Shape)|(ir|prim|tirx|s_tir|target)\.\w+"
     r"|relax\.(\w+Type|expr\.ShapeExpr)"
 )
+#: TVM's diagnosis: the place, and what is wrong there.
+_LINE, _SENTENCE = re.compile(r"^ *--> .*?:(\d+):\d+", re.M), re.compile(r"^error: (.*)$", re.M)
 _CONSTANTS = (str, int, float, type(None))
 _FORMS = (
     ast.Assign, ast.AugAssign, ast.Expr, ast.For, ast.While, ast.If, ast.With, ast.withitem,
@@ -69,22 +73,58 @@ def read_script(text: str) -> list[NamedProgram]:
     Raises:
         DataError: it is no TVMScript, or contains what is none.
     """
-    from tvm.script import parse
-    from tvm.script.parser import ir as script_ir
-    from tvm.script.parser import tirx as script_tirx
-
     found: dict[str, Any] = {}
     for node in checked(text):
         try:
-            found[node.name] = parse(
-                ast.unparse(node), extra_vars={"T": script_tirx, "I": script_ir}
-            )
+            found[node.name] = _parsed(ast.unparse(node))
         except Exception as error:  # TVM raises whatever its checks do
             raise DataError(f"{node.name}: {_reason(error)}") from None
     programs = programs_of(found)
     if not programs:
         raise DataError("defines no tensor program; expected a function under @T.prim_func")
     return programs
+
+
+def read_plain_script(text: str, name: str) -> list[NamedProgram]:
+    """Returns the programs of a user's own script; one that TVM cannot read has a `fault`.
+
+    Args:
+        name: of the file, for faults.
+
+    Raises:
+        DataError: there is more in it than TVMScript, or no program.
+    """
+    lines = text.splitlines()
+    programs = []
+    for node in checked(text):
+        first = min(part.lineno for part in (node, *node.decorator_list))
+        # TVM is to count the lines of the file.
+        own = "\n" * (first - 1) + "\n".join(lines[first - 1 : node.end_lineno])
+        try:
+            programs += programs_of({node.name: _parsed(own)})
+        except Exception as error:  # TVM raises whatever its checks do
+            programs.append(NamedProgram(node.name, None, located(error, name)))
+    if not programs:
+        raise DataError("defines no tensor program; expected a function under @T.prim_func")
+    return programs
+
+
+def located(error: BaseException, name: str) -> str:
+    """Returns what TVM says of a script with the line that it speaks of: `FILE:LINE: sentence`."""
+    text = str(error)
+    at = _LINE.search(text)
+    said = _SENTENCE.search(text)
+    sentence = said[1][:300] if said else last_line(error)
+    more = hint(sentence)
+    return f"{name}{f':{at[1]}' if at else ''}: {sentence}{f' ({more})' if more else ''}"
+
+
+def _parsed(text: str) -> Any:
+    from tvm.script import parse
+    from tvm.script.parser import ir as script_ir
+    from tvm.script.parser import tirx as script_tirx
+
+    return parse(text, extra_vars={"T": script_tirx, "I": script_ir})
 
 
 def checked(text: str) -> list[ast.FunctionDef | ast.ClassDef]:

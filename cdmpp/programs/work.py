@@ -1,0 +1,587 @@
+"""What a program must do, counted on its loop tree: operations by type, bytes and kernels.
+
+The count is a lower bound for every compiler: an operation counts once for each iteration of the
+loops that its operands depend on, and a parameter's elements count once.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.programs.gpu_code.sizes import kernel_sizes
+from cdmpp.programs.loops.expr import Buffer, Expr, int_const, int_var, substitute
+from cdmpp.programs.loops.loop_tree import (
+    Allocation,
+    Condition,
+    Loop,
+    LoopTree,
+    Node,
+    Store,
+    children,
+)
+from cdmpp.programs.loops.simplify import Linear, Simplifier
+
+#: Sorts of arithmetic that devices do at different rates, narrowest first within a domain.
+OperationClass = Literal["int8_op", "int16_op", "int32_op", "narrow_flop", "wide_flop"]
+_ARITHMETIC = frozenset(
+    ("add", "sub", "mul", "div", "mod", "floordiv", "floormod", "min", "max",
+     "lt", "le", "gt", "ge")
+)  # fmt: skip
+_MATH = frozenset(
+    f"tir.{name}"
+    for name in (
+        "exp", "exp2", "log", "log2", "tanh", "sqrt", "rsqrt", "erf", "sigmoid", "pow", "sin",
+        "cos", "tan", "atan", "fma",
+    )
+)  # fmt: skip
+_CHOICES = ("tir.if_then_else",)
+#: Points of a grid that are looked at one by one.
+_MOST_POINTS = 1 << 18
+_TYPE = re.compile(r"(u?int|bfloat|float|bool)(\d*)")
+
+_Grid = dict[str, NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class ProgramWork:
+    """What a program does at the least on any device.
+
+    Attributes:
+        wide_flop: floating-point operations on values of 4 bytes or more.
+        narrow_flop: those on narrower values (other pipes may do them).
+        int32_op: integer operations on values of 4 bytes or more; comparisons count too.
+        int16_op, int8_op: those on narrower values, also where sums are wide.
+        bytes: distinct elements of parameters that are read and written, each once.
+        kernels: kernels of a GPU program, at least 1.
+        uncounted: intrinsics whose work is not known; what they do is missing above.
+    """
+
+    wide_flop: float = 0.0
+    narrow_flop: float = 0.0
+    int32_op: float = 0.0
+    int16_op: float = 0.0
+    int8_op: float = 0.0
+    bytes: float = 0.0
+    kernels: float = 1.0
+    uncounted: tuple[str, ...] = ()
+
+    @property
+    def flop(self) -> float:
+        """Floating-point operations of any width."""
+        return self.wide_flop + self.narrow_flop
+
+    @property
+    def integer_op(self) -> float:
+        """Integer operations of any width."""
+        return self.int32_op + self.int16_op + self.int8_op
+
+
+#: The numbers of a `ProgramWork`, in order.
+WORK_COLUMNS: tuple[str, ...] = tuple(one.name for one in fields(ProgramWork))[:-1]
+
+
+def as_floats(tree: LoopTree) -> LoopTree:
+    """Returns a program with float32 in the place of its integer data, which a model knows that has
+    learned nothing of integer arithmetic. Data that indices or conditions are made of stay.
+    """
+    kept = {
+        load.value
+        for place in _places(tree.body, (), (), {})
+        for expr in (*place.store.indices, *place.guards, *_indices(place.store.value))
+        for load in _loads(expr)
+    }
+    made: dict[Buffer, Buffer] = {}
+
+    def buffer(one: Buffer) -> Buffer:
+        if one in kept or not one.dtype.startswith(("int", "uint")):
+            return one
+        return made.setdefault(one, Buffer(one.name, "float32", one.shape, one.scope))
+
+    def value(expr: Expr) -> Expr:
+        if expr.op == "load":
+            one = buffer(expr.value)
+            return Expr("load", one.dtype, expr.args, one)
+        args = tuple(map(value, expr.args))
+        if expr.op == "const" or all(a is b for a, b in zip(args, expr.args, strict=True)):
+            return expr
+        if not expr.dtype.startswith(("int", "uint")):
+            return Expr(expr.op, expr.dtype, args, expr.value)
+        if expr.op == "cast":
+            return args[0]
+        op = "div" if expr.op in ("floordiv", "mod", "floormod") else expr.op
+        return Expr(op, "float32", args, expr.value)
+
+    def node(one: Node) -> Node:
+        if isinstance(one, Store):
+            return Store(buffer(one.buffer), one.indices, value(one.value))
+        body = list(map(node, one.body))
+        if isinstance(one, Allocation):
+            return replace(one, buffer=buffer(one.buffer), body=body)
+        if isinstance(one, Condition):
+            return replace(one, body=body, else_body=list(map(node, one.else_body)))
+        return replace(one, body=body)
+
+    return replace(
+        tree, parameters=tuple(map(buffer, tree.parameters)), body=list(map(node, tree.body))
+    )
+
+
+def program_work(tree: LoopTree) -> ProgramWork:
+    """Returns what a program does at the least.
+
+    Args:
+        tree: with the stores of cross-thread reductions (`loop_tree_from_tir`, `complete`).
+    """
+    return _Account(tree).total()
+
+
+@dataclass
+class _Place:
+    """A store with what is around it.
+
+    Attributes:
+        loops: outermost first; a thread that is bound twice is one loop.
+        guards: conditions that hold where it runs.
+        renamed: variables of threads that an outer loop binds already.
+        body: identity of the innermost list of statements.
+    """
+
+    store: Store
+    loops: tuple[Loop, ...]
+    guards: tuple[Expr, ...]
+    renamed: Mapping[str, Expr]
+    body: int
+
+
+@dataclass
+class _Account:
+    tree: LoopTree
+    counts: dict[str, float] = field(default_factory=dict)
+
+    def total(self) -> ProgramWork:
+        places = list(_places(self.tree.body, (), (), {}))
+        self._written = {id(node): _stored(node) for node in _loops(self.tree.body)}
+        parameters = set(self.tree.parameters)
+        read = {one.value for place in places for expr in _exprs(place) for one in _loads(expr)}
+        seen: set[tuple[int, Expr]] = set()
+        inputs: dict[Buffer, float] = {}
+        outputs: dict[Buffer, float] = {}
+        for place in places:
+            store = place.store
+            if store.buffer not in parameters and store.buffer not in read:
+                continue  # nobody needs the value
+            self._operations(place, seen)
+            for load, guards in _guarded_loads(place):
+                buffer = load.value
+                if buffer in parameters and buffer not in outputs and self._is_input(place, load):
+                    found = self._distinct(place, load.args, (*place.guards, *guards))
+                    inputs[buffer] = max(inputs.get(buffer, 0.0), found)
+            if store.buffer in parameters:
+                found = self._distinct(place, store.indices, place.guards)
+                outputs[store.buffer] = max(outputs.get(store.buffer, 0.0), found)
+        moved = sum(
+            _bits(buffer.dtype) / 8 * min(count, float(math.prod(buffer.shape)))
+            for part in (inputs, outputs)
+            for buffer, count in part.items()
+        )
+        kernels = max(1.0, float(len(kernel_sizes(self.tree))))
+        return ProgramWork(
+            **self.counts, bytes=moved, kernels=kernels, uncounted=self.tree.uncounted
+        )
+
+    def _is_input(self, place: _Place, load: Expr) -> bool:
+        """Whether a read finds what was there before the program; one in a loop that also writes
+        the buffer does where both are of the same element.
+        """
+        if place.store.buffer is load.value:
+            own = tuple(_renamed(index, place) for index in place.store.indices)
+            return own == load.args
+        return not any(load.value in self._written[id(loop)] for loop in place.loops)
+
+    # Operations.
+
+    def _operations(self, place: _Place, seen: set[tuple[int, Expr]]) -> None:
+        store = place.store
+
+        def visit(expr: Expr) -> None:
+            if expr.op == "load" or (place.body, expr) in seen:
+                return
+            seen.add((place.body, expr))
+            if expr.op == "select" or expr.value in _CHOICES:
+                visit(expr.args[0])  # what is chosen from may not be computed
+                return
+            for argument in expr.args:
+                visit(argument)
+            kind = _class_of(expr)
+            if kind is not None and _has_load(expr):
+                times = self._times(place, self._depends(place, expr))
+                self.counts[kind] = self.counts.get(kind, 0.0) + times
+
+        visit(_renamed(store.value, place))
+
+    def _depends(self, place: _Place, expr: Expr) -> set[str]:
+        """Returns the loops in which an expression has other values."""
+        store, found = place.store, set(_variables(expr))
+        own = tuple(_renamed(index, place) for index in store.indices)
+        for load in _loads(expr):
+            if load.value is store.buffer and load.args == own:
+                continue
+            found |= {loop.var for loop in place.loops if load.value in self._written[id(loop)]}
+        return found
+
+    def _times(self, place: _Place, variables: set[str]) -> float:
+        """Returns how many iterations of some loops there are in which the guards can hold."""
+        loops = {loop.var: loop for loop in place.loops}
+        count = 1.0
+        left = variables & set(loops)
+        for names, guards in _components([], place.guards, set(loops)):
+            grid = _grid(names, loops)
+            held = None if grid is None else _all_hold(guards, grid)
+            if held is None:
+                return 0.0
+            away = tuple(axis for axis, name in enumerate(sorted(names)) if name not in variables)
+            count *= float(held.any(axis=away).sum())
+            left -= names
+        for name in left:
+            extent = loops[name].extent
+            if not isinstance(extent, int):
+                return 0.0
+            count *= extent
+        return count
+
+    # Bytes.
+
+    def _distinct(self, place: _Place, indices: Sequence[Expr], guards: Sequence[Expr]) -> float:
+        """Returns a lower bound of how many elements an access touches."""
+        loops = {loop.var: loop for loop in place.loops}
+        if any(not isinstance(loop.extent, int) for loop in loops.values()):
+            return 0.0
+        plain = [_renamed(index, place) for index in indices]
+        plain = [one for one in plain if not _has_load(one)]  # a gather touches one at the least
+        count = 1.0
+        for names, parts in _components(plain, guards, set(loops)):
+            dims = [one for one in parts if one.dtype != "bool"]
+            found = _distinct_values(dims, [p for p in parts if p.dtype == "bool"], names, loops)
+            count *= found
+        return count
+
+
+def _distinct_values(
+    dims: Sequence[Expr], guards: Sequence[Expr], names: set[str], loops: Mapping[str, Loop]
+) -> float:
+    """Returns a lower bound of how many tuples of values some expressions have together."""
+    if not guards:
+        counted = [_mixed_radix(one, loops) for one in dims]
+        if len(dims) > 1:
+            counted = [_mixed_radix(_one_number(dims, loops), loops), *counted]
+        if counted and counted[0] is not None:
+            return counted[0]
+    grid = _grid(names, loops)
+    if grid is None:
+        grid = _grid(names, loops, is_part=True)
+    held = None if grid is None else _all_hold(guards, grid)
+    values = [] if grid is None else [_evaluate(one, grid) for one in dims]
+    if held is None or any(one is None for one in values):
+        return 0.0 if guards else 1.0
+    key = np.zeros(held.shape, np.int64)
+    for one in values:
+        key = key * (int(np.max(one)) + 1 - min(0, int(np.min(one)))) + one
+    return float(len(np.unique(key[held])))
+
+
+def _one_number(dims: Sequence[Expr], loops: Mapping[str, Loop]) -> Expr:
+    """Returns one expression with at most as many values as some have together."""
+    whole, known = int_const(0), _simplifier(loops)
+    for one in dims:
+        most = known.expr_bounds(one)[1]
+        high = 1 if math.isinf(most) else int(most) + 1
+        whole = Expr("add", "int32", (Expr("mul", "int32", (whole, int_const(high))), one))
+    return whole
+
+
+def _mixed_radix(expr: Expr, loops: Mapping[str, Loop]) -> float | None:
+    """Returns a lower bound of how many values a sum of digits has; None where it is none."""
+    known = _simplifier(loops)
+    form = known.linear(expr)
+    for (base, lower, upper), coefficient in list(form.terms.items()):
+        if base.op != "var" and (lower, upper) == (1, 0):  # a quotient and its rest, put together
+            rest = Linear({key: one for key, one in form.terms.items() if key[0] is not base})
+            form = known.add(rest, known.linear(base), coefficient)
+    terms = _digits(form, loops)
+    if terms is None:
+        return None
+    count, reach, step = 1.0, 0, 0  # step > 0: the values are 0, step, 2 step, ..., reach
+    for size, extent in sorted(terms):
+        if reach == 0:
+            step, count = size, float(extent)
+        elif step and size % step == 0 and size <= reach + step:
+            count = (reach + size * (extent - 1)) // step + 1.0
+        elif size > reach:
+            step, count = 0, count * extent
+        else:
+            step = 0  # they overlap: at least as many as before
+        reach += size * (extent - 1)
+    return count
+
+
+def _digits(form: Linear, loops: Mapping[str, Loop]) -> list[tuple[int, int]] | None:
+    """Returns (coefficient, values) of every term, whose values do not depend on each other."""
+    found = []
+    ranges: dict[str, list[tuple[int, float]]] = {}
+    for (base, lower, upper), coefficient in form.terms.items():
+        if base.op != "var" or base.value not in loops:
+            return None
+        loop = loops[base.value]
+        extent = loop.extent
+        if not isinstance(extent, int) or (loop.minimum != 0 and (lower, upper) != (1, 0)):
+            return None
+        top = min(upper, extent) if upper else extent
+        if upper and extent > upper and extent % upper:
+            return None
+        for first, last in ranges.get(base.value, ()):
+            if lower < last and first < (upper or math.inf):
+                return None
+        ranges.setdefault(base.value, []).append((lower, upper or math.inf))
+        if top // lower > 1:
+            found.append((abs(coefficient), top // lower))
+    return found
+
+
+def _simplifier(loops: Mapping[str, Loop]) -> Simplifier:
+    bounds = {}
+    for loop in loops.values():
+        low = loop.minimum if isinstance(loop.minimum, int) else 0
+        assert isinstance(loop.extent, int)
+        bounds[loop.var] = (float(low), float(low + loop.extent - 1))
+    return Simplifier(bounds)
+
+
+# Grids of loop variables.
+
+
+def _grid(names: set[str], loops: Mapping[str, Loop], *, is_part: bool = False) -> _Grid | None:
+    """Returns the values of some loop variables, an axis each in the order of their names; None
+    where there are too many.
+
+    Args:
+        is_part: whether the first values of each are enough.
+    """
+    order = sorted(names)
+    sizes = []
+    for name in order:
+        extent = loops[name].extent
+        if not isinstance(extent, int) or not isinstance(loops[name].minimum, int):
+            return None
+        sizes.append(extent)
+    if math.prod(sizes) > _MOST_POINTS:
+        if not is_part:
+            return None
+        sizes = [min(size, int(_MOST_POINTS ** (1 / len(sizes)))) for size in sizes]
+    grid = {}
+    for axis, (name, size) in enumerate(zip(order, sizes, strict=True)):
+        shape = [1] * len(order)
+        shape[axis] = size
+        low = loops[name].minimum
+        grid[name] = (np.arange(size, dtype=np.int64) + low).reshape(shape)  # type: ignore[operator]
+    return grid
+
+
+def _all_hold(guards: Sequence[Expr], grid: _Grid) -> NDArray[np.bool_] | None:
+    """Returns bool [grid], where all conditions hold; None where that is not known."""
+    shape = np.broadcast_shapes(*(axis.shape for axis in grid.values())) if grid else ()
+    held = np.ones(shape, bool)
+    for guard in guards:
+        value = _evaluate(guard, grid)
+        if value is None:
+            return None
+        held = held & np.asarray(value, bool)
+    return held
+
+
+_NUMPY: dict[str, Callable[..., Any]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": np.floor_divide,
+    "floormod": np.mod, "min": np.minimum, "max": np.maximum, "eq": np.equal,
+    "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
+    "ge": np.greater_equal, "and": np.logical_and, "or": np.logical_or, "not": np.logical_not,
+    "mod": np.fmod,
+}  # fmt: skip
+
+
+def _evaluate(expr: Expr, grid: _Grid) -> Any:
+    """Returns the integer values of an expression on a grid; None where they are not known."""
+    if expr.op == "const":
+        return expr.value
+    if expr.op == "var":
+        return grid.get(expr.value)
+    if expr.op == "load":
+        return None
+    args = [_evaluate(argument, grid) for argument in expr.args]
+    if any(one is None for one in args):
+        return None
+    if expr.op == "cast" or expr.value == "tir.likely":
+        return args[0]
+    if expr.op == "select" or expr.value in _CHOICES:
+        return np.where(*args)
+    if expr.op in ("floordiv", "floormod", "mod", "div") and not np.all(args[1]):
+        return None
+    if expr.op == "div":
+        return np.trunc(np.true_divide(*args)).astype(np.int64)
+    return _NUMPY[expr.op](*args) if expr.op in _NUMPY else None
+
+
+def _components(
+    dims: Sequence[Expr], guards: Sequence[Expr], names: set[str]
+) -> Iterator[tuple[set[str], list[Expr]]]:
+    """Yields expressions that share loop variables, with these; parts of an `and` are split."""
+    groups: list[tuple[set[str], list[Expr]]] = []
+    for expr in (*dims, *(part for guard in guards for part in _conjuncts(guard))):
+        own, parts = set(_variables(expr)) & names, [expr]
+        for group in [one for one in groups if one[0] & own]:
+            groups.remove(group)
+            own, parts = own | group[0], group[1] + parts
+        groups.append((own, parts))
+    yield from groups
+
+
+def _conjuncts(guard: Expr) -> Iterator[Expr]:
+    if guard.op == "and":
+        for part in guard.args:
+            yield from _conjuncts(part)
+    elif guard.value == "tir.likely":
+        yield from _conjuncts(guard.args[0])
+    else:
+        yield guard if guard.dtype == "bool" else Expr(guard.op, "bool", guard.args, guard.value)
+
+
+# The tree.
+
+
+def _places(
+    nodes: Sequence[Node],
+    loops: tuple[Loop, ...],
+    guards: tuple[Expr, ...],
+    renamed: dict[str, Expr],
+) -> Iterator[_Place]:
+    for node in nodes:
+        if isinstance(node, Store):
+            yield _Place(node, loops, guards, renamed, id(nodes))
+        elif isinstance(node, Condition):
+            held = substitute(node.condition, renamed)
+            yield from _places(node.body, loops, (*guards, held), renamed)
+            failed = Expr("not", "bool", (held,))
+            yield from _places(node.else_body, loops, (*guards, failed), renamed)
+        elif isinstance(node, Loop):
+            same = [one for one in loops if one.kind == node.kind and "threadIdx" in one.kind]
+            if same and same[0].extent == node.extent:
+                inner = {**renamed, node.var: int_var(same[0].var)}
+                yield from _places(node.body, loops, guards, inner)
+            else:
+                yield from _places(node.body, (*loops, node), guards, renamed)
+        else:
+            yield from _places(node.body, loops, guards, renamed)
+
+
+def _renamed(expr: Expr, place: _Place) -> Expr:
+    return substitute(expr, dict(place.renamed)) if place.renamed else expr
+
+
+def _loops(nodes: Sequence[Node]) -> Iterator[Loop]:
+    for node in nodes:
+        if isinstance(node, Loop):
+            yield node
+        yield from _loops(children(node))
+
+
+def _stored(node: Node) -> set[Buffer]:
+    if isinstance(node, Store):
+        return {node.buffer}
+    return set().union(*map(_stored, children(node)))
+
+
+def _exprs(place: _Place) -> tuple[Expr, ...]:
+    return (*place.store.indices, place.store.value, *place.guards)
+
+
+def _loads(expr: Expr) -> Iterator[Expr]:
+    if expr.op == "load":
+        yield expr
+    for argument in expr.args:
+        yield from _loads(argument)
+
+
+def _indices(expr: Expr) -> Iterator[Expr]:
+    if expr.op == "load":
+        yield from expr.args
+    for argument in expr.args:
+        yield from _indices(argument)
+
+
+def _guarded_loads(place: _Place) -> Iterator[tuple[Expr, tuple[Expr, ...]]]:
+    """Yields every load of a store with the conditions under which its value needs it."""
+
+    def visit(expr: Expr, guards: tuple[Expr, ...]) -> Iterator[tuple[Expr, tuple[Expr, ...]]]:
+        if expr.op == "load":
+            yield expr, guards
+        if expr.op == "select" or expr.value in _CHOICES:
+            condition, held, failed = expr.args
+            yield from visit(condition, guards)
+            yield from visit(held, (*guards, condition))
+            yield from visit(failed, (*guards, Expr("not", "bool", (condition,))))
+            return
+        for argument in expr.args:
+            yield from visit(argument, guards)
+
+    for expr in _exprs(place):
+        yield from visit(_renamed(expr, place), ())
+
+
+def _variables(expr: Expr) -> Iterator[str]:
+    if expr.op == "var":
+        yield expr.value
+    for argument in expr.args:
+        yield from _variables(argument)
+
+
+def _has_load(expr: Expr) -> bool:
+    return next(_loads(expr), None) is not None
+
+
+# Types.
+
+
+def _bits(dtype: str) -> int:
+    found = _TYPE.match(dtype)
+    return int(found[2]) if found and found[2] else 8
+
+
+def _class_of(expr: Expr) -> OperationClass | None:
+    """Returns which sort of arithmetic an operation is; None where it is none."""
+    if expr.op not in _ARITHMETIC and not (expr.op == "call" and expr.value in _MATH):
+        return None
+    types = [one for one in map(_narrowest, expr.args) if one is not None]
+    if not types:
+        return None
+    is_float, bits = min(types)
+    if is_float:
+        return "wide_flop" if bits >= 32 else "narrow_flop"
+    return "int32_op" if bits >= 32 else "int16_op" if bits >= 16 else "int8_op"
+
+
+def _narrowest(expr: Expr) -> tuple[bool, int] | None:
+    """Returns (is a float, bits) of the data that a value is made of, the narrowest of integers:
+    compilers make a product of bytes of one of widened bytes. None of what is no data.
+    """
+    if expr.op in ("const", "var") or expr.dtype == "bool":
+        return None
+    own = not expr.dtype.startswith(("int", "uint")), _bits(expr.dtype)
+    if own[0] or expr.op == "load" or expr.op == "call":
+        return own
+    inner = [one for one in map(_narrowest, expr.args) if one is not None and one[0] == own[0]]
+    return min([own, *inner]) if inner else own

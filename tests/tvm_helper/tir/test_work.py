@@ -1,0 +1,228 @@
+"""The work of a program counted on its loop tree: what no compiler can save, and no less."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("tvm", reason="apache-tvm is not installed")
+
+from cdmpp.analytic.roofline.floor import program_floor
+from cdmpp.devices.registry import get_device
+from cdmpp.programs.work import ProgramWork, as_floats, program_work
+from tvm_helper.predict.predictor import Predictor
+from tvm_helper.predict.reading import ProgramReading, features_of, read_program
+from tvm_helper.tasks.program_file import NamedProgram
+from tvm_helper.tasks.script import read_script
+from tvm_helper.tasks.target import device_target
+from tvm_helper.tir.loop_tree import loop_tree_from_tir
+
+pytestmark = pytest.mark.tvm
+
+ROW_SUM = """
+    for i in T.thread_binding(512, thread="blockIdx.x"):
+        for k in T.thread_binding(1024, thread="threadIdx.x"):
+            with T.sblock("sum"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    B[vi] = T.float32(0)
+                B[vi] = B[vi] + A[vi, vk]
+"""
+PRODUCT = """
+    for i, j, k in T.grid(64, 32, 48):
+        with T.sblock("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = T.{out}(0)
+            C[vi, vj] = C[vi, vj] + T.Cast("{out}", A[vi, vk]) * T.Cast("{out}", B[vk, vj])
+"""
+#: Buffers of a program, its body, its operations and its bytes.
+CASES = {
+    "across threads": ({"A": (512, 1024), "B": (512,)}, ROW_SUM, 512 * 1024, 4 * 512 * 1025),
+    "maximum across threads": ({"A": (64, 256), "B": (64,)}, """
+    for i in T.thread_binding(64, thread="blockIdx.x"):
+        for k in T.thread_binding(256, thread="threadIdx.x"):
+            with T.sblock("max"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    B[vi] = T.min_value("float32")
+                B[vi] = T.max(B[vi], A[vi, vk])
+""", 64 * 256, 4 * 64 * 257),
+    "vector index": ({"A": (4096,), "B": (4096,)}, """
+    for i in T.thread_binding(4, thread="blockIdx.x"):
+        for j in T.thread_binding(256, thread="threadIdx.x"):
+            B[T.Ramp(i * 1024 + j * 4, 1, 4)] = (
+                A[T.Ramp(i * 1024 + j * 4, 1, 4)] * T.Broadcast(T.float32(2), 4)
+            )
+""", 4096, 8 * 4096),
+    "view": ({"A": (64, 32), "B": (64, 32)}, """
+    flat = T.decl_buffer((2048,), "float32", data=A.data)
+    for i in range(2048):
+        B[i // 32, i % 32] = flat[i] * T.float32(2)
+""", 2048, 8 * 2048),
+    "window that skips": ({"A": (64, 64), "B": (32, 32)}, """
+    for i, j in T.grid(32, 32):
+        B[i, j] = A[2 * i, 2 * j] + T.float32(1)
+""", 1024, 8 * 1024),
+    "padded window": ({"A": (30, 30), "B": (30, 30)}, """
+    for i, j, r in T.grid(30, 30, 3):
+        with T.sblock("B"):
+            vi, vj, vr = T.axis.remap("SSR", [i, j, r])
+            with T.init():
+                B[vi, vj] = T.float32(0)
+            B[vi, vj] = B[vi, vj] + T.if_then_else(
+                1 <= vi + vr and vi + vr < 31, A[vi + vr - 1, vj], T.float32(0)
+            )
+""", 2700, 8 * 900),
+    "part of the iterations": ({"A": (100,), "B": (100,)}, """
+    for i in range(128):
+        if i < 100:
+            B[i] = A[i] * T.float32(3)
+""", 100, 800),
+    "gather": ({"A": (4096,), "J": (16, "int32"), "B": (16,)}, """
+    for i in range(16):
+        B[i] = A[J[i]]
+""", 0, 4 + 64 + 64),
+    "same value again": ({"A": (64,), "B": (64, 8)}, """
+    for i, j in T.grid(64, 8):
+        B[i, j] = T.exp(A[i])
+""", 64, 4 * 64 * 9),
+    "value nobody reads": ({"A": (64,), "B": (64,)}, """
+    C = T.alloc_buffer((64,), "float32")
+    for i in range(64):
+        C[i] = A[i] * T.float32(2)
+    for i in range(64):
+        B[i] = T.float32(0)
+""", 0, 4 * 64),
+    "scan": ({"A": (64, 128), "B": (64, 128)}, """
+    for i in range(64):
+        for j in range(128):
+            B[i, j] = T.if_then_else(j == 0, T.float32(0), B[i, j - 1]) + A[i, j]
+""", 64 * 128,
+        8 * 64 * 128),
+}  # fmt: skip
+
+
+def module_of(body: str, **buffers: tuple[int | str, ...]):
+    """Returns the module of a function; a buffer is its shape, and its type where that is not
+    float32.
+    """
+    arguments = []
+    for name, sizes in buffers.items():
+        dtype = next((one for one in sizes if isinstance(one, str)), "float32")
+        shape = tuple(one for one in sizes if isinstance(one, int))
+        arguments.append(f'{name}: T.Buffer({shape}, "{dtype}")')
+    text = f"@T.prim_func(s_tir=True)\ndef f({', '.join(arguments)}):{body}"
+    return read_script(text)[0].module
+
+
+def product(dtype: str, out: str):
+    return module_of(PRODUCT.format(out=out), A=(64, 48, dtype), B=(48, 32, dtype), C=(64, 32, out))
+
+
+def work_of(module) -> ProgramWork:
+    return program_work(loop_tree_from_tir(module, complete=True))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_work_of(name: str) -> None:
+    buffers, body, flop, moved = CASES[name]
+    found = work_of(module_of(body, **buffers))
+    assert (found.wide_flop, found.bytes) == (flop, moved)
+    assert found.integer_op == 0
+    assert found.kernels == 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "out", "column"),
+    [
+        ("float32", "float32", "wide_flop"), ("float16", "float16", "narrow_flop"),
+        ("float16", "float32", "wide_flop"), ("int8", "int32", "int8_op"),
+        ("int16", "int32", "int16_op"), ("int32", "int32", "int32_op"),
+    ],
+)  # fmt: skip
+def test_operations_count_by_their_type(dtype: str, out: str, column: str) -> None:
+    found = work_of(product(dtype, out))
+    assert getattr(found, column) == 2 * 64 * 32 * 48 == found.flop + found.integer_op
+
+
+def test_the_first_value_may_be_set_inside_or_before() -> None:
+    """What is set where the innermost iteration begins is set once, not in every iteration."""
+    before = """
+    for i, j in T.grid(64, 32):
+        C[i, j] = T.float32(0)
+        for k in range(48):
+            C[i, j] = C[i, j] + A[i, k] * B[k, j]
+"""
+    inside = work_of(product("float32", "float32"))
+    assert work_of(module_of(before, A=(64, 48), B=(48, 32), C=(64, 32))) == inside
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Predictor:
+    return Predictor("pretrained", ["a100"])
+
+
+def test_what_threads_read_together_counts(gpu: Predictor) -> None:
+    """268 MB take 146 us from the memory of an A100, beyond its cache of 40 MB."""
+    module = module_of(ROW_SUM.replace("512", "65536"), A=(65536, 1024), B=(65536,))
+    (found,) = gpu.programs([NamedProgram("sum", module)])
+    least_s = (4 * 65536 * 1025 - 41943040) / 1.555e12
+    assert found.explanation is not None
+    assert found.explanation.least_s == pytest.approx(least_s)
+    assert found.low_s >= 0.999 * least_s
+    assert found.low_s <= found.latency_s < found.high_s
+    assert "across threads" in found.reasons[0]
+    assert found.out_of_distribution
+
+
+def test_integers_are_predicted_as_floats_in_a_wide_interval() -> None:
+    """Measured on one Zen 4 core: the product of 512 x 512 bytes takes 10.2 ms."""
+    cpu = Predictor("pretrained", ["epyc-avx512-1c"])
+    body = """
+    for i in T.parallel(512):
+        for k in range(512):
+            for jo in range(32):
+                for ji in T.vectorized(16):
+                    with T.sblock("mm"):
+                        vi = T.axis.spatial(512, i)
+                        vj = T.axis.spatial(512, jo * 16 + ji)
+                        vk = T.axis.reduce(512, k)
+                        with T.init():
+                            C[vi, vj] = T.int32(0)
+                        C[vi, vj] = C[vi, vj] + T.Cast("int32", A[vi, vk]) * T.Cast("int32", B[vk, vj])
+"""  # noqa: E501
+    module = module_of(body, A=(512, 512, "int8"), B=(512, 512, "int8"), C=(512, 512, "int32"))
+    (found,) = cpu.programs([NamedProgram("int8mm", module)])
+    assert found.low_s < 10.2e-3 < found.high_s
+    assert found.high_s > 4 * found.latency_s
+    assert "integers" in found.reasons[0]
+
+
+def test_a_program_on_floats_is_the_same_program() -> None:
+    found = as_floats(loop_tree_from_tir(product("int32", "int32"), complete=True))
+    same = loop_tree_from_tir(product("float32", "float32"), complete=True)
+    assert program_work(found) == program_work(same)
+
+
+def test_what_a_model_can_see_is_asked_as_before() -> None:
+    target = device_target(get_device("epyc-avx512-1c"))
+    module = product("float32", "float32")
+    read, ast = read_program(module, target), features_of(module, target)
+    assert isinstance(read, ProgramReading)
+    assert read.doubts == ()
+    assert read.ast.leaf_features.tobytes() == ast.leaf_features.tobytes()
+    assert read.ast.leaf_extra.tobytes() == ast.leaf_extra.tobytes()
+
+
+def test_a_known_peak_of_integers_is_the_bound() -> None:
+    h100 = get_device("h100")
+    read = read_program(product("int8", "int32"), device_target(get_device("epyc-avx512-1c")))
+    assert isinstance(read, ProgramReading)
+    work = replace(read.work, int8_op=1e15)
+    floor = program_floor(h100, read.ast.leaf_features, read.ast.leaf_extra, work)
+    assert floor.seconds[0] == pytest.approx(1e15 / h100.peak_int8_op_per_s)
+    unknown = replace(h100, peak_int8_op_per_s=None)
+    floor = program_floor(unknown, read.ast.leaf_features, read.ast.leaf_extra, work)
+    assert floor.seconds[0] == pytest.approx(1e15 / (4 * h100.peak_fp32_flop_per_s))
