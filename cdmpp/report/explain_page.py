@@ -77,7 +77,7 @@ def _program(row: Mapping[str, Any]) -> list[Section]:
     ]  # fmt: skip
     tables = [
         plain_table(
-            ["store", "share", "time", "bound by", "at the least", "the next", "data in"],
+            ["store", "share", "time", "bound by", "its roofline", "the next", "data in"],
             [[f"{one['leaf']} to {one['buffer']}", percent_text(one["share"]),
               seconds_text(one["seconds"]), one["bound_text"], seconds_text(one["bound_s"]),
               "-" if one["ahead"] is None else f"{one['ahead']:.2g} x", one["fits"]]

@@ -289,7 +289,8 @@ def _least_work(
         count: P.
     """
     if leaf_extra.shape[1] != len(LEAF_EXTRA_NAMES):  # nothing is sure without the added columns
-        return LeastWork(*np.zeros((3, count)), np.ones(count), *np.zeros((3, count)))
+        none, one = np.zeros(count), np.ones(count)
+        return LeastWork(none, none, none, one, none, none, none)
     leaf = np.asarray(leaf_features[leaves[:, None], _LEAF_COLUMNS], np.float64)
     extra = np.asarray(leaf_extra[leaves[:, None], _EXTRA_COLUMNS], np.float64)
     products, sums = _undo_log(leaf[:, _PRODUCTS]), _undo_log(leaf[:, _SUMS])

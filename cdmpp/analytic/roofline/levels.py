@@ -134,7 +134,8 @@ def in_memory(
     for slot in range(_BUFFER_SLOTS):
         near = [LEAF_EXTRA_NAMES.index(f"scope.B{slot}.{name}") for name in ("shared", "local")]
         columns = [LEAF_FEATURE_NAMES.index(f"B{slot}.{name}") for name in _TRAFFIC]
-        found[np.ix_((leaf_extra[:, near] > 0).any(axis=1), columns)] = 0.0
+        is_near = (leaf_extra[:, near] > 0).any(axis=1)
+        found[np.ix_(np.flatnonzero(is_near), np.array(columns))] = 0.0
     return found
 
 
