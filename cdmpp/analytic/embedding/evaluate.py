@@ -13,7 +13,7 @@ from cdmpp.analytic.embedding.campaign import CampaignRow, LookupCampaign, best_
 from cdmpp.analytic.embedding.cpu import CountedWork, CpuCaches, CpuConstants, CpuPoint, fit_cpu
 from cdmpp.analytic.embedding.cpu_probe import MemorySweep
 from cdmpp.analytic.embedding.devices import KernelDevice
-from cdmpp.analytic.embedding.errors import KernelErrors, kernel_errors
+from cdmpp.analytic.embedding.errors import HIT_FLOOR, KernelErrors, kernel_errors
 from cdmpp.analytic.embedding.gpu import VERSIONS, KernelOptions
 from cdmpp.analytic.embedding.gpu_fit import calibrate, predict_gpu
 from cdmpp.analytic.embedding.intervals import with_errors
@@ -42,16 +42,21 @@ class Judgement:
     measured_s: FloatArray
     predicted_s: FloatArray
 
-    def errors(self, which: Pass | None = None, *, least_rows: int = 0) -> KernelErrors | None:
+    def errors(
+        self, which: Pass | None = None, *, least_rows: int = 0, hit_floor: float = HIT_FLOOR
+    ) -> KernelErrors | None:
         """Returns the errors of one pass (None = all) on tables of at least so many rows; None if
         there are none.
+
+        Args:
+            hit_floor: as in `kernel_errors`.
         """
         keep = np.array(
             [which in (None, p.which) and p.shape.rows >= least_rows for p in self.points]
         )
         if not keep.any():
             return None
-        return kernel_errors(self.measured_s[keep], self.predicted_s[keep])
+        return kernel_errors(self.measured_s[keep], self.predicted_s[keep], hit_floor=hit_floor)
 
 
 def points_of(rows: Sequence[CampaignRow]) -> tuple[list[CpuPoint], FloatArray]:

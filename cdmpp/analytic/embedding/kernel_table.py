@@ -26,7 +26,7 @@ _SHAPE_COLUMNS = (
 )  # fmt: skip
 _RUNTIME = "kernel_runtime"
 _NUMBER = re.compile(r"^\s*([-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z/%]*)\s*$")
-_LEVEL = re.compile(r"^\s*[A-Za-z ]+\(([0-9]+)\)\s*$")
+_LEVEL = re.compile(r"^\s*[A-Za-z ]*\(([0-9]+)\)\s*$")
 _UNITS = {
     "": 1.0, "%": 0.01,
     "TB/s": 1e12, "GB/s": 1e9, "MB/s": 1e6, "KB/s": 1e3, "B/s": 1.0,
@@ -73,7 +73,8 @@ class KernelTable:
 def strip_unit(text: str) -> float:
     """Returns a profiler's number without its unit: SI for rates, sizes and times.
 
-    `723.4GB/s` is 7.234e11, `12%` is 0.12, `Low (2)` is 2, `48KB` is 49152, an empty text is NaN.
+    `723.4GB/s` is 7.234e11, `12%` is 0.12, `Low (2)` and `(2)` are 2, `48KB` is 49152, an
+    empty text is NaN.
 
     Raises:
         DataError: no number, or a unit that is not known.
@@ -92,17 +93,22 @@ def strip_unit(text: str) -> float:
     return float(number[1]) * _UNITS[number[2]]
 
 
-def read_kernel_table(path: Path, *, keep: KernelFilter = "embedding") -> KernelTable:
+def read_kernel_table(
+    path: Path, *, keep: KernelFilter = "embedding", least_batch: int = 1, least_rows: int = 1
+) -> KernelTable:
     """Returns the rows of a benchmark's CSV file; `kernel_runtime` is in microseconds.
 
     Args:
         keep: `embedding` = kernels whose name holds batched_embedding; `none` = every row.
+        least_batch, least_rows: smallest batch, and rows of a table, that stay.
 
     Raises:
-        DataError: unreadable, no kernel_name or kernel_runtime, a cell that is no number, or no row
-            left.
+        DataError: unreadable, no kernel_name or kernel_runtime (or size, where a smallest one is
+            asked for), a cell that is no number, or no row left.
     """
-    table = TableFile.read(path, ("kernel_name", _RUNTIME), what="kernels")
+    least = {"batch_size": least_batch, "num_embeddings": least_rows}
+    least = {name: value for name, value in least.items() if value > 1}
+    table = TableFile.read(path, ("kernel_name", _RUNTIME, *least), what="kernels")
     names = table.columns["kernel_name"]
     columns = {
         name: np.array(table.values(name, strip_unit), np.float64)
@@ -111,11 +117,15 @@ def read_kernel_table(path: Path, *, keep: KernelFilter = "embedding") -> Kernel
     }
     runtimes = zip(names, columns[_RUNTIME], strict=True)
     reasons = [_reason_to_drop(name, runtime, keep) for name, runtime in runtimes]
+    for name, smallest in least.items():
+        for row in np.flatnonzero(~(columns[name] >= smallest)):
+            reasons[row] = reasons[row] or f"{name} below {smallest}"
     kept = np.flatnonzero([reason is None for reason in reasons])
     dropped = dict(Counter(filter(None, reasons)))
     if not len(kept):
         raise DataError(
-            f"{path}: no row left ({dropped}); choose another filter, e.g. --kernels none"
+            f"{path}: no row left ({dropped}); choose another filter, e.g. --kernels none or a "
+            "smaller --least-batch"
         )
     values = {name: column[kept] for name, column in columns.items()}
     return KernelTable(

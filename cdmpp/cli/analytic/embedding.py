@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -96,6 +97,9 @@ def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
     add_table(parser, """
         --seed N: int = 0                   of the split
         --kernels embedding|none = embedding  GPU: rows to keep
+        --least-batch N: int = 1            GPU: smallest batch to keep (the published notebook: 2)
+        --least-rows N: int = 1             GPU: smallest table to keep (its "big sizes": 100000)
+        --hit-floor F: float = 0.0004       added to each error in the geometric mean (0 = none)
         --plots DIR: Path                   write SVG plots there
     """)  # fmt: skip
     add_output_options(parser)
@@ -209,17 +213,27 @@ def run_evaluate(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic embedding evaluate`; returns the exit code."""
     errors: dict[str, dict[str, KernelErrors]]
     notes: dict[str, Any]
+    if not 0 <= args.hit_floor < math.inf:
+        raise UsageError(f"--hit-floor {args.hit_floor}: expected a number from 0 up, as 0.0004")
+    floor = {"hit_floor": args.hit_floor}
     if args.data.is_file():  # a benchmark of a GPU
-        table = read_kernel_table(args.data, keep=args.kernels)
+        table = read_kernel_table(
+            args.data, keep=args.kernels, least_batch=args.least_batch, least_rows=args.least_rows
+        )
         device = kernel_device(args.device)
         options = KernelOptions(
             is_fbgemm=args.fbgemm, uses_shared_memory=not args.no_shared_memory,
         )  # fmt: skip
         predicted = predict_table(table, device, args.which, options, zipf_exponent=args.zipf)
         lines = {version: (table.latency_s, found) for version, found in predicted.items()}
-        errors = {name: {args.which: kernel_errors(*both)} for name, both in lines.items()}
+        errors = {name: {args.which: kernel_errors(*both, **floor)} for name, both in lines.items()}
         notes = {"device": device.name, "dropped": table.dropped}
     else:
+        if max(args.least_batch, args.least_rows) > 1:
+            raise UsageError(
+                f"--least-batch and --least-rows choose rows of a GPU's table, got {args.data}; "
+                "leave them out"
+            )
         count, judged = judge_campaign(read_folder(args.data), [(args.split, args.seed)])
         lines = {
             found.line: (found.measured_s, found.predicted_s)
@@ -227,7 +241,9 @@ def run_evaluate(args: argparse.Namespace) -> int:
             if found.line in ("cpu", "trees", "lru-calibrated")
         }
         errors = {
-            found.line: {name: own for name in PASSES if (own := found.errors(name)) is not None}
+            found.line: {
+                name: own for name in PASSES if (own := found.errors(name, **floor)) is not None
+            }
             for found in judged
         }
         notes = {"split": args.split, "seed": args.seed, "points": count}

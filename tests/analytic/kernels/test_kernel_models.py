@@ -61,7 +61,8 @@ def test_movements_go_by_name():
     ("text", "value"),
     [
         ("723.5GB/s", 723.5e9), ("12.5MB/s", 12.5e6), ("7B/s", 7.0), ("87.5%", 0.875),
-        ("Low (2)", 2.0), ("48KB", 49152.0), ("16B", 16.0), ("1.5e3", 1500.0), (" 4 ", 4.0),
+        ("Low (2)", 2.0), ("(8)", 8.0), ("48KB", 49152.0), ("16B", 16.0), ("1.5e3", 1500.0),
+        (" 4 ", 4.0),
     ],
 )  # fmt: skip
 def test_units_are_stripped(text, value):
@@ -90,6 +91,10 @@ def test_a_benchmark_table_is_read_and_filtered(tmp_path):
     assert table.values["l2_hit_rate"] == pytest.approx([0.125])
     assert table.embedding_shapes() == [EmbeddingShape(2048, 1_000_000, 8, 100, 64, 4)]
     assert read_kernel_table(path, keep="none").dropped == {"no time": 1}
+    kept = read_kernel_table(path, keep="none", least_batch=2, least_rows=100_000)
+    assert kept.dropped == {"no time": 1, "num_embeddings below 100000": 1}
+    with pytest.raises(DataError, match=r"no row left .*'batch_size below 4096': 1.*--least-batch"):
+        read_kernel_table(path, least_batch=4096)
 
 
 def test_a_benchmark_table_without_times_is_refused(tmp_path):
