@@ -118,13 +118,14 @@ def run(args: argparse.Namespace) -> int:
         page = comparison_page(cells, args.objective, command_line())
         write_text(args.html, page_html(page))
     if args.json:
-        print(json.dumps(json_rows(cells), allow_nan=False))
+        print(json.dumps(json_rows(cells, args.objective), allow_nan=False))
         return 0
     for title, part in groups(cells):
         print(f"{title}\n\n{aligned([titles(part), *rows(part, args.objective)])}\n")
-        said = notes(part)
+        said = notes(part, args.objective)
         print("".join(f"  {note}\n" for note in said), end="\n" if said else "")
-    print("* on the front of cost (or energy) and latency; ? hypothetical")
+    print("= cannot be told apart from others of this rank")
+    print("* on the front of cost (or energy) and latency; ? hypothetical; [1] see the note")
     return 0
 
 

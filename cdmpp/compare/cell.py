@@ -90,6 +90,21 @@ class CompareCell:
             "energy": self.energy_bound_j,
         }[objective]
 
+    def ends(self, objective: Objective) -> tuple[float, float] | None:
+        """Returns the ends of what `value` says; equal where it has no interval, None = unknown.
+
+        Everything that is weighed follows from the latency alone.
+        """
+        value = self.value(objective)
+        if value is None:
+            return None
+        if not self.latency_s or self.low_s is None or self.high_s is None:
+            return value, value
+        low, high = self.low_s / self.latency_s, self.high_s / self.latency_s
+        if objective == "throughput":  # below 0, and the inverse of the latency
+            low, high = 1.0 / low, 1.0 / high
+        return value * low, value * high
+
     def to_json(self) -> dict[str, Any]:
         """Returns one flat JSON object."""
         values = asdict(self)
@@ -121,10 +136,20 @@ def ranked(cells: Sequence[CompareCell], objective: Objective) -> list[CompareCe
     return sorted(cells, key=order)
 
 
+def ranks(cells: Sequence[CompareCell], objective: Objective) -> list[int | None]:
+    """Returns the rank of each cell of one network: 1, and 1 more for every device that is surely
+    better, i.e. whose whole interval is. Cells of one rank cannot be told apart: their intervals
+    overlap. None = unknown.
+    """
+    ends = [cell.ends(objective) for cell in cells]
+    highs = [one[1] for one in ends if one is not None]
+    return [None if one is None else 1 + sum(high < one[0] for high in highs) for one in ends]
+
+
 def front(cells: Sequence[CompareCell], first: Objective, second: Objective) -> list[CompareCell]:
     """Returns the cells that no other beats in both: the Pareto front, by the first objective.
 
-    Cells of which one of the two is unknown are on no front.
+    Cells of which one of the two is unknown are not in it, see `is_on_front`.
     """
     known = [
         (a, b, cell)
@@ -138,3 +163,23 @@ def front(cells: Sequence[CompareCell], first: Objective, second: Objective) -> 
             found.append(cell)
             best = b
     return found
+
+
+def is_on_front(
+    cells: Sequence[CompareCell], first: Objective, second: Objective
+) -> list[bool | None]:
+    """Returns for each cell whether it is on the front over what is known of it.
+
+    A cell of which `first` is unknown is on it where none is as good in `second`: nothing can beat
+    it in both. Otherwise None: nobody knows. A cell of which `second` is unknown is not on it.
+    """
+    best = {id(cell) for cell in front(cells, first, second)}
+    seconds = [value for cell in cells if (value := cell.value(second)) is not None]
+
+    def place(cell: CompareCell) -> bool | None:
+        value = cell.value(second)
+        if cell.value(first) is not None or value is None:
+            return id(cell) in best
+        return True if value == min(seconds) and seconds.count(value) == 1 else None
+
+    return [place(cell) for cell in cells]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cdmpp.compare.cell import CompareCell, Objective, front, ranked
+from cdmpp.compare.cell import CompareCell, Objective, front, ranked, ranks
 from cdmpp.compare.compiled import METHOD as COMPILED
 from cdmpp.compare.plots import front_svg, parts_svg
 from cdmpp.compare.serving import METHOD
@@ -58,7 +58,8 @@ def comparison_page(cells: Sequence[CompareCell], objective: Objective, command:
         notes=[
             "Latency is one run after the other on an idle device. The interval is made to hold "
             "nine of ten truths; what it held where it was judged is in the pages named above. "
-            "Devices whose intervals overlap may change places.",
+            "Rank: 1 and 1 more for every device that is surely better; = marks devices of one "
+            "rank, which cannot be told apart.",
             "Throughput is items over latency: no overlap of runs. An item is an inference, or a "
             "token that a transformer takes in (prefill) or makes (decode).",
             "Cost is the price of the devices for as long as a run takes: they are rented for "
@@ -67,8 +68,8 @@ def comparison_page(cells: Sequence[CompareCell], objective: Objective, command:
             "upper bound, without the host.",
             "Memory is what the network needs; a library's own is not in it. Above 90 % of a "
             "device's memory it is not sure that it fits.",
-            "* no other device is better in both of what the front weighs; ? hypothetical; unknown "
-            "is never counted as 0.",
+            "* no other device is better in both of what the front weighs, as far as both are "
+            "known; ? hypothetical; [1] see the note below; unknown is never counted as 0.",
         ],
         command=command,
     )
@@ -83,24 +84,27 @@ def _section(title: str, cells: Sequence[CompareCell], objective: Objective) -> 
     if split:
         plots.append(("Where the time goes, by kind of kernel.", parts_svg(split)))
     table = plain_table(titles(cells), rows(cells, objective))
-    return Section(title, points=notes(cells), plots=plots, tables=[table])
+    return Section(title, points=notes(cells, objective), plots=plots, tables=[table])
 
 
 def _caption(first: Objective) -> str:
     return (
         f"Latency against {'cost' if first == 'cost' else 'the energy bound'}; the line joins the "
-        "devices that no other beats in both (Pareto front). Bars are the intervals."
+        "devices that no other beats in both (Pareto front). Bars are the intervals. Dashed: a "
+        f"latency without a known {'price' if first == 'cost' else 'power limit'}."
     )
 
 
 def _tiles(cells: Sequence[CompareCell], objective: Objective) -> list[tuple[str, str]]:
-    """Returns the best device of every network."""
+    """Returns the best device of every network, and how many cannot be told apart from it."""
     found = []
     for title, part in groups(cells)[:6]:
         known = [cell for cell in part if cell.value(objective) is not None]
         if known:
             best = min(known, key=lambda cell: cell.value(objective) or 0.0)
-            found.append((best.device, f"{title}: {_big(best, objective)}"))
+            ties = ranks(part, objective).count(1) - 1
+            name = best.device + (f" (tied with {ties})" if ties else "")
+            found.append((name, f"{title}: {_big(best, objective)}"))
     return found
 
 

@@ -16,7 +16,8 @@ _MS = 1e3
 
 
 def front_svg(cells: Sequence[CompareCell], first: Objective, second: Objective) -> str:
-    """Returns the cells as points with their intervals, and the front as a line.
+    """Returns the cells as points with their intervals, and the front as a line. A cell of which
+    `first` is unknown is a dashed line at its `second`.
 
     Args:
         second: `latency`, or what has no interval.
@@ -39,6 +40,14 @@ def front_svg(cells: Sequence[CompareCell], first: Objective, second: Objective)
             cell.device, (x, scale * y), xytext=(5, 5 if place % 2 else -11),
             textcoords="offset points", fontsize=8, color=colour,
         )  # fmt: skip
+    for cell in cells:
+        y = cell.value(second)
+        if y is not None and cell.value(first) is None:  # known in one way only
+            axes.axhline(scale * y, color=_BEATEN, lw=0.8, ls="--", zorder=0)
+            axes.annotate(
+                cell.device, (1.0, scale * y), xycoords=axes.get_yaxis_transform(),
+                xytext=(-3, 3), textcoords="offset points", ha="right", fontsize=8, color=_BEATEN,
+            )  # fmt: skip
     line = [(cell.value(first) or 0.0, scale * (cell.value(second) or 0.0)) for cell in best]
     axes.plot(*zip(*line, strict=True), color=_BEST, lw=1.3, zorder=0, drawstyle="steps-post")
     log_scale(axes, "x", "y")

@@ -111,9 +111,8 @@ def _cells(request: CompareRequest) -> list[dict[str, Any]]:
         prices=prices_of(own=[spec.name for spec in devices]),
     )  # fmt: skip
     cells = compare(question, onnx_cells=_no_onnx, kernels=GpuKernels.packaged)
-    return json_rows([
-        cell for _, group in groups(cells) for cell in ranked(group, request.objective)
-    ])  # fmt: skip
+    best_first = [cell for _, group in groups(cells) for cell in ranked(group, request.objective)]
+    return json_rows(best_first, request.objective)
 
 
 def _no_onnx(path: Path, name: str, devices: Sequence[DeviceSpec]) -> list[CompareCell]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cdmpp.compare.cell import CompareCell, front, no_fit, ranked
+from cdmpp.compare.cell import CompareCell, front, no_fit, ranked, ranks
 from cdmpp.compare.page import comparison_page
 from cdmpp.compare.prices import Price
 from cdmpp.compare.run import asked_devices
@@ -57,14 +57,52 @@ def test_the_best_comes_first_and_the_unknown_last(objective, first) -> None:
 
 
 def test_json_says_what_is_on_the_front() -> None:
-    best = [row["device"] for row in json_rows(CELLS) if row["is_on_front"]]
-    assert best == ["slow-cheap", "fast-dear", "middle"]
+    found = {row["device"]: row["is_on_front"] for row in json_rows(CELLS, "latency")}
+    assert [name for name, best in found.items() if best] == [
+        "slow-cheap", "fast-dear", "middle", "no-price",
+    ]  # fmt: skip
+    assert (found["beaten"], found["unknown"]) == (False, False)
+    slow = cell("slow", 3.0)
+    assert json_rows([*CELLS, slow], "latency")[-1]["is_on_front"] is None  # who knows its price?
+
+
+@pytest.mark.parametrize("objective", ["latency", "throughput", "cost"])
+def test_devices_whose_intervals_overlap_are_ties(objective) -> None:
+    cells = [cell("a", 1.0, 1.0), cell("b", 1.5, 1.0), cell("c", 1.9, 1.0), cell("d", None, 1.0)]
+    assert ranks(cells, objective) == [1, 1, 2, None]  # a up to 1.3, b from 1.2, c from 1.52
+    found = json_rows(cells, objective)
+    assert [(one["rank"], one["is_tied"]) for one in found] == [
+        (1, True), (1, True), (2, False), (None, False),
+    ]  # fmt: skip
+    assert [row[1] for row in rows(cells, objective)] == ["1=", "1=", "2"]
+    said = notes(cells, objective)
+    assert said[0] == f"a and b cannot be told apart: their intervals of {objective} overlap"
+
+
+def test_a_cell_without_an_interval_is_a_tie_of_its_equal_alone() -> None:
+    bare = [replace(cell(name, s), low_s=None, high_s=None) for name, s in (("a", 1.0), ("b", 1.1))]
+    assert ranks(bare, "latency") == [1, 2]
+    assert ranks([bare[0], bare[0]], "latency") == [1, 1]
+
+
+def test_notes_stand_beside_the_rows_that_they_speak_of() -> None:
+    cells = [
+        cell("a", 3.0, 1.0, reasons=("never measured on a", "too small")),
+        cell("b", 1.0, 1.0, reasons=("never measured on b",)), cell("c", 9.0), cell("d", 0.1),
+    ]  # fmt: skip
+    assert [row[0] for row in rows(cells, "latency")] == ["d * [1]", "b * [2]", "a [2][3]", "c [4]"]
+    weighs = "the front weighs cost and latency"
+    assert notes(cells, "latency") == [
+        f"[1] no price is known, on the front by latency alone: {weighs}",
+        "[2] never measured on it", "[3] too small",
+        f"[4] no price is known, its place is not known: {weighs}",
+    ]  # fmt: skip
 
 
 def test_unknown_is_never_a_number() -> None:
     assert rows([cell("unknown", None)], "latency") == []
     (row,) = rows([cell("no-price", 1.0)], "latency")
-    assert row[2:7] == ["unknown", "unknown", "1.00", "unknown", "unknown"]
+    assert row[3:8] == ["unknown", "unknown", "1.00", "unknown", "unknown"]
     values = cell("unknown", None).to_json()
     names = ("latency_s", "throughput_per_s", "cost_usd_per_million", "energy_bound_j")
     assert [values[name] for name in names] == [None] * 4
@@ -88,12 +126,15 @@ def test_numbers(value, text) -> None:
 
 
 def test_a_reason_is_said_once_for_all_its_devices() -> None:
-    found = notes([cell(name, None, reasons=(f"{name} has no rate",)) for name in ("a1", "b2")])
+    found = notes(
+        [cell(name, None, reasons=(f"{name} has no rate",)) for name in ("a1", "b2")], "latency"
+    )
     assert found == ["a1, b2: it has no rate"]
 
 
 def test_mixed_methods_are_said() -> None:
-    (said,) = notes([cell("a", 1.0), replace(cell("b", 1.0), method="operator rooflines")])
+    cells = [cell("a", 1.0, 1.0), replace(cell("b", 9.0, 1.0), method="operator rooflines")]
+    (said,) = notes(cells, "latency")
     assert said.startswith("operator rooflines and serving kernels stand side by side")
 
 

@@ -65,7 +65,7 @@ def test_every_number_of_a_row() -> None:
     assert cell.cost_per_million == pytest.approx(2 * 2.29 * latency_s / 3600 / 8 * 1e6)
     assert cell.energy_bound_j == pytest.approx(2 * 700 * latency_s / 8)
     shown = dict(zip(titles([cell]), rows([cell], "latency")[0], strict=True))
-    assert shown["device"] == "h100 *"
+    assert (shown["device"], shown["rank"]) == ("h100 *", "1")
     assert shown["latency [interval]"].startswith(f"{1e3 * latency_s:.0f} ms")
     assert shown["memory"] == "9.48 of 80 GiB"
     assert shown["answered by"] == "serving kernels"

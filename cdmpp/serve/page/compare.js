@@ -33,18 +33,23 @@ async function compare() {
 
 function compared(cells) {
   const known = cells.filter((one) => one.latency_s !== null);
+  const notes = [...new Set(known.flatMap((one) => one.reasons))];
+  const marks = (one) => one.reasons.map((text) => `[${notes.indexOf(text) + 1}]`).join("");
   const rows = known.map((one) => [
-    one.device + (one.is_on_front ? " *" : ""), interval(one.latency_s, one.low_s, one.high_s),
+    `${one.device}${one.is_on_front ? " *" : ""} ${marks(one)}`.trim(),
+    one.rank === null ? "-" : `${one.rank}${one.is_tied ? "=" : ""}`, interval(one.latency_s, one.low_s, one.high_s),
     one.memory_bytes === null ? "?" : `${significant(one.memory_bytes / GIB)} GiB`,
     one.fits === null ? "?" : one.fits ? "yes" : "no",
     one.cost_usd_per_million === null ? "?" : `$${significant(one.cost_usd_per_million)}`,
     el("td", { class: "text" }, one.method ?? ""),
   ]);
   const without = cells.length - known.length;
+  const unpriced = known.filter((one) => one.cost_usd_per_million === null).length;
   return [
     picture(known.filter((one) => one.cost_usd_per_million !== null)),
-    scrolling("Devices compared", table(["device", "latency [90 %]", "memory", "fits", "for a million tokens", "answered by"], rows)),
-    el("p", { class: "soft" }, `* nothing is both faster and cheaper.${without ? ` ${without} devices have no answer.` : ""}`),
+    scrolling("Devices compared", table(["device", "rank", "latency [90 %]", "memory", "fits", "for a million tokens", "answered by"], rows)),
+    ...notes.map((text, place) => el("p", { class: "soft" }, `[${place + 1}] ${text}`)),
+    el("p", { class: "soft" }, `= cannot be told apart from others of this rank: their intervals overlap. * nothing is both faster and cheaper, as far as prices are known.${unpriced ? ` ${unpriced} devices have no known price: they are in the table alone.` : ""}${without ? ` ${without} devices have no answer.` : ""}`),
   ];
 }
 
