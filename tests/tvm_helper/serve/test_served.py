@@ -39,15 +39,21 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def url(run_folder: Path) -> Iterator[str]:
+def server(run_folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The URL and the process of a server; the last test ends it."""
     command = [sys.executable, "-m", "cdmpp.cli.main", "serve", "--model", str(run_folder)]
     with subprocess.Popen(
         [*command, "--port", "0", "--json", "-q"], cwd=ROOT, stdout=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         assert process.stdout is not None
-        yield json.loads(process.stdout.readline())["url"]
+        yield json.loads(process.stdout.readline())["url"], process
         process.terminate()
         assert process.wait(20) == 0
+
+
+@pytest.fixture(scope="module")
+def url(server: tuple[str, subprocess.Popen[str]]) -> str:
+    return server[0]
 
 
 def test_programs_in_all_forms_get_the_answer_of_a_model_here(
@@ -145,22 +151,6 @@ def test_scores_of_a_server_are_those_of_a_model_here_to_the_bit(
         CdmppCostModel("pretrained", DEVICE, server=url)
 
 
-def test_a_model_here_goes_on_only_where_that_was_asked(run_folder: Path, tmp_path: Path) -> None:
-    from tests.serve.serving import server
-
-    batch = Batch(matmul(64), 4)
-    expected = CdmppCostModel(run_folder, DEVICE).predict(batch.context, batch.candidates)
-    with server(run_folder) as (url, process):
-        strict = CdmppCostModel(run_folder, DEVICE, server=url)
-        lax = CdmppCostModel(run_folder, DEVICE, server=url, fallback=run_folder)
-        process.kill()
-        process.wait()
-        with pytest.raises(RuntimeError, match="cdmpp serve"):  # as TVM passes it on
-            strict.predict(batch.context, batch.candidates)
-        scores = lax.predict(batch.context, batch.candidates)
-        np.testing.assert_array_equal(scores, expected)
-
-
 def test_ansors_states_get_the_scores_of_a_model_here_to_the_bit(
     url: str, run_folder: Path
 ) -> None:
@@ -211,3 +201,20 @@ def test_four_searches_at_once_on_one_server_measure_what_they_do_here(
         found = pool.starmap(_measured, arguments, chunksize=1)
     assert found[:4] == found[4:]
     assert len({tuple(one) for one in found}) == 4
+
+
+def test_a_model_here_goes_on_only_where_that_was_asked(
+    server: tuple[str, subprocess.Popen[str]], run_folder: Path
+) -> None:
+    """The last one: it ends the server."""
+    url, process = server
+    batch = Batch(matmul(64), 4)
+    expected = CdmppCostModel(run_folder, DEVICE).predict(batch.context, batch.candidates)
+    strict = CdmppCostModel(run_folder, DEVICE, server=url)
+    lax = CdmppCostModel(run_folder, DEVICE, server=url, fallback=run_folder)
+    process.terminate()
+    assert process.wait(20) == 0
+    with pytest.raises(RuntimeError, match="cdmpp serve"):  # as TVM passes it on
+        strict.predict(batch.context, batch.candidates)
+    scores = lax.predict(batch.context, batch.candidates)
+    np.testing.assert_array_equal(scores, expected)
