@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections import Counter
 from functools import cache
@@ -10,6 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.paths import ROOT
+
+# Until all tests are collected no garbage is looked for: next to nothing of what is imported, and
+# of the asserts that are rewritten, ever becomes garbage.
+gc.disable()
 
 COSTLY = ("slow", "training")
 #: What trains a model for the tests of a file.
@@ -34,6 +39,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.path for item in items for name in COSTLY if item.get_closest_marker(name)
     )
     items.sort(key=lambda item: -costly[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """Lets garbage be looked for again."""
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
