@@ -14,10 +14,12 @@ from cdmpp.api.model import load
 from cdmpp.cli.shared.options import add_data_options, add_model_option, add_output_options
 from cdmpp.cli.shared.samples import asked_labels, samples_of
 from cdmpp.cli.shared.tables import print_metric_tables
+from cdmpp.config import load_config
 from cdmpp.datasets.samples import Samples
 from cdmpp.predict.estimates import TrainedModel
-from cdmpp.report.tables import metric_table
-from cdmpp.training.evaluate import evaluate
+from cdmpp.report.recognised import judged_table, on_device
+from cdmpp.training.baselines import load_baselines
+from cdmpp.training.evaluate import EvaluateOptions, evaluate
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -28,18 +30,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_model_option(parser)
     add_data_options(parser)
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE",
+        help="baselines=[conv,embedding,roofline,constant]: those of the run, judged beside it",
+    )  # fmt: skip
     add_output_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    trained = load(args.model).trained()
+    options = load_config(EvaluateOptions, overrides=args.set)
+    model = load(args.model)
+    trained = model.trained()
+    kinds = [kind for kind in options.baselines if kind != trained.card.kind]
+    baselines = load_baselines(model.folder, kinds)
     samples = samples_of(
         args.dataset, asked_labels(args.dataset, args.device), cache_dir=args.cache,
         network_info=args.network_info, jobs=args.jobs, may_install=not args.no_install,
         is_quiet=args.json or args.quiet,
     )  # fmt: skip
-    values = evaluate(trained, samples)
+    values = evaluate(trained, samples, baselines)
     if args.json:
         print(json.dumps(values, allow_nan=False))
         return 0
@@ -53,13 +63,23 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_tables(values: dict[str, Any], kind: str, samples: Samples) -> None:
-    whole = {**values, "tasks": len(np.unique(samples.task_id))}
-    groups = [metric_table("all devices", {kind: [whole]}, model=kind)]
+    recognised = values.get("recognised", {})
+    lines = {kind: values, **values.get("baselines", {})}
+
+    def counted(found: dict[str, Any], rows: Any) -> dict[str, Any]:
+        return {**found, "tasks": len(np.unique(samples.task_id[rows]))}
+
+    whole = {line: counted(found, slice(None)) for line, found in lines.items()}
+    groups = [judged_table("all devices", whole, recognised, model=kind)]
     for index, spec in enumerate(samples.devices):
         if spec.name in values["by_device"]:
-            tasks = len(np.unique(samples.task_id[samples.device == index]))
-            line = {**values["by_device"][spec.name], "tasks": tasks}
-            groups.append(metric_table(spec.name, {kind: [line]}, model=kind))
+            own = {
+                line: counted(found["by_device"][spec.name], samples.device == index)
+                for line, found in lines.items()
+            }
+            groups.append(
+                judged_table(spec.name, own, on_device(recognised, spec.name), model=kind)
+            )
     print_metric_tables(groups if len(groups) > 2 else groups[1:])
 
 

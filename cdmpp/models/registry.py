@@ -25,6 +25,12 @@ MODEL_CLASSES = {
     "transformer": ("cdmpp.models.transformer", "TransformerCostModel"),
 }
 
+#: Baselines that have no number for what they do not recognise: they are no models of a run.
+PARTIAL_CLASSES = {
+    "conv": ("cdmpp.models.recognised", "ConvBaseline"),
+    "embedding": ("cdmpp.models.recognised", "EmbeddingBaseline"),
+}
+
 #: Kind of model of whole networks -> (module, class), in the order of tables.
 NETWORK_CLASSES = {
     "residual": ("cdmpp.networks.models.residual", "ResidualModel"),
@@ -45,9 +51,26 @@ def model_class(kind: str) -> type[CostModel]:
     """Returns the class registered under `kind`.
 
     Raises:
+        UsageError: there is no such kind, or it answers only what it recognises.
+    """
+    if kind in PARTIAL_CLASSES:
+        raise UsageError(
+            f"model {kind!r} answers only the programs that it recognises; expected one of "
+            f"{', '.join(sorted(MODEL_CLASSES))}; as a baseline beside one of them it is given "
+            f'by --set "baselines=[{kind},constant]"'
+        )
+    found: type[CostModel] = _class(kind, MODEL_CLASSES, sorted(MODEL_CLASSES))
+    return found
+
+
+def baseline_class(kind: str) -> type[CostModel]:
+    """Returns the class of a baseline: a model, or one that answers only what it recognises.
+
+    Raises:
         UsageError: there is no such kind.
     """
-    found: type[CostModel] = _class(kind, MODEL_CLASSES, sorted(MODEL_CLASSES))
+    classes = {**MODEL_CLASSES, **PARTIAL_CLASSES}
+    found: type[CostModel] = _class(kind, classes, sorted(classes))
     return found
 
 

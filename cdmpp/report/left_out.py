@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 from cdmpp.report.page import Section
-from cdmpp.report.tables import Row, Table, metric_table
+from cdmpp.report.recognised import judged_table
+from cdmpp.report.tables import Row, Table
 from cdmpp.text import listed, percent_text
 
 
@@ -17,11 +18,15 @@ def left_out_tables(metrics: dict[str, Any]) -> list[Table]:
         metrics: what metrics.json of a run for devices without measurements holds.
     """
     facts, model = metrics["unmeasured"], metrics["model"]
-    groups = {f"mean of {len(facts['left_out'])} devices, each left out": facts["mean"]}
-    groups |= {f"{name}, left out": one["test"] for name, one in facts["left_out"].items()}
+    title = f"mean of {len(facts['left_out'])} devices, each left out"
+    groups = {title: (facts["mean"], facts.get("mean_recognised", {}))}
+    groups |= {
+        f"{name}, left out": (one["test"], one.get("recognised", {}))
+        for name, one in facts["left_out"].items()
+    }
     return [
-        metric_table(title, {line: [values] for line, values in lines.items()}, model=model)
-        for title, lines in groups.items()
+        judged_table(title, lines, recognised, model=model)
+        for title, (lines, recognised) in groups.items()
     ]
 
 

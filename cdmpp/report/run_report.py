@@ -8,6 +8,8 @@ import platform
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from cdmpp.files.atomic import write_text
 from cdmpp.metrics import absolute_percentage_error
 from cdmpp.report.left_out import left_out_section
@@ -18,7 +20,8 @@ from cdmpp.report.plots import (
     predicted_against_measured,
     training_curve,
 )
-from cdmpp.report.tables import Row, Table, format_value, metric_table
+from cdmpp.report.recognised import judged_table, on_device
+from cdmpp.report.tables import Row, Table, format_value
 from cdmpp.text import listed
 from cdmpp.training.run import ORACLE, RunResult
 
@@ -36,6 +39,8 @@ _NOTES = (
     "peak, "
     "bytes / bandwidth) times one factor per device. gbdt: gradient-boosted trees on pooled "
     "leaf features.",
+    "conv, embedding: the convolution and the embedding model times one factor per device, on the "
+    "programs that they recognise, with the other lines on the same programs; out of competition.",
     "oracle looks at the answers: it knows each test task's median latency on the device, and "
     "nothing "
     "of its schedules. It is out of competition.",
@@ -51,16 +56,17 @@ def run_tables(metrics: dict[str, Any]) -> list[Table]:
     """
     lines: dict[str, dict[str, Any]] = metrics["test"]
     model = metrics["model"]
-    first = next(iter(lines.values()))
-    devices = list(first["by_device"])
+    recognised = metrics.get("recognised", {})
+    devices = list(lines[model]["by_device"])
     groups = []
     if len(devices) > 1:
-        groups.append(
-            metric_table("all devices", {name: [line] for name, line in lines.items()}, model=model)
-        )
+        groups.append(judged_table("all devices", lines, recognised, model=model))
     groups += [
-        metric_table(
-            device, {name: [line["by_device"][device]] for name, line in lines.items()}, model=model
+        judged_table(
+            device,
+            {name: line["by_device"][device] for name, line in lines.items()},
+            on_device(recognised, device),
+            model=model,
         )
         for device in devices
     ]
@@ -189,7 +195,7 @@ def _plots(result: RunResult, model: str) -> list[tuple[str, str]]:
     errors = {
         name: absolute_percentage_error(test.latency_s, predicted)
         for name, predicted in result.predicted_s.items()
-        if name != ORACLE
+        if name != ORACLE and np.isfinite(predicted).all()
     }
     labels = [spec.name for spec in test.devices]
     plots = [

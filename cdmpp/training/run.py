@@ -14,17 +14,18 @@ from numpy.typing import NDArray
 from cdmpp.calibration.intervals import add_interval_metrics
 from cdmpp.calibration.ood import TrainingTasks
 from cdmpp.config import dump_text
-from cdmpp.datasets.judge import judge_in_detail, oracle_task_median
+from cdmpp.datasets.judge import oracle_task_median
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.splits import Split, split
 from cdmpp.files.atomic import make_folder, write_json
 from cdmpp.files.run_folder import check_run_folder, claim_run_folder
 from cdmpp.models.base import CostModel
 from cdmpp.models.loop.progress import OnTrain, RunProgress, TrainProgress
-from cdmpp.models.registry import model_class
+from cdmpp.models.registry import baseline_class, model_class
 from cdmpp.predict.estimates import TrainedModel
 from cdmpp.predict.saved_model import ModelCard, extended_card
 from cdmpp.timing.stats import timer
+from cdmpp.training.baselines import judge_lines, save_baselines
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run_folder import run_metrics, save_trained, split_facts, write_predictions
 
@@ -40,6 +41,7 @@ class RunResult:
         metrics: what metrics.json holds.
         test: the test samples.
         predicted_s: line name -> float64 [N], predictions of the test samples; includes `oracle`.
+            NaN where a baseline does not recognise a sample.
         history: one entry an epoch of the model's training; empty for models without epochs.
     """
 
@@ -77,13 +79,13 @@ ChooseStart = Callable[
 
 
 def new_model(kind: str, options: TrainOptions) -> CostModel:
-    """Returns an untrained model of that kind with its part of the options: the field named after
-    the kind, where there is one.
+    """Returns an untrained model or baseline of that kind with its part of the options: the field
+    named after the kind, where there is one.
 
     Raises:
         UsageError: there is no such kind.
     """
-    found = model_class(kind)
+    found = baseline_class(kind)
     own = getattr(options, kind.replace("-", "_"), None)
     return found(own) if own is not None else found()  # type: ignore[call-arg]
 
@@ -134,12 +136,14 @@ def train_run(
             ("test", test, predicted_s[options.model]),
         ],
     )
+    baselines: dict[str, CostModel] = {}
     for kind in options.baselines:
         if kind not in predicted_s:
-            baseline, _ = _fit(kind, options, train, validation, None, report)
-            predicted_s[kind] = baseline.predict(test)
+            baselines[kind], _ = _fit(kind, options, train, validation, None, report)
+            predicted_s[kind] = baselines[kind].predict(test)
+    save_baselines(run_dir, baselines)
     predicted_s[ORACLE] = oracle_task_median(test)
-    judged = {name: judge_in_detail(test, values) for name, values in predicted_s.items()}
+    judged, recognised = judge_lines(test, predicted_s)
     estimates = TrainedModel(model, card, tasks).estimate(
         test, latency_s=predicted_s[options.model]
     )
@@ -157,6 +161,8 @@ def train_run(
     )
     if history:
         metrics["samples_per_s"] = float(np.mean([e["samples_per_s"] for e in history]))
+    if recognised:
+        metrics["recognised"] = recognised
     if start_facts is not None:
         metrics["start"] = start_facts
     if (prior := model.prior_facts()) is not None:
@@ -199,8 +205,9 @@ def check_run(options: TrainOptions, run_dir: Path) -> None:
         UsageError: an unknown kind, or the folder holds another run.
         DataError: the folder cannot be written.
     """
-    for kind in (options.model, *options.baselines):
-        model_class(kind)
+    model_class(options.model)
+    for kind in options.baselines:
+        baseline_class(kind)
     check_run_folder(run_dir, dump_text(options))
 
 

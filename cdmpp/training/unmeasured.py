@@ -32,6 +32,7 @@ from cdmpp.models.loop.progress import RunProgress, TrainProgress
 from cdmpp.models.loop.shards import process_count
 from cdmpp.predict.saved_model import describe_new_devices
 from cdmpp.text import listed
+from cdmpp.training.baselines import judge_lines
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import RunResult, split_samples, train_run
 from cdmpp.training.run_folder import part_sizes
@@ -208,6 +209,8 @@ def train_unmeasured(
         "left_out": judged,
         "mean": mean,
     }
+    if recognised := _mean_recognised(list(judged.values())):
+        result.metrics["unmeasured"]["mean_recognised"] = recognised
     write_json(run_dir / "metrics.json", result.metrics)
     rows = np.concatenate([one.rows for one in left_out])
     predicted_s = {
@@ -325,13 +328,27 @@ def _judged(
             own = samples.device[one.rows] == index
             test = samples.take(one.rows[own])
             lines = {name: values[own] for name, values in one.predicted_s.items()}
+            whole, recognised = judge_lines(test, lines, _flat)
             found[spec.name] = {
                 "without": list(one.labels),
                 "train": one.train,
-                "test": {name: _flat(test, values) for name, values in lines.items()},
+                "test": whole,
+                **({"recognised": recognised} if recognised else {}),
                 **_intervals(test, lines[model], widths),
             }
     return found
+
+
+def _mean_recognised(devices: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Returns the mean over the devices where a baseline recognises something, as of
+    `judge_lines`.
+    """
+    means: dict[str, dict[str, Any]] = {}
+    for kind in devices[0].get("recognised", {}):
+        parts = [own for one in devices if (own := one["recognised"][kind])]
+        lines = parts[0] if parts else {}
+        means[kind] = {line: mean_metrics([own[line] for own in parts]) for line in lines}
+    return means
 
 
 def _flat(samples: Samples, predicted_s: FloatArray) -> dict[str, Any]:

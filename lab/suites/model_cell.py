@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -22,9 +23,10 @@ from cdmpp.datasets.judge import oracle_task_median
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.selection import cap_programs, of_devices
 from cdmpp.datasets.splits import SplitKind, split
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, NotApplicableError
 from cdmpp.metrics import mean_metrics
 from cdmpp.models.base import CostModel
+from cdmpp.models.registry import PARTIAL_CLASSES
 from cdmpp.training.run import new_model
 from cdmpp.training.run_folder import part_sizes, write_predictions
 from lab.suites.judge import (
@@ -37,6 +39,7 @@ from lab.suites.noise_floor import NOISE_FLOOR, noise_metrics
 from lab.suites.plan import ORACLE_LINE, RANDOM_LINE, SuiteCell
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 
 @dataclass
@@ -72,17 +75,36 @@ def run_model_cell(cell: SuiteCell, samples: Samples, cell_dir: Path) -> dict[st
     train, validation, test = (
         chosen.take(index) for index in (parts.train, parts.validation, parts.test)
     )
-    facts = {
+    facts: dict[str, Any] = {
         "split": parts.description,
         "parts": part_sizes(train=train, validation=validation, test=test),
     }
     few = int(cell.key["few_workloads"])
     if not cell.kind:
         return {**facts, **reference_metrics(cell, test, few)}
+    is_partial = cell.kind in PARTIAL_CLASSES
+    if is_partial:
+        test = test.take(_recognised_rows(cell.kind, cell, train, test))
+        if not len(test):
+            raise NotApplicableError(
+                f"{cell.line} recognises none of the {facts['parts']['test']['samples']} test "
+                "samples that a device of the training part has a factor for"
+            )
+    recognised = {
+        kind: _recognised_rows(kind, cell, train, test) for kind in cell.key.get("recognised", ())
+    }
     found = fit_and_judge(
-        cell, train, validation, test, cell_dir, has_intervals=True, networks=parts.test_networks
-    )
+        cell, train, validation, test, cell_dir, has_intervals=not is_partial,
+        networks=parts.test_networks, recognised=recognised,
+    )  # fmt: skip
     return {**facts, **found}
+
+
+def _recognised_rows(kind: str, cell: SuiteCell, train: Samples, test: Samples) -> IntArray:
+    """Returns the test samples that a baseline has a number for."""
+    baseline = new_model(kind, cell.options)
+    baseline.fit(train, train, seed=cell.seed)
+    return np.flatnonzero(np.isfinite(baseline.predict(test)))
 
 
 def fit_and_judge(
@@ -94,18 +116,21 @@ def fit_and_judge(
     *,
     has_intervals: bool = False,
     networks: Sequence[str] = (),
+    recognised: Mapping[str, IntArray] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Returns the entries of cell.json on a model that is trained here.
 
     Args:
         has_intervals: whether its intervals are calibrated and judged too.
-        networks: as of `judge_predictions`.
+        networks, recognised: as of `judge_predictions`.
     """
     model, watch = new_model(cell.kind, cell.options), Stopwatch()
     with watch.running():
         model.fit(train, validation, seed=cell.seed)
     calibration = calibrate(validation, model.predict(validation)) if has_intervals else None
-    return judge_model(cell, model, test, cell_dir, watch, calibration, networks=networks)
+    return judge_model(
+        cell, model, test, cell_dir, watch, calibration, networks=networks, recognised=recognised
+    )
 
 
 def judge_model(
@@ -117,18 +142,20 @@ def judge_model(
     calibration: LatencyCalibration | None = None,
     *,
     networks: Sequence[str] = (),
+    recognised: Mapping[str, IntArray] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Returns the entries of cell.json on a trained model; writes predictions.parquet.
 
     Args:
-        networks: as of `judge_predictions`.
+        networks, recognised: as of `judge_predictions`.
     """
     prediction = Stopwatch()
     with prediction.running():
         predicted_s = model.predict(test)
     found = judge_predictions(
-        cell, test, predicted_s, cell_dir, watch, prediction, networks=networks
-    )
+        cell, test, predicted_s, cell_dir, watch, prediction, networks=networks,
+        recognised=recognised,
+    )  # fmt: skip
     if calibration is not None:
         add_intervals(found["metrics"], test, predicted_s, calibration)
     if (prior := model.prior_facts()) is not None:
@@ -163,11 +190,14 @@ def judge_predictions(
     prediction: Stopwatch,
     *,
     networks: Sequence[str] = (),
+    recognised: Mapping[str, IntArray] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Returns the entries of cell.json on predictions; writes predictions.parquet.
 
     Args:
         networks: held out for the test part; errors are summed up by network then, else by task.
+        recognised: baseline -> the test samples that it recognises: what these predictions are
+            judged on besides, if there are some.
 
     Raises:
         DataError: a prediction is not a positive finite number of seconds.
@@ -179,13 +209,18 @@ def judge_predictions(
             "seconds; the training diverged, try another learning rate with --set"
         )
     write_predictions(cell_dir / "predictions.parquet", [("test", test, predicted_s)])
+    few = int(cell.key["few_workloads"])
+    parts = {
+        kind: judge_everywhere(test.take(rows), predicted_s[rows], few_workloads=few)
+        for kind, rows in recognised.items()
+        if len(rows)
+    }
     return {
+        **({"recognised": parts} if parts else {}),
         "training_cpu_s": training.cpu_s,
         "training_wall_s": training.wall_s,
         "predictions_per_cpu_s": len(test) / max(prediction.cpu_s, 1e-9),
-        "metrics": judge_everywhere(
-            test, predicted_s, few_workloads=int(cell.key["few_workloads"])
-        ),
+        "metrics": judge_everywhere(test, predicted_s, few_workloads=few),
         "errors": errors_by_unit(test, predicted_s, networks),
     }
 

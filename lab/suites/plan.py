@@ -11,6 +11,7 @@ from typing import Any
 
 from cdmpp.datasets.samples import Samples
 from cdmpp.models.nets.options import identity
+from cdmpp.models.registry import PARTIAL_CLASSES
 from cdmpp.training.options import TrainOptions
 from lab.suites.noise_floor import NOISE_FLOOR
 from lab.suites.options import (
@@ -31,8 +32,24 @@ RANDOM_LINE = "random-score"
 #: Lines out of competition: the last ones look at the answers.
 REFERENCES = (RANDOM_LINE, ORACLE_LINE, NOISE_FLOOR)
 PRETRAIN = "pretrain"
+#: In the names of lines that have a part of the samples: a baseline that answers only what it
+#: recognises, and another line on the same samples.
+_RECOGNISED = " (recognised)"
+_ON_THOSE = " on those of "
 #: Changes when cells computed by older code must not be used again.
 _CELL_VERSION = 2
+
+
+def recognised_line(line: str, kind: str = "") -> str:
+    """Returns the name of a baseline that answers only what it recognises, or with `kind` that of
+    a line on the samples that such a baseline recognises.
+    """
+    return f"{line}{_ON_THOSE}{kind}" if kind else f"{line}{_RECOGNISED}"
+
+
+def is_reference(line: str) -> bool:
+    """Whether a line is out of competition: a reference, or on a part of the samples alone."""
+    return line in REFERENCES or line.endswith(_RECOGNISED) or _ON_THOSE in line
 
 
 @dataclass(frozen=True)
@@ -145,8 +162,10 @@ class _Planner:
                     and dataset.name in (line.datasets or [dataset.name])
                 ]
                 for split in dataset.splits:
+                    kinds = dict.fromkeys(line.kind or line.name for line in lines)
+                    partial = [kind for kind in kinds if kind in PARTIAL_CLASSES]
                     for line in lines:
-                        yield self._model_cell(dataset, split, line, seed)
+                        yield self._model_cell(dataset, split, line, seed, partial)
 
     def cross_device(self) -> Iterator[SuiteCell]:
         suite = self.suite
@@ -160,15 +179,22 @@ class _Planner:
         return [dataset for dataset in self.suite.datasets if dataset.name in self.facts]
 
     def _model_cell(
-        self, dataset: SuiteDataset, split: str, line: SuiteModel, seed: int
+        self,
+        dataset: SuiteDataset,
+        split: str,
+        line: SuiteModel,
+        seed: int,
+        partial: Sequence[str],
     ) -> SuiteCell:
+        kind = "" if line.name in REFERENCES else line.kind or line.name
+        is_judged_on_parts = partial and kind not in ("", *PARTIAL_CLASSES)
         return self._cell(
-            dataset, f"{split}-s{seed}-{line.name}", line.name,
-            "" if line.name in REFERENCES else line.kind or line.name, line.settings,
+            dataset, f"{split}-s{seed}-{line.name}", line.name, kind, line.settings,
             self.suite.cpu_s_per_cell * line.cpu_factor, split=split, seed=seed,
             key={
                 "devices": list(dataset.devices), "fractions": list(self.suite.fractions),
                 "test_networks": [] if split == "task" else list(dataset.test_networks),
+                **({"recognised": list(partial)} if is_judged_on_parts else {}),
             },
         )  # fmt: skip
 

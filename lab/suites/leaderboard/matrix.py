@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cdmpp.report.tables import Cell, Row, Table, format_value, over_seeds, role_of
-from lab.suites.plan import REFERENCES
+from lab.suites.plan import is_reference
 
 
 def matrix_table(
@@ -29,7 +29,7 @@ def matrix_table(
     for by_line in groups.values():
         seeds = {line: list(by_line.get(line, {}).values()) for line in lines}
         errors = {line: over_seeds(seeds[line], "mape") for line in lines}
-        rivals = [m for line, (m, _) in errors.items() if line not in REFERENCES and m is not None]
+        rivals = [m for line, (m, _) in errors.items() if not is_reference(line) and m is not None]
         for line, (mape, half) in errors.items():
             rank = over_seeds(seeds[line], "spearman_by_task")[0]
             text = "-"
@@ -37,11 +37,12 @@ def matrix_table(
                 spread = "" if half is None else f" ± {format_value(half, 'percent')}"
                 rank_text = "-" if rank is None else f"{rank:.2f}"
                 text = f"{format_value(mape, 'percent')}{spread} / {rank_text}"
-            is_best = line not in REFERENCES and mape is not None and mape == min(rivals)
+            is_best = not is_reference(line) and mape is not None and mape == min(rivals)
             rows[line].append(Cell(text, best=is_best))
+    references = [line for line in lines if is_reference(line)]
     return Table(
         title,
         note,
         ("", *groups),
-        tuple(Row(n, role_of(n, subject, REFERENCES), tuple(cells)) for n, cells in rows.items()),
+        tuple(Row(n, role_of(n, subject, references), tuple(cells)) for n, cells in rows.items()),
     )

@@ -22,7 +22,7 @@ from lab.suites.leaderboard.matrix import matrix_table
 from lab.suites.leaderboard.plots import Estimate, budget_curves, line_bars
 from lab.suites.leaderboard.verdict import Verdict
 from lab.suites.options import BUDGET_SUFFIX, FINETUNE
-from lab.suites.plan import REFERENCES
+from lab.suites.plan import REFERENCES, is_reference
 
 
 def overall_section(board: Board) -> Section:
@@ -138,7 +138,7 @@ def _metrics(
         title,
         {line: list(seeds.values()) for line, seeds in lines.items()},
         model=subject or board.suite.subject,
-        references=REFERENCES,
+        references=[line for line in lines if is_reference(line)],
         columns=LEADERBOARD_COLUMNS,
         note=f"{note}; {_n_text(lines)}.",
     )
@@ -217,7 +217,7 @@ def _bars(board: Board, scores: ModelScores) -> list[tuple[str, str]]:
             svg = line_bars(
                 values,
                 subject=board.suite.subject,
-                references=REFERENCES,
+                references=[line for line in values if is_reference(line)],
                 label=label,
                 is_percent=is_percent,
             )

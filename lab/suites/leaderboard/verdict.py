@@ -19,7 +19,7 @@ from lab.suites.leaderboard.board import (
 from lab.suites.leaderboard.difference import METRICS, Metric, common_seeds, difference
 from lab.suites.leaderboard.other_tasks import Errors, ratio_interval
 from lab.suites.options import FINETUNE, SuiteGoals
-from lab.suites.plan import REFERENCES
+from lab.suites.plan import is_reference
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def peer_findings(board: Board, scores: ModelScores) -> list[Verdict]:
     peers = [
         name
         for name in means
-        if name not in {*REFERENCES, *ours, subject} and kinds[name] != kinds[subject]
+        if not is_reference(name) and name not in {*ours, subject} and kinds[name] != kinds[subject]
     ]
     found = []
     for metric in METRICS:
