@@ -15,11 +15,12 @@ from cdmpp.analytic.conv.layers.model import (
     LayerPrediction,
 )
 from cdmpp.analytic.conv.layers.table import NO_ALGORITHM, LayerTable
+from cdmpp.analytic.conv.other_operators import OtherOperators
 from cdmpp.analytic.conv.seer.model import SeerModel, type_name
 from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.analytic.device_numbers import as_fitted
 from cdmpp.analytic.intervals import Ends, Evidence, LogErrors, ends_of
-from cdmpp.arrays import IntArray
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
@@ -164,3 +165,86 @@ def limit_shares(found: LayerPrediction, count: IntArray) -> dict[str, dict[str,
         }
         for value in np.unique(kind)
     }
+
+
+@dataclass(frozen=True)
+class OperatorPrediction:
+    """What is said of another operator of R layers, milliseconds.
+
+    Attributes:
+        time_ms: float64 [R].
+        low_ms, high_ms: ends of the intervals; None = unknown.
+        is_unmeasured: for each layer, whether no filter of its width and stride was measured.
+        evidence: where the intervals are from.
+    """
+
+    time_ms: FloatArray
+    low_ms: list[float | None]
+    high_ms: list[float | None]
+    is_unmeasured: list[bool]
+    evidence: Evidence
+
+
+@dataclass(frozen=True)
+class ForwardTimes:
+    """Times of forward convolutions, which those of gradients are multiples of.
+
+    Attributes:
+        time_ms: float64 [R].
+        ends: of their intervals.
+        evidence: where these are from.
+    """
+
+    time_ms: FloatArray
+    ends: list[Ends]
+    evidence: Evidence
+
+
+def forward_times(model: SeerModel | LayerModel, shapes: ConvShapes, device: str) -> ForwardTimes:
+    """Returns the times of forward convolutions on a device.
+
+    Raises:
+        UsageError, DeviceError: as `predict_layers`.
+    """
+    found = predict_layers(model, shapes, device)
+    intervals = layer_intervals(model, found, shapes, device)
+    return ForwardTimes(found.time_ms, intervals.layer, intervals.evidence)
+
+
+def operator_times(
+    model: OtherOperators, operator: str, shapes: ConvShapes, forward: ForwardTimes | None
+) -> OperatorPrediction:
+    """Returns the times of another operator. The interval of a gradient reaches from the low end of
+    its ratio and of the forward convolution to both high ends.
+
+    Args:
+        forward: of the same layers; gradients need it.
+
+    Raises:
+        UsageError, DataError: as `OtherOperators.predict`.
+    """
+    time_ms = model.predict(operator, shapes, None if forward is None else forward.time_ms)
+    held_out = model.errors.get(operator)
+    evidence = Evidence.missing({} if held_out is None else None, model.device, model.again)
+    ends: list[Ends] = [(None, None)] * len(shapes)
+    if held_out is not None:
+        what = f"{held_out.count:,} rows of {operator}"
+        of_device = {model.device: {operator: held_out}}
+        evidence = Evidence.of_devices(of_device, model.device, what, "channels or width")
+        ends = [held_out.ends(float(one)) for one in time_ms]
+    if held_out is not None and forward is not None:
+        evidence = Evidence(
+            f"{evidence.source}, times that of the forward convolution: {forward.evidence.source}",
+            forward.evidence.is_known,
+        )
+        ratio = time_ms / forward.time_ms
+        ends = [
+            (None, None)
+            if low is None or high is None
+            else (held_out.ends(float(one * low))[0], held_out.ends(float(one * high))[1])
+            for one, (low, high) in zip(ratio, forward.ends, strict=True)
+        ]
+    return OperatorPrediction(
+        time_ms, [low for low, _ in ends], [high for _, high in ends],
+        model.is_unmeasured(operator, shapes), evidence,
+    )  # fmt: skip

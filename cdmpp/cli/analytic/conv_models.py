@@ -13,6 +13,7 @@ from cdmpp.analytic.conv.layers.evaluate import evaluate_layers, split_layers
 from cdmpp.analytic.conv.layers.model import LayerOptions
 from cdmpp.analytic.conv.layers.table import device_rows, read_layers
 from cdmpp.analytic.conv.layers.validation import fit_validated_layers
+from cdmpp.analytic.conv.other_operators import fit_operators, read_operators
 from cdmpp.analytic.conv.predict import load_model
 from cdmpp.analytic.conv.seer.evaluate import evaluate_folder, kernel_times
 from cdmpp.analytic.conv.seer.fitting import SeerOptions
@@ -40,7 +41,13 @@ _ERROR_HEADER = ["", "n", "RMSPE", "MAPE", "median APE", "≤ 10 %", "≤ 20 %"]
 
 def add_fit_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic conv fit`."""
-    _add_data(parser)
+    _add_data(
+        parser,
+        """
+        --operators CSV...  times of other operators, as `collect --operator` writes them;
+            repeatable
+    """,
+    )
     add_table(parser, """
         --form original|smooth = original   time formulas of kernels: three regimes, or one smooth
             form (default: original)
@@ -60,11 +67,11 @@ def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
     """)  # fmt: skip
 
 
-def _add_data(parser: argparse.ArgumentParser) -> None:
+def _add_data(parser: argparse.ArgumentParser, others: str = "") -> None:
     source = parser.add_mutually_exclusive_group(required=True)
-    add_table(source, """
+    add_table(source, f"""
         --tables DIR: Path  folder of workbooks, one a kernel variant
-        --layers CSV: Path  layers with their fastest time, no counters
+        --layers CSV: Path  layers with their fastest time, no counters{others}
     """)  # fmt: skip
     add_table(parser, """
         --algo-convention cudnn|readme      meaning of the algorithm numbers (default: what the
@@ -75,7 +82,7 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
             family (held-out sizes; default of layers), octave (held-out octaves), none (all rows
             in both)
         --seed N: int = 0                   of the split
-        --device NAME                       label of the GPU of the workbooks
+        --device NAME                       label of the GPU of the workbooks or operators
     """)  # fmt: skip
     add_output_options(parser)
 
@@ -83,11 +90,17 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
 def run_fit(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic conv fit`; returns the exit code."""
     summary: dict[str, Any] = {"model": str(args.out)}
-    if args.tables is not None:
-        if args.device is None:
-            raise UsageError(
-                "no device: give --device NAME; list them: cdmpp device list --kind gpu"
-            )
+    if args.layers is None and args.device is None:
+        raise UsageError("no device: give --device NAME; list them: cdmpp device list --kind gpu")
+    if args.operators:
+        tables = read_operators([Path(path) for path in args.operators])
+        others = fit_operators(tables, get_device(args.device).name, seed=args.seed)
+        others.save(args.out)
+        summary["device"] = others.device
+        summary["rows"] = {name: len(table.time_ms) for name, table in tables.items()}
+        summary["rmspe"] = {name: fit.rmspe for name, fit in others.fits.items()}
+        summary["log_errors"] = {name: found.to_json() for name, found in others.errors.items()}
+    elif args.tables is not None:
         folder = _folder(args.tables, args.split, args.algo_convention, args.seed, args.no_check)
         train = folder.train
         options = SeerOptions(form=args.form)

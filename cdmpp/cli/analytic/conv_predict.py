@@ -11,26 +11,44 @@ from typing import Any
 import numpy as np
 
 from cdmpp.analytic.conv.algorithms import ConvAlgorithm
+from cdmpp.analytic.conv.layers.model import LayerModel
 from cdmpp.analytic.conv.networks import NETWORKS, network_layers
+from cdmpp.analytic.conv.other_operators import GRADIENTS, OtherOperators
 from cdmpp.analytic.conv.predict import (
     LayerIntervals,
+    forward_times,
     layer_intervals,
     limit_shares,
     load_model,
+    operator_times,
     predict_layers,
 )
-from cdmpp.analytic.conv.seer.model import type_name
+from cdmpp.analytic.conv.seer.model import SeerModel, type_name
 from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.analytic.intervals import Evidence
 from cdmpp.arrays import IntArray
 from cdmpp.cli.analytic.conv import add_layer_options, add_model_option, given_layers
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_output_options
+from cdmpp.devices.registry import get_device
+from cdmpp.errors import UsageError
+from cdmpp.pretrained import PRETRAINED
 from cdmpp.text import aligned, interval_text, percent_text
 
 
 def add_predict_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `analytic conv predict` and of `pick`."""
+    """Adds the options of `analytic conv predict`."""
+    add_pick_options(parser)
+    add_table(parser, """
+        --operator NAME        another operator of the layers, by a --model of `fit --operators`:
+            maxpool, maxpool_gradient, data_layout, conv_1x1, conv_grad_input or conv_grad_filter
+        --forward PATH = pretrained  model of the forward convolutions, which gradients are
+            multiples of (default: pretrained)
+    """)  # fmt: skip
+
+
+def add_pick_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `analytic conv pick`."""
     add_model_option(parser)
     group = parser.add_mutually_exclusive_group(required=True)
     add_layer_options(group)
@@ -42,12 +60,14 @@ def add_predict_options(parser: argparse.ArgumentParser) -> None:
     add_output_options(parser)
 
 
-add_pick_options = add_predict_options
-
-
 def run_predict(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic conv predict`; returns the exit code."""
     shapes, count = _asked(args.network, args.batch, args.list, args.layer)
+    if args.operator is not None:
+        others = _other_model(args.model, args.device)
+        first = load_model(args.forward) if args.operator in GRADIENTS else None
+        _print_operator(others, args.operator, first, shapes, count, is_json=args.json)
+        return 0
     model = load_model(args.model)
     found = predict_layers(model, shapes, args.device)
     intervals = layer_intervals(model, found, shapes, args.device)
@@ -92,6 +112,71 @@ def run_predict(args: argparse.Namespace) -> int:
     return 0
 
 
+def _other_model(place: Path, device: str | None) -> OtherOperators:
+    """Returns a model of other operators.
+
+    Raises:
+        UsageError: the packaged model, which is none, or another device than it was fitted on.
+        DataError: there is none.
+    """
+    if str(place) == PRETRAINED:
+        raise UsageError(
+            f"no model of other operators comes with cdmpp; {OtherOperators.again}, and give it as "
+            "--model"
+        )
+    model = OtherOperators.load(place)
+    if device is not None and get_device(device).name != model.device:
+        raise UsageError(f"the model was fitted on {model.device!r}; got --device {device}")
+    return model
+
+
+def _print_operator(
+    model: OtherOperators,
+    operator: str,
+    first: SeerModel | LayerModel | None,
+    shapes: ConvShapes,
+    count: IntArray,
+    *,
+    is_json: bool,
+) -> None:
+    """Prints the times of another operator of a CNN.
+
+    Args:
+        first: of the forward convolutions, for gradients.
+        count: int64 [R], how often each layer occurs.
+    """
+    forward = None if first is None else forward_times(first, shapes, model.device)
+    found = operator_times(model, operator, shapes, forward)
+    ends = list(zip(found.low_ms, found.high_ms, strict=True))
+    whole = [
+        None if None in side else float(np.dot(side, count)) for side in zip(*ends, strict=True)
+    ]
+    total_ms = float(found.time_ms @ count)
+    if is_json:
+        rows = [
+            {
+                **shapes.row(row), "count": int(count[row]), "time_ms": float(found.time_ms[row]),
+                "low_ms": ends[row][0], "high_ms": ends[row][1],
+                "out_of_distribution": found.is_unmeasured[row],
+            }
+            for row in range(len(shapes))
+        ]  # fmt: skip
+        total = {"total_ms": total_ms, "total_low_ms": whole[0], "total_high_ms": whole[1]}
+        about = {"operator": operator, "interval_source": found.evidence.source}
+        print(json.dumps({**about, "layers": rows, **total}))
+        return
+    lines = [["layer", "count", operator]]
+    for row in range(len(shapes)):
+        mark = " !" if found.is_unmeasured[row] else ""
+        time = _time(found.time_ms[row], ends[row]) + mark
+        lines.append([_layer_text(shapes, row), str(count[row]), time])
+    print(aligned(lines, "lr"))
+    print(f"all: {_time(total_ms, (whole[0], whole[1]))}")
+    print(found.evidence.sentence)
+    if any(found.is_unmeasured):
+        print(_UNMEASURED)
+
+
 def run_pick(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic conv pick`; returns the exit code."""
     shapes, _ = _asked(args.network, args.batch, args.list, args.layer)
@@ -128,6 +213,9 @@ def run_pick(args: argparse.Namespace) -> int:
     return 0
 
 
+_UNMEASURED = "! no filter of its width and stride was measured: the interval may be too narrow"
+
+
 def _mark(intervals: LayerIntervals, row: int) -> str:
     return " !" if intervals.is_unmeasured[row] else ""
 
@@ -135,7 +223,7 @@ def _mark(intervals: LayerIntervals, row: int) -> str:
 def _print_evidence(evidence: Evidence, intervals: LayerIntervals) -> None:
     print(evidence.sentence)
     if any(intervals.is_unmeasured):
-        print("! no filter of its width and stride was measured: the interval may be too narrow")
+        print(_UNMEASURED)
 
 
 def _asked(

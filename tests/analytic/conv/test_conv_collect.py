@@ -116,6 +116,11 @@ def test_lists_of_layers_come_back(tmp_path: Path) -> None:
     path.write_text("\n".join([str(len(rows)), *(" ".join(map(str, row)) for row in rows)]))
     found = read_layer_list(path)
     assert all(np.array_equal(getattr(found, n), getattr(LAYERS, n)) for n in SHAPE_NAMES)
+    path.write_text("# sizes\n1\n\n8 16 20 32 20 3 1 1  # the first\n")
+    assert len(read_layer_list(path)) == 1
+    path.write_text("# sizes\n1\n# a layer\n8 16 20 32 19 3 1 1\n")
+    with pytest.raises(DataError, match="line 4 says an output width of 19"):
+        read_layer_list(path)
     path.write_text("3\n8 16 20 32 20 3 1 1\n")
     with pytest.raises(DataError, match="got 1 lines after the first"):
         read_layer_list(path)

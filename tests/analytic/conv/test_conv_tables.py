@@ -147,6 +147,32 @@ def test_a_folder_is_divided(tmp_path: Path) -> None:
         read_folder(tmp_path / "empty")
 
 
+def test_sheets_may_have_their_published_names(tmp_path: Path) -> None:
+    """Was refused."""
+    table = winograd_table()
+    sheets = {"Training-set": table, "Test-set-I": table[np.arange(5)]}
+    write_workbook(tmp_path / "algo6_148", sheets)
+    assert len(read_folder(tmp_path).test["algo6_148"]) == 5
+    write_workbook(tmp_path / "algo6_148", {"train": table})
+    with pytest.raises(DataError, match="two sheets are 'train'"):
+        read_folder(tmp_path)
+
+
+def test_a_sheet_or_workbook_that_says_nothing_is_named(tmp_path: Path) -> None:
+    """Was left out without a word."""
+    table = winograd_table()
+    part = table[np.arange(5)]
+    write_workbook(tmp_path / "algo6_148", {"train": table, "test": part, "more": part})
+    with pytest.raises(DataError, match="sheets more are neither train nor test"):
+        read_folder(tmp_path)
+    assert len(read_folder(tmp_path, split="family").train["algo6_148"])
+    for name in ("GEMM-P.xlsx", "GEMM-P.train.csv"):
+        (tmp_path / name).write_text("")
+        with pytest.raises(DataError, match=rf"which kernel {name} is of.*one of .*algo0_32x32"):
+            read_folder(tmp_path, split="family")
+        (tmp_path / name).unlink()
+
+
 def test_the_original_split() -> None:
     time_ms = np.concatenate([np.linspace(1.5, 900.0, 40), [0.5, 1.0, 1000.0, 2000.0]])
     order = np.random.default_rng(0).permutation(len(time_ms))

@@ -154,16 +154,21 @@ def original_grid(algorithm: ConvAlgorithm) -> ConvShapes:
 
 def read_layer_list(path: Path) -> ConvShapes:
     """Returns the layers of a list: a count, then lines of eight whole numbers (batch, input
-    channels, input width, output channels, output width, kernel, stride, padding).
+    channels, input width, output channels, output width, kernel, stride, padding). What follows a
+    `#` is a comment.
 
     Raises:
         DataError: the file is missing or malformed.
     """
     try:
-        lines = [line.split() for line in Path(path).read_text(encoding="utf-8").splitlines()]
-        rows = [[int(word) for word in line] for line in lines if line]
+        lines = [
+            line.partition("#")[0].split()
+            for line in Path(path).read_text(encoding="utf-8").splitlines()
+        ]
+        numbered = [(n, [int(w) for w in line]) for n, line in enumerate(lines, 1) if line]
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot read the list of layers ({error})") from None
+    rows = [row for _, row in numbered]
     count = rows[0][0] if rows and len(rows[0]) == 1 else -1
     if count < 1 or count != len(rows) - 1 or any(len(row) != len(SHAPE_NAMES) for row in rows[1:]):
         raise DataError(
@@ -176,7 +181,7 @@ def read_layer_list(path: Path) -> ConvShapes:
     if len(wrong):
         row = int(wrong[0])
         raise DataError(
-            f"{path}: line {row + 2} says an output width of {array[row, 4]}; its other numbers "
-            f"give {layers.out_width[row]}"
+            f"{path}: line {numbered[row + 1][0]} says an output width of {array[row, 4]}; its "
+            f"other numbers give {layers.out_width[row]}"
         )
     return layers

@@ -52,9 +52,10 @@ def read_folder(
 
     Raises:
         UsageError: a convention is needed and not given, or openpyxl is missing.
-        DataError: no workbook, or a malformed one.
+        DataError: no workbook, a malformed one, or one whose name says nothing.
     """
     folder = Path(folder)
+    _check_names(folder)
     train: dict[str, ConvTable] = {}
     test: dict[str, ConvTable] = {}
     for name in table_names():
@@ -96,10 +97,40 @@ def _divided(
     missing = [name for name in SHEETS if name not in sheets]
     if missing:
         raise DataError(
-            f"{path}: got sheets {', '.join(sheets)}; expected {_TRAIN} and {_TEST}, or a split "
-            "with --split family"
+            f"{path}: got sheets {', '.join(sheets)}; expected {_TRAIN} and {_TEST} (or "
+            "Training-set and Test-set-I), or a split with --split family"
+        )
+    others = [name for name in sheets if name not in SHEETS]
+    if others:
+        raise DataError(
+            f"{path}: sheets {', '.join(others)} are neither {_TRAIN} nor {_TEST}; remove them, or "
+            "use all rows with --split family"
         )
     return sheets[_TRAIN], sheets[_TEST]
+
+
+def _check_names(folder: Path) -> None:
+    """Checks that no table of the folder is left out: each says by its name what it is of.
+
+    Raises:
+        DataError: names that say nothing.
+    """
+    known = {*table_names(), LAYER_TABLE, PICK_TABLE}
+    unknown = [
+        path.name
+        for path in sorted(folder.glob("*"))
+        if path.suffix in (".xlsx", ".csv")
+        and not path.name.startswith(("~$", "."))
+        and path.stem not in known
+        and path.stem.rpartition(".")[0] not in known
+    ]
+    if unknown:
+        raise DataError(
+            f"{folder}: nothing says which kernel {', '.join(unknown)} is of; a workbook is named "
+            "after its kernel variant, NAME.xlsx or NAME.train.csv and NAME.test.csv with NAME one "
+            f"of {', '.join(sorted(known))}: rename it, or move it out of "
+            "the folder (times of other operators: cdmpp analytic conv fit --operators CSV)"
+        )
 
 
 def _find(folder: Path, name: str) -> Path | None:

@@ -1,4 +1,5 @@
-"""The original's workbooks of 18 columns: one a kernel variant, sheets `train` and `test`.
+"""The original's workbooks of 18 columns: one a kernel variant, sheets `train` and `test`, which
+may be called `Training-set` and `Test-set-I`.
 
 `NAME.xlsx` has the sheets inside; as csv every sheet is a file `NAME.SHEET.csv`. The first row
 names the columns; the ninth is `algo_cudnn` or `algo_readme`, so that a file says what its
@@ -34,6 +35,11 @@ from cdmpp.text import csv_text
 
 #: The two sheets of a kernel's workbook.
 SHEETS = ("train", "test")
+#: Other names of these two, without regard to case, blanks and underscores.
+_OTHER_SHEETS = {
+    "training-set": "train", "train-set": "train", "training": "train", "test-set-i": "test",
+    "test-set-1": "test", "test-set": "test",
+}  # fmt: skip
 _MEASURED = (
     "time_ms", "fp32_instructions", "dram_reads", "dram_writes", "resident", "blocks", "waves",
     "fp32_level", "dram_level",
@@ -49,7 +55,7 @@ def read_workbook(
     path: Path, *, algo_convention: AlgoConvention | None = None, is_checked: bool = True
 ) -> dict[str, ConvTable]:
     """Returns sheet name -> rows of a workbook (`NAME.xlsx`, or `NAME` or `NAME.SHEET.csv` for
-    csv).
+    csv); other names of the sheets `train` and `test` become these.
 
     Args:
         algo_convention: meaning of the algorithm numbers; None = what the file says of itself.
@@ -60,10 +66,14 @@ def read_workbook(
         DataError: the file is missing or malformed, says another convention, or its rows
             contradict it.
     """
-    return {
-        name: _table(rows, f"{path} sheet {name!r}", algo_convention, is_checked)
-        for name, rows in _read_sheets(Path(path)).items()
-    }
+    found: dict[str, ConvTable] = {}
+    for name, rows in _read_sheets(Path(path)).items():
+        plain = name.strip().lower().replace(" ", "-").replace("_", "-")
+        settled = plain if plain in SHEETS else _OTHER_SHEETS.get(plain, name)
+        if settled in found:
+            raise DataError(f"{path}: two sheets are {settled!r}, one of them {name!r}; keep one")
+        found[settled] = _table(rows, f"{path} sheet {name!r}", algo_convention, is_checked)
+    return found
 
 
 def write_workbook(
