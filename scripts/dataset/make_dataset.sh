@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Front of `cdmpp dataset extract`, which does both steps of the original at once.
+exec python "$(dirname "$0")/../extract.py" "$@"
