@@ -130,6 +130,15 @@ def execution_graph(
     Args:
         on_note: is told what was left out of the profiler traces.
     """
+    return read_execution_trace(*execution_files(paths, on_note=on_note))
+
+
+def execution_files(
+    paths: list[Path], *, on_note: Callable[[str], None]
+) -> tuple[Path, dict[int, float]]:
+    """Returns the execution trace among some files, and what the profiler traces beside it say:
+    number of the record function -> mean seconds.
+    """
     (observed,) = (path for path in paths if file_kind(path) == "execution")
     times: dict[int, list[float]] = {}
     for path in paths:
@@ -142,6 +151,4 @@ def execution_graph(
         for link, duration in zip(columns.link, columns.duration_us, strict=True):
             if link >= 0:
                 times.setdefault(link, []).append(1e-6 * duration)
-    return read_execution_trace(
-        observed, {link: float(np.mean(found)) for link, found in times.items()}
-    )
+    return observed, {link: float(np.mean(found)) for link, found in times.items()}

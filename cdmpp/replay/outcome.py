@@ -9,7 +9,7 @@ from pathlib import Path
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import read_json
-from cdmpp.replay.costs import CostSource, GivenTimes, LinkTimes, Source, gather_costs
+from cdmpp.replay.costs import CostSource, GivenTimes, GraphCosts, LinkTimes, Source, gather_costs
 from cdmpp.replay.engine import ReplayOptions
 from cdmpp.replay.graph import OperatorGraph
 from cdmpp.replay.kernels import KernelCosts
@@ -31,15 +31,37 @@ def replay_graph(
     """Returns the replay of a graph.
 
     Args:
-        device: label that stands for all devices of the graph; empty = those that it names.
-        times: seconds of operators by id, name, task or kind.
+        device, times, graph_source: as in `costs_of_graph`.
         scales: factors of `replay_costs`.
-        graph_source: who says the times that stand in the graph.
-        notes: what was assumed of them.
+        notes: what was assumed of the graph's times.
 
     Raises:
         DeviceError: a device is not known.
         UsageError: a time or factor fits no operator.
+    """
+    costs = costs_of_graph(graph, links, device=device, times=times, graph_source=graph_source)
+    return replay_costs(costs, options, device=device, scales=scales, notes=notes)
+
+
+def costs_of_graph(
+    graph: OperatorGraph,
+    links: Links,
+    *,
+    device: str = "",
+    times: Mapping[str, float] | None = None,
+    graph_source: Source = "given",
+) -> GraphCosts:
+    """Returns what the operators of a graph cost: its own times, those of a table, of links and of
+    kernels; a roofline for the others.
+
+    Args:
+        device: label that stands for all devices of the graph; empty = those that it names.
+        times: seconds of operators by id, name, task or kind.
+        graph_source: who says the times that stand in the graph.
+
+    Raises:
+        DeviceError: a device is not known.
+        UsageError: a time fits no operator.
     """
     places = {name for one in graph.operators for name in one.devices or (one.device,)}
     named = dict.fromkeys(places, device) if device else graph.devices
@@ -48,8 +70,7 @@ def replay_graph(
     gpus = {place: spec.name for place, spec in specs.items() if spec.kind == "gpu"}
     if gpus and any(one.time_s is None for one in graph.operators):
         sources.append(KernelCosts(gpus))
-    costs = gather_costs(graph, sources, specs)
-    return replay_costs(costs, options, device=device, scales=scales, notes=notes)
+    return gather_costs(graph, sources, specs)
 
 
 def read_times(path: Path) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 from cdmpp.analytic.embedding.devices import rates_of
@@ -33,22 +33,29 @@ from cdmpp.replay.graph import OperatorGraph
 from cdmpp.replay.graph_file import read_graph
 from cdmpp.replay.inputs import (
     TraceInput,
+    execution_files,
     execution_graph,
     one_kind,
     read_traces,
     trace_graph,
     trace_overheads,
 )
-from cdmpp.replay.outcome import read_times, replay_graph
+from cdmpp.replay.outcome import costs_of_graph, read_times, replay_graph
 from cdmpp.replay.traces.dlrm import (
     dlrm_iteration,
     iteration_graph,
     load_dlrm,
     walked_iteration,
 )
+from cdmpp.replay.traces.execution_trace import HOST, read_calls, read_execution_trace, walked_calls
 from cdmpp.replay.traces.iteration_walk import Walk, WalkOptions, slowest, walk
-from cdmpp.replay.traces.op_statistics import graph_statistics, trace_statistics
-from cdmpp.replay.traces.overheads import merged, read_overheads, write_overheads
+from cdmpp.replay.traces.op_statistics import (
+    OperatorStatistics,
+    call_statistics,
+    graph_statistics,
+    trace_statistics,
+)
+from cdmpp.replay.traces.overheads import HostOverheads, merged, read_overheads, write_overheads
 from cdmpp.replay.traces.trace_graph import walked_operators
 from cdmpp.replay.transfers import Links
 from cdmpp.replay.what_if import parse_scale
@@ -138,13 +145,15 @@ def run(args: argparse.Namespace) -> int:
     )  # fmt: skip
     check_goes_with("a network", kind == "network", path, batch=args.batch, input=args.input)
     if kind == "dlrm":
-        _check_preset(labels, is_of_trace=args.save_overheads or args.statistics == "full")
+        _check_one_gpu(labels, "a training preset")
+        if args.save_overheads or args.statistics == "full":
+            raise UsageError("overheads and full statistics are those of a trace, not of a preset")
     traces = read_traces(paths, args.iterations) if kind == "chrome" else None
     notes = list(traces.notes) if traces is not None else []
-    if notes and (args.walk or args.statistics):
+    if notes and args.statistics:
         print("\n".join(notes), file=sys.stderr)
-    if traces is not None and args.statistics:
-        rows = trace_statistics(one for iterations in traces.ranks for one in iterations)
+    if args.statistics and kind in ("chrome", "execution", "graph"):
+        rows = _statistics(paths, traces)
         show_statistics(rows, args.statistics, as_json=args.json)
         return 0
     if traces is not None and args.save_overheads:
@@ -152,9 +161,14 @@ def run(args: argparse.Namespace) -> int:
         if not (args.json or args.quiet):
             print(f"T1 to T5 written to {args.save_overheads}", file=sys.stderr)
     if args.walk:
-        how = WalkOptions(args.walk, args.pooled_overheads)
-        walks = _walks(paths, traces, labels, args.overheads or (), how)
-        show_walk(slowest(walks), args.walk, len(walks), as_json=args.json)
+        # An execution trace comes with the overheads of other runs.
+        how = WalkOptions(args.walk, args.pooled_overheads or kind == "execution")
+        given = [read_overheads(file) for file in args.overheads or ()]
+        if kind == "execution":
+            walks = [_walked_execution(paths, labels, given, how, notes)]
+        else:
+            walks = _walks(paths, traces, labels, given, how)
+        show_walk(slowest(walks), args.walk, len(walks), notes=notes, as_json=args.json)
         return 0
     options = ReplayOptions(
         policy=args.policy, launch_s=_US * args.launch_us, gap_s=gap_of(args.gap)
@@ -217,31 +231,39 @@ def _check(
         raise UsageError(f"--measure compiles a network (.onnx, .pt2), got {path}; leave it out")
     if gap_file and not is_measured:
         raise UsageError("--calibrate-gap needs --measure, which times the network; add it")
-    if walk and kind not in ("chrome", "dlrm"):
+    if walk and kind not in ("chrome", "execution", "dlrm"):
         raise UsageError(
-            f"--walk {walk}: expected a trace of torch.profiler or a training preset, got {path}"
+            f"--walk {walk}: expected a trace of torch.profiler or ExecutionTraceObserver, or a "
+            f"training preset, got {path}"
         )
 
 
-def _check_preset(labels: list[str], *, is_of_trace: bool) -> None:
+def _statistics(paths: list[Path], traces: TraceInput | None) -> list[OperatorStatistics]:
+    """Returns the operators of files that need no device for it."""
+    if traces is not None:
+        return trace_statistics(one for iterations in traces.ranks for one in iterations)
+    if one_kind(paths) == "graph":
+        return graph_statistics(read_graph(paths[0]).graph)
+    observed, times_s = execution_files(paths, on_note=lambda note: print(note, file=sys.stderr))
+    return call_statistics(read_calls(observed), times_s)
+
+
+def _check_one_gpu(labels: list[str], what: str) -> None:
     if len(labels) != 1:
         raise UsageError(
-            f"a training preset needs one GPU, got {', '.join(labels) or 'none'}; expected "
+            f"{what} needs one GPU, got {', '.join(labels) or 'none'}; expected "
             "--device LABEL, such as v100 (`cdmpp device list`)"
         )
-    if is_of_trace:
-        raise UsageError("overheads and full statistics are those of a trace, not of a preset")
 
 
 def _walks(
     paths: list[Path],
     traces: TraceInput | None,
     labels: list[str],
-    overhead_files: Iterable[Path],
+    given: Sequence[HostOverheads],
     options: WalkOptions,
 ) -> list[Walk]:
     """Returns the walk of the last iteration of each rank; ranks wait for each other."""
-    given = [read_overheads(file) for file in overhead_files]
     if traces is not None:
         overheads = merged(given) if given else trace_overheads(traces, paths)
         ranks = [walked_operators(iterations[-1]) for iterations in traces.ranks]
@@ -255,6 +277,39 @@ def _walks(
             "replay TRACE --save-overheads FILE"
         )
     return [walk(operators, overheads, options=options) for operators in ranks]
+
+
+def _walked_execution(
+    paths: list[Path],
+    labels: list[str],
+    given: Sequence[HostOverheads],
+    options: WalkOptions,
+    notes: list[str],
+) -> Walk:
+    """Returns the walk of an execution trace; kernels have the times of the models for a GPU."""
+    _check_one_gpu(labels, "the walk of an execution trace")
+    if len(paths) > 1 or not given:
+        raise UsageError(
+            "the walk of an execution trace needs that file alone and host overheads; expected "
+            "--overheads FILE, from: cdmpp replay PROFILE --save-overheads FILE"
+        )
+    if get_device(labels[0]).kind != "gpu":
+        raise UsageError(f"--walk: the host launches kernels on a GPU, {labels[0]} is none")
+    graph, overheads = read_execution_trace(paths[0]), merged(given)
+    gathered = costs_of_graph(graph, Links(), device=labels[0])
+    is_mixed = any(one.device != HOST for one in graph.operators)
+    costs = {
+        one.id: cost
+        for one, cost in zip(graph.operators, gathered.costs, strict=True)
+        if one.device != HOST or not is_mixed
+    }
+    operators, assumed = walked_calls(read_calls(paths[0]), costs, overheads)
+    if assumed:
+        notes.append(f"one launch a kernel is assumed for: {', '.join(assumed)}")
+    bounds = dict.fromkeys(one.label for one, _ in gathered.uncovered if one.id in costs)
+    if bounds:
+        notes.append(f"no model covers, so a roofline estimate stands in for: {', '.join(bounds)}")
+    return walk(operators, overheads, options=options)
 
 
 def _assumed(labels: list[str]) -> tuple[str, ...]:

@@ -42,31 +42,43 @@ def show_statistics(rows: Sequence[OperatorStatistics], detail: str, *, as_json:
     """Prints the operators of a trace or graph."""
     rows = cleaned(rows) if detail == "clean" else rows
     if as_json:
-        print(json.dumps([asdict(row) for row in rows]))
+        print(json.dumps([{**asdict(row), "inputs": row.inputs} for row in rows]))
     elif detail == "brief":
         _print_rows(["operator", "calls"], [[row.name, str(row.count)] for row in rows])
     else:
         _print_rows(
             ["operator", "calls", "inputs", "launches", "time"],
-            [[row.name, str(row.count), str(row.inputs), str(row.launches),
-              seconds_text(row.time_s)] for row in rows],
+            [[row.name, str(row.count), str(row.inputs),
+              "-" if row.launches is None else str(row.launches),
+              "-" if row.time_s is None else seconds_text(row.time_s)] for row in rows],
         )  # fmt: skip
+        for row in rows:
+            print(f"\n{row.name}")
+            for inputs, count in row.shapes.items():
+                print(f"  {count} x {inputs or 'no tensors'}")
 
 
-def show_walk(walk: Walk, version: str, ranks: int, *, as_json: bool) -> None:
+def show_walk(walk: Walk, version: str, ranks: int, *, notes: Sequence[str], as_json: bool) -> None:
     """Prints a walked iteration: that of the slowest of some ranks."""
     if as_json:
-        print(json.dumps(_walk_values(walk, version, ranks), allow_nan=False))
+        values = {**_walk_values(walk, version, ranks), "notes": list(notes)}
+        print(json.dumps(values, allow_nan=False))
         return
 
     def shown(value_us: float) -> str:
         return seconds_text(1e-6 * value_us)
 
+    ends_s = (None if end is None else 1e-6 * end for end in (walk.low_us, walk.high_us))
+    total = interval_text(1e-6 * walk.total_us, *ends_s)
     print(
-        f"host walk ({version}): {shown(walk.total_us)}; host {shown(walk.host_us)}, device active "
+        f"host walk ({version}): {total}; host {shown(walk.host_us)}, device active "
         f"{shown(walk.active_us)}, communication that nothing hides "
         f"{shown(walk.exposed_communication_us)}"
     )
+    if walk.without_interval:
+        print(_without_interval(walk.without_interval, has_interval=walk.low_us is not None))
+    for note in notes:
+        print(note)
     if walk.unmodelled:
         names = ", ".join(f"{name} ({count})" for name, count in walk.unmodelled.items())
         print(f"launches without a kernel time, walked on the host only: {names}")
@@ -77,6 +89,9 @@ def show_walk(walk: Walk, version: str, ranks: int, *, as_json: bool) -> None:
 def _walk_values(found: Walk, version: str, ranks: int) -> dict[str, Any]:
     return {
         "walk": version, "ranks": ranks, "total_s": 1e-6 * found.total_us,
+        "low_s": None if found.low_us is None else 1e-6 * found.low_us,
+        "high_s": None if found.high_us is None else 1e-6 * found.high_us,
+        "without_interval": list(found.without_interval),
         "active_s": 1e-6 * found.active_us, "host_s": 1e-6 * found.host_us,
         "exposed_communication_s": 1e-6 * found.exposed_communication_us,
         "operators": [

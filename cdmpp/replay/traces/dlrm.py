@@ -13,7 +13,7 @@ from cdmpp.analytic.kernels.times import KernelCall, KernelTimes
 from cdmpp.config import from_dict, read_yaml
 from cdmpp.errors import UsageError
 from cdmpp.replay.graph import Operator, OperatorGraph
-from cdmpp.replay.traces.iteration_walk import WalkedKernel, WalkedOperator
+from cdmpp.replay.traces.iteration_walk import WalkedOperator, walked_kernel
 
 FORMAT = "cdmpp-dlrm"
 _LAUNCH, _COPY = "cudaLaunchKernel", "cudaMemcpyAsync"
@@ -184,7 +184,7 @@ def walked_iteration(
         WalkedOperator(
             name=one.name,
             calls=one.calls,
-            kernels=tuple(WalkedKernel(1e6 * times.latency_s(kernel)) for kernel in one.kernels),
+            kernels=tuple(walked_kernel(*times.interval_s(kernel)) for kernel in one.kernels),
         )
         for one in operators
     ]

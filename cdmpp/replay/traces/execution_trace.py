@@ -12,8 +12,11 @@ from typing import Any
 from cdmpp.analytic.kernels.work import DTYPE_BYTES, operator_flop
 from cdmpp.errors import DataError
 from cdmpp.files.json_stream import array_batches
+from cdmpp.replay.costs import OperatorCost
 from cdmpp.replay.graph import Operator, OperatorGraph
 from cdmpp.replay.traces.host_operators import is_view, plain_name
+from cdmpp.replay.traces.iteration_walk import WalkedOperator, walked_kernel
+from cdmpp.replay.traces.overheads import HostOverheads
 from cdmpp.replay.traces.trace_events import STEP, is_operator_annotation
 
 #: Begins the names of nodes that stand for a process or a thread, of every version of torch.
@@ -22,7 +25,10 @@ _ROOTS = ("[pytorch|profiler|", "__ROOT_")
 _USER_SCOPE = 7
 #: Wrappers that hand a tensor on where no operator is below them.
 _HANDS_ON = frozenset({"AccumulateGrad"})
-_CPU = "cpu"
+#: Device of what runs on the host.
+HOST = "cpu"
+#: Where overheads name no launch call.
+_LAUNCH = "cudaLaunchKernel"
 
 #: Storage, device, bytes.
 Tensor = tuple[int, str, float]
@@ -140,10 +146,36 @@ def read_execution_trace(path: Path, times_s: Mapping[int, float] | None = None)
     return OperatorGraph(name=path.name.partition(".")[0], operators=operators, source=str(path))
 
 
+def walked_calls(
+    calls: Iterable[TracedCall], costs: Mapping[str, OperatorCost], overheads: HostOverheads
+) -> tuple[list[WalkedOperator], tuple[str, ...]]:
+    """Returns top-level calls for the walk, and the names of those whose launches are assumed.
+
+    An operator launches what the overheads name, else one kernel for each operator below it that
+    computes.
+
+    Args:
+        costs: id of an operator of `read_execution_trace` -> its cost, where it runs on a device.
+    """
+    known = [name for name in overheads.t4 if "launch" in name.lower()]
+    usual = max(known, key=lambda name: overheads.t4[name].count, default=_LAUNCH)
+    walked = []
+    assumed: dict[str, None] = {}
+    for one in calls:
+        found = [costs[str(call.id)] for call in one.computing() if str(call.id) in costs]
+        launches = overheads.launches.get(one.name, ())
+        if len(launches) < len(found):
+            assumed[one.name] = None
+            launches = (*launches, *(usual,) * (len(found) - len(launches)))
+        kernels = tuple(walked_kernel(cost.latency_s, *cost.ends_s) for cost in found)
+        walked.append(WalkedOperator(one.name, launches, kernels))
+    return walked, tuple(assumed)
+
+
 def _operators(top: Sequence[TracedCall], times_s: Mapping[int, float]) -> tuple[Operator, ...]:
     writer: dict[tuple[int, str], str] = {}
     found = []
-    usual = next((one[1] for one in _tensors_of(top)), _CPU)
+    usual = next((one[1] for one in _tensors_of(top)), HOST)
     kept = [
         one for call in top for one in ([call] if call.function in times_s else call.computing())
     ]
@@ -228,11 +260,11 @@ def _tensors(
         elif kind.startswith("Tensor"):
             sizes = tuple(int(n) for n in shape) if _is_shape(shape) else ()
             if isinstance(value, list):  # tensor, storage, offset, elements, bytes of one, device
-                device = str(value[5]) if len(value) > 5 else _CPU
+                device = str(value[5]) if len(value) > 5 else HOST
                 tensor = int(value[1]), device, float(value[3]) * float(value[4])
             elif isinstance(value, int):  # of older versions of torch: a number alone
                 size = DTYPE_BYTES.get(kind.removeprefix("Tensor(").removesuffix(")"), 4)
-                tensor = value, _CPU, float(size * math.prod(sizes))
+                tensor = value, HOST, float(size * math.prod(sizes))
             else:
                 continue
             found.append((tensor, sizes))

@@ -7,13 +7,14 @@ Source: the iteration walk of the public repository owensgroup/ml_perf_model, fi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from cdmpp.errors import DataError, UsageError
-from cdmpp.replay.traces.overheads import HostOverheads, Overhead
+from cdmpp.replay.traces.overheads import HostOverheads, Overhead, mean_overhead
 
 WalkVersion = Literal["reference", "head"]
+_End = Literal["low", "mean", "high"]
 WALK_VERSIONS: tuple[WalkVersion, ...] = ("reference", "head")
 #: Operators that both versions leave out.
 SKIPPED_OPERATORS = frozenset({"random_", "item"})
@@ -29,10 +30,19 @@ class WalkedKernel:
     Attributes:
         time_us: predicted or measured; None = unknown, the device's clock stays.
         is_communication: whether it runs in the communication stream.
+        low_us, high_us: its interval; None = its error is not known.
     """
 
     time_us: float | None
     is_communication: bool = False
+    low_us: float | None = None
+    high_us: float | None = None
+
+
+def walked_kernel(time_s: float, low_s: float | None, high_s: float | None) -> WalkedKernel:
+    """Returns a kernel of that many seconds with its interval."""
+    low_us, high_us = (None if end is None else 1e6 * end for end in (low_s, high_s))
+    return WalkedKernel(1e6 * time_s, low_us=low_us, high_us=high_us)
 
 
 @dataclass(frozen=True)
@@ -87,6 +97,9 @@ class Walk:
         after_us: host clock after each operator that was not skipped.
         pooled: operators that got the mean overheads over all operators.
         unmodelled: operators that launch something that no model covers -> launches.
+        low_us, high_us: totals of the ends of all overheads and kernels, as if all erred alike;
+            None = no error is known.
+        without_interval: the overheads and kernels whose error is not known.
     """
 
     total_us: float
@@ -97,6 +110,9 @@ class Walk:
     after_us: tuple[tuple[str, float], ...]
     pooled: tuple[str, ...]
     unmodelled: dict[str, int]
+    low_us: float | None = None
+    high_us: float | None = None
+    without_interval: tuple[str, ...] = ()
 
 
 def walk(
@@ -112,7 +128,13 @@ def walk(
     """
     if not operators:
         raise DataError("an iteration without operators; expected at least one")
-    return _Walker(overheads, options or WalkOptions()).run(operators)
+    options = options or WalkOptions()
+    low, found, high = (
+        _Walker(overheads, options, end).run(operators) for end in ("low", "mean", "high")
+    )
+    if low.total_us >= high.total_us:
+        return found
+    return replace(found, low_us=low.total_us, high_us=high.total_us)
 
 
 def slowest(walks: Sequence[Walk]) -> Walk:
@@ -121,19 +143,22 @@ def slowest(walks: Sequence[Walk]) -> Walk:
 
 
 class _Walker:
-    def __init__(self, overheads: HostOverheads, options: WalkOptions) -> None:
-        self.overheads, self.options = overheads, options
+    """Walks once, with all times at their mean or at the same end."""
+
+    def __init__(self, overheads: HostOverheads, options: WalkOptions, end: _End) -> None:
+        self.overheads, self.options, self.end = overheads, options, end
         self.cpu = self.compute = self.communication = 0.0
         self.active = self.exposed = 0.0
         self.pooled: dict[str, None] = {}
         self.unmodelled: dict[str, int] = {}
+        self.without: dict[str, None] = {}
 
     def run(self, operators: Sequence[WalkedOperator]) -> Walk:
         after: list[tuple[str, float]] = []
         for one in operators:
             if one.name in SKIPPED_OPERATORS:
                 continue
-            self.cpu += self.overheads.t1.mean_us
+            self.cpu += self._value("t1", self.overheads.t1)
             self._operator(one)
             after.append((one.name, self.cpu))
         self._join_communication()
@@ -143,6 +168,7 @@ class _Walker:
             device_us=(self.compute, self.communication),
             exposed_communication_us=self.exposed, after_us=tuple(after),
             pooled=tuple(self.pooled), unmodelled=dict(self.unmodelled),
+            without_interval=tuple(self.without),
         )  # fmt: skip
 
     def _operator(self, one: WalkedOperator) -> None:
@@ -171,6 +197,10 @@ class _Walker:
         for place, call in enumerate(one.calls):
             t4 = self._call(call)
             kernel = one.kernels[place] if place < len(one.kernels) else WalkedKernel(None)
+            if kernel.time_us is None:
+                self.unmodelled[one.name] = self.unmodelled.get(one.name, 0) + 1
+            elif kernel.low_us is None or kernel.high_us is None:
+                self.without[f"kernels of {one.name}"] = None
             ready = self.cpu + (t4 if is_head else t4 / 2)
             if is_head and kernel.is_communication:
                 self._join_communication()
@@ -187,8 +217,11 @@ class _Walker:
         if kernel.time_us is None:
             return 0.0
         extra = KERNEL_EXTRA_US if self.options.version == "head" else 0.0
-        self.active += kernel.time_us + extra
-        return kernel.time_us + extra
+        ends = {"low": kernel.low_us, "high": kernel.high_us}
+        end_us = ends.get(self.end)
+        time_us = kernel.time_us if end_us is None else end_us
+        self.active += time_us + extra
+        return time_us + extra
 
     def _join_communication(self) -> None:
         """Lets the compute stream wait for the communication stream."""
@@ -209,7 +242,7 @@ class _Walker:
     def _found(self, which: str, table: Mapping[str, Overhead], name: str) -> float:
         known = table.get(name)
         if known is not None:
-            return known.mean_us
+            return self._value(f"{which} {name}", known)
         if not self.options.uses_pooled or not table:
             some = ", ".join(sorted(table)[:6]) or "none"
             raise DataError(
@@ -218,5 +251,10 @@ class _Walker:
                 "its place"
             )
         self.pooled[f"{which} {name}"] = None
-        count = sum(entry.count for entry in table.values())
-        return sum(entry.mean_us * entry.count for entry in table.values()) / count
+        return self._value(f"{which} {name}", mean_overhead(list(table.values())))
+
+    def _value(self, label: str, overhead: Overhead) -> float:
+        if overhead.std_us is None:
+            self.without[label] = None
+        low_us, high_us = overhead.ends_us
+        return {"low": low_us, "mean": overhead.mean_us, "high": high_us}[self.end]

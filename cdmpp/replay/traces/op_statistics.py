@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cdmpp.replay.graph import OperatorGraph
+from cdmpp.replay.traces.execution_trace import TracedCall
 from cdmpp.replay.traces.host_operators import HostOperator, is_view
 from cdmpp.replay.traces.iteration_walk import SKIPPED_OPERATORS
 
@@ -18,16 +20,21 @@ class OperatorStatistics:
     Attributes:
         name: of the operator.
         count: calls.
-        inputs: different shapes of its inputs.
-        launches: kernels that it launches in all.
+        shapes: different shapes of its inputs -> calls with them, most frequent first.
+        launches: kernels that it launches in all; None = the file does not say.
         time_s: seconds of all calls; on the host for traces; None where some have none.
     """
 
     name: str
     count: int
-    inputs: int
-    launches: int
+    shapes: dict[str, int]
+    launches: int | None
     time_s: float | None
+
+    @property
+    def inputs(self) -> int:
+        """How many different shapes of its inputs there are."""
+        return len(self.shapes)
 
 
 def trace_statistics(iterations: Iterable[Sequence[HostOperator]]) -> list[OperatorStatistics]:
@@ -38,9 +45,29 @@ def trace_statistics(iterations: Iterable[Sequence[HostOperator]]) -> list[Opera
             rows.setdefault(one.name, []).append(one)
     return _ordered(
         OperatorStatistics(
-            name, len(found), len({one.shapes for one in found}),
+            name, len(found), _counted(one.shapes for one in found),
             sum(len(one.launches) for one in found),
             sum(one.end_us - one.start_us for one in found) * 1e-6,
+        )
+        for name, found in rows.items()
+    )  # fmt: skip
+
+
+def call_statistics(
+    calls: Iterable[TracedCall], times_s: Mapping[int, float]
+) -> list[OperatorStatistics]:
+    """Returns the top-level operators of an execution trace, most frequent first.
+
+    Args:
+        times_s: as in `read_execution_trace`.
+    """
+    rows: dict[str, list[TracedCall]] = {}
+    for one in calls:
+        rows.setdefault(one.name, []).append(one)
+    return _ordered(
+        OperatorStatistics(
+            name, len(found), _counted(_joined(one.shape_texts) for one in found), None,
+            _sum(times_s.get(one.function) for one in found),
         )
         for name, found in rows.items()
     )  # fmt: skip
@@ -53,8 +80,8 @@ def graph_statistics(graph: OperatorGraph) -> list[OperatorStatistics]:
         rows.setdefault(one.kind or one.label, []).append(one)
     return _ordered(
         OperatorStatistics(
-            name, len(found), len({one.shapes for one in found}), 0,
-            None if any(one.time_s is None for one in found) else sum(one.time_s for one in found),
+            name, len(found), _counted(_joined(one.shapes) for one in found), None,
+            _sum(one.time_s for one in found),
         )
         for name, found in rows.items()
     )  # fmt: skip
@@ -63,6 +90,20 @@ def graph_statistics(graph: OperatorGraph) -> list[OperatorStatistics]:
 def cleaned(rows: Iterable[OperatorStatistics]) -> list[OperatorStatistics]:
     """Returns the rows without views and without what a walk skips."""
     return [row for row in rows if not is_view(row.name) and row.name not in SKIPPED_OPERATORS]
+
+
+def _counted(inputs: Iterable[str]) -> dict[str, int]:
+    return dict(Counter(inputs).most_common())
+
+
+def _joined(shapes: Iterable[str]) -> str:
+    return ", ".join(shapes)
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    found = list(values)
+    known = [one for one in found if one is not None]
+    return sum(known) if len(known) == len(found) else None
 
 
 def _ordered(rows: Iterable[OperatorStatistics]) -> list[OperatorStatistics]:

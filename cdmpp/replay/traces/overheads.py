@@ -16,7 +16,7 @@ import numpy as np
 
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import read_json, write_json
-from cdmpp.replay.traces.host_operators import HostOperator
+from cdmpp.replay.traces.host_operators import HostOperator, plain_name
 
 FORMAT = "cdmpp-host-overheads"
 VERSION = 1
@@ -28,6 +28,8 @@ _LEAST_GAP_US, _MOST_GAP_US = 2.0, 200.0
 _HOST_EVENT_US, _LAUNCH_EVENT_US = 2.0, 4.0
 #: Values that many interquartile ranges beyond the quartiles are outliers.
 _QUARTILE_RANGES = 1.5
+#: Standard deviations from the mean that hold 90 % of normal values.
+_NORMAL_90 = 1.645
 _AGAIN = "write one with: cdmpp replay TRACE --save-overheads FILE"
 
 
@@ -38,10 +40,18 @@ class Overhead:
     Attributes:
         mean_us: µs.
         count: values behind it, outliers left out.
+        std_us: standard deviation of one value, µs; None = unknown.
     """
 
     mean_us: float
     count: int
+    std_us: float | None = None
+
+    @property
+    def ends_us(self) -> tuple[float, float]:
+        """What holds 90 % of normal values; the mean twice where their spread is unknown."""
+        reach = _NORMAL_90 * (self.std_us or 0.0)
+        return max(0.0, self.mean_us - reach), self.mean_us + reach
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,7 @@ class HostOverheads:
         t3: operator -> from its last launch to its end.
         t4: launch call -> its duration.
         t5: operator -> between two launches; of an operator without launches all its time.
+        launches: operator -> its launch calls, in order, where a file names them.
         sources: the traces they are from.
     """
 
@@ -62,6 +73,7 @@ class HostOverheads:
     t3: dict[str, Overhead] = field(default_factory=dict)
     t4: dict[str, Overhead] = field(default_factory=dict)
     t5: dict[str, Overhead] = field(default_factory=dict)
+    launches: dict[str, tuple[str, ...]] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
 
 
@@ -91,11 +103,10 @@ def extract_overheads(
             f"{source or 'trace'}: no gap of {_LEAST_GAP_US:g} to {_MOST_GAP_US:g} "
             "µs between two operators; expected a trace of at least one whole iteration"
         )
-    means = {
-        name: {key: _trimmed(found) for key, found in sorted(table.items())}
-        for name, table in values.items()
-    }
-    return HostOverheads(t1=_trimmed(gaps), **means, sources=(source,) if source else ())
+    t2, t3, t4, t5 = (
+        {key: _trimmed(found) for key, found in sorted(values[name].items())} for name in _TABLES
+    )
+    return HostOverheads(_trimmed(gaps), t2, t3, t4, t5, sources=(source,) if source else ())
 
 
 def merged(overheads: Sequence[HostOverheads]) -> HostOverheads:
@@ -109,11 +120,12 @@ def merged(overheads: Sequence[HostOverheads]) -> HostOverheads:
 
     def pooled(tables: Sequence[Mapping[str, Overhead]]) -> dict[str, Overhead]:
         names = sorted({name for table in tables for name in table})
-        return {name: _mean([t[name] for t in tables if name in t]) for name in names}
+        return {name: mean_overhead([t[name] for t in tables if name in t]) for name in names}
 
     return HostOverheads(
-        t1=_mean([one.t1 for one in overheads]),
+        t1=mean_overhead([one.t1 for one in overheads]),
         **{name: pooled([getattr(one, name) for one in overheads]) for name in _TABLES},
+        launches={name: calls for one in overheads for name, calls in one.launches.items()},
         sources=tuple(name for one in overheads for name in one.sources),
     )
 
@@ -128,11 +140,15 @@ def write_overheads(path: Path, overheads: HostOverheads) -> None:
 
 
 def read_overheads(path: Path) -> HostOverheads:
-    """Reads what `write_overheads` has written.
+    """Reads what `write_overheads` has written, or the form of the public repository: `launches`,
+    and `t1` to `t5` with [mean, standard deviation, count].
 
     Raises:
         DataError: unreadable, of another format, or a wrong value.
     """
+    value = read_json(path, what="file of host overheads", hint=_AGAIN)
+    if isinstance(value, dict) and "format" not in value and {"t1", *_TABLES} <= value.keys():
+        return _read_public(value, path)
     value = read_json(path, what="file of host overheads", hint=_AGAIN, format=FORMAT)
     if value.get("version") != VERSION:
         raise DataError(
@@ -142,11 +158,43 @@ def read_overheads(path: Path) -> HostOverheads:
         return HostOverheads(
             t1=_overhead(value["t1"]),
             **{name: _table(value[name]) for name in _TABLES},
+            launches={
+                str(name): tuple(map(str, calls))
+                for name, calls in value.get("launches", {}).items()
+            },
             sources=tuple(str(name) for name in value.get("sources", [])),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
         raise DataError(f"{path}: cannot read the overheads ({why}); {_AGAIN}") from None
+
+
+def _read_public(value: Mapping[str, Any], path: Path) -> HostOverheads:
+    def table(name: str, entries: Mapping[str, Any]) -> dict[str, Overhead]:
+        found: dict[str, list[Overhead]] = {}
+        for key, entry in entries.items():
+            found.setdefault(key if name == "t4" else plain_name(key), []).append(one(entry))
+        return {key: mean_overhead(parts) for key, parts in found.items()}
+
+    def one(entry: Sequence[Any]) -> Overhead:
+        mean, std, count = entry
+        return _checked(Overhead(float(mean), int(count), float(std)))
+
+    try:
+        return HostOverheads(
+            t1=one(value["t1"]),
+            **{name: table(name, value[name]) for name in _TABLES},
+            launches={
+                plain_name(name): tuple(map(str, calls))
+                for name, calls in value.get("launches", {}).items()
+            },
+            sources=(path.name,),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{path}: cannot read the overheads ({type(error).__name__}: {error}); expected "
+            f"[mean, standard deviation, count] of each, µs; or {_AGAIN}"
+        ) from None
 
 
 def _parts(one: HostOperator) -> Iterable[tuple[str, str, float]]:
@@ -174,19 +222,36 @@ def _trimmed(values: Sequence[float]) -> Overhead:
     low, high = np.percentile(table, [25, 75])
     reach = _QUARTILE_RANGES * (high - low)
     kept = table[(table >= low - reach) & (table <= high + reach)]
-    return Overhead(float(kept.mean()), len(kept))
+    std = float(kept.std(ddof=1)) if len(kept) > 1 else None
+    return Overhead(float(kept.mean()), len(kept), std)
 
 
-def _mean(parts: Sequence[Overhead]) -> Overhead:
+def mean_overhead(parts: Sequence[Overhead]) -> Overhead:
+    """Returns the overhead of all values of some: weighted by their counts, their spread that
+    within and between them.
+    """
+    if len(parts) == 1:
+        return parts[0]
     count = sum(part.count for part in parts)
-    return Overhead(sum(part.mean_us * part.count for part in parts) / count, count)
+    mean = sum(part.mean_us * part.count for part in parts) / count
+    if any(part.std_us is None for part in parts):
+        return Overhead(mean, count)
+    squares = sum(
+        part.count * ((part.std_us or 0.0) ** 2 + (part.mean_us - mean) ** 2) for part in parts
+    )
+    return Overhead(mean, count, math.sqrt(squares / count))
 
 
 def _overhead(value: Any) -> Overhead:
+    std = value.get("std_us")
     mean, count = float(value["mean_us"]), int(value["count"])
-    if not 0 <= mean < math.inf or count < 1:
-        raise ValueError(f"mean_us {mean}, count {count}")
-    return Overhead(mean, count)
+    return _checked(Overhead(mean, count, None if std is None else float(std)))
+
+
+def _checked(one: Overhead) -> Overhead:
+    if not 0 <= one.mean_us < math.inf or one.count < 1 or not 0 <= (one.std_us or 0.0) < math.inf:
+        raise ValueError(f"mean_us {one.mean_us}, std_us {one.std_us}, count {one.count}")
+    return one
 
 
 def _table(value: Mapping[str, Any]) -> dict[str, Overhead]:

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from cdmpp.cli.main import main
 from cdmpp.errors import DataError
 from cdmpp.replay.engine import replay
 from cdmpp.replay.inputs import execution_graph, read_traces, trace_graph
 from cdmpp.replay.kernels import KernelCosts
 from cdmpp.replay.traces.execution_trace import read_execution_trace
 from cdmpp.replay.traces.host_operators import host_iterations
+from cdmpp.replay.traces.overheads import read_overheads
 from cdmpp.replay.traces.trace_events import read_trace_events
 
 
@@ -148,6 +150,73 @@ def test_traces_of_older_torch(tmp_path: Path, process: str, thread: str) -> Non
     product, lookup = read_execution_trace(path).operators
     assert (product.name, product.flop, product.bytes) == ("mm", 128.0, 4.0 * (32 + 16 + 8))
     assert lookup.bytes == 2 * 4.0 * 32  # rows that it writes, not the table
+
+
+@pytest.fixture
+def public(tmp_path: Path) -> tuple[Path, Path]:
+    """An execution graph and overheads in the form of the public repository of the walk."""
+    nodes = [
+        _flat("__ROOT_PROCESS__", 1, 1), _flat("__ROOT_THREAD__", 2, 1),
+        _flat("aten::linear", 3, 2, inputs=[(7, [64, 32]), (8, [16, 32])], outputs=[(9, [64, 16])]),
+        _flat("aten::linear", 4, 2, inputs=[(9, [64, 16]), (10, [8, 16])], outputs=[(11, [64, 8])]),
+        _flat("aten::view", 5, 2, inputs=[(11, [64, 8])], outputs=[(11, [8, 64])]),
+        _flat("LookupFunction", 6, 2, inputs=[(12, [1000, 8])], outputs=[(13, [4, 8])]),
+    ]  # fmt: skip
+    call = "cudaLaunchKernel"
+    overheads = {
+        "launches": {"aten::linear": [call, call]}, "t1": [10.0, 1.0, 99],
+        "t2": {"aten::linear": [20.0, 2.0, 9]}, "t3": {"aten::linear": [30.0, 0.0, 9]},
+        "t4": {call: [5.0, 0.0, 9]}, "t5": {"aten::linear": [7.0, 0.0, 9], "aten::view": [2, 0, 9]},
+    }  # fmt: skip
+    paths = tmp_path / "graph.json", tmp_path / "overheads.json"
+    for path, value in zip(paths, ({"schema": "1.0.0", "nodes": nodes}, overheads), strict=True):
+        path.write_text(json.dumps(value))
+    return paths
+
+
+def test_an_iteration_from_a_graph_and_published_overheads(
+    public: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph, overheads = map(str, public)
+    words = ["replay", graph, "--walk", "reference", "--device", "v100"]
+    assert main([*words, "--overheads", overheads, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    # T1 T2 T4 T5 T4 T3 of each product; T1 T5; T1, pooled T2, T4, pooled T3 of the lookup.
+    host_us = 2 * (10 + 20 + 5 + 7 + 5 + 30) + (10 + 2) + (10 + 20 + 5 + 30)
+    assert found["host_s"] == pytest.approx(1e-6 * host_us)
+    assert found["total_s"] >= found["host_s"] > found["active_s"] > 0
+    assert found["low_s"] < found["total_s"] < found["high_s"]
+    spread_us = 1.645 * (4 * 1.0 + 3 * 2.0)
+    assert found["low_s"] == pytest.approx(1e-6 * (host_us - spread_us))
+    assert found["pooled"] == ["t2 LookupFunction", "t3 LookupFunction"]
+    assert found["unmodelled"] == {"linear": 2}
+    assert found["without_interval"] == []
+    assumed, bound = found["notes"]
+    assert assumed.endswith(": LookupFunction")
+    assert bound.endswith(": LookupFunction")
+    for lacking in ([], ["--device", "epyc-avx2-2c", "--overheads", overheads]):
+        assert main([*words, *lacking]) == 2
+    assert main([*words[:4], "--overheads", overheads]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [len(line) > 40 for line in lines] == [True] * 3
+    Path(overheads).write_text(Path(overheads).read_text().replace("[10.0, 1.0, 99]", "[10.0]"))
+    with pytest.raises(DataError, match=r"expected \[mean, standard deviation, count\]"):
+        read_overheads(Path(overheads))
+
+
+def test_statistics_need_no_device(
+    public: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["replay", str(public[0]), "--statistics"]
+    assert main([*words, "clean", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(row["name"], row["count"], row["shapes"]) for row in found] == [
+        ("linear", 2, {"64x32, 16x32": 1, "64x16, 8x16": 1}), ("LookupFunction", 1, {"1000x8": 1}),
+    ]  # fmt: skip
+    assert main([*words, "clean"]) == 0
+    assert "  1 x 64x16, 8x16\n" in capsys.readouterr().out
+    assert main([*words, "brief"]) == 0
+    assert "view" in capsys.readouterr().out
 
 
 def test_the_older_schema_reads_alike(execution_trace: Path, tmp_path: Path) -> None:

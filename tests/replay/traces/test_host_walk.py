@@ -13,7 +13,7 @@ from cdmpp.replay.traces.iteration_walk import (
     slowest,
     walk,
 )
-from cdmpp.replay.traces.overheads import HostOverheads, Overhead
+from cdmpp.replay.traces.overheads import HostOverheads, Overhead, mean_overhead
 
 LAUNCH, COPY = "cudaLaunchKernel", "cudaMemcpyAsync"
 
@@ -129,6 +129,22 @@ def test_a_missing_overhead_is_an_error_or_the_mean_over_all() -> None:
     mean = (37.733333333333334 + 3.0 + 22.0 + 17.0 + 5.0) / 5
     assert run.host_us == pytest.approx(14.592929292929293 + mean)
     assert run.pooled == ("t5 softmax",)
+
+
+def test_the_interval_is_that_of_all_overheads_and_kernels() -> None:
+    assert walk([LINEAR], PUBLISHED).low_us is None
+    overheads = HostOverheads(
+        t1=Overhead(10.0, 5, 1.0), t2={"a": Overhead(3.0, 5, 9.0)}, t3={"a": Overhead(1.0, 5, 0.0)},
+        t4={LAUNCH: Overhead(2.0, 5)},
+    )  # fmt: skip
+    kernels = (WalkedKernel(50.0, low_us=20.0, high_us=90.0),)
+    run = walk([WalkedOperator("a", (LAUNCH,), kernels)], overheads)
+    assert run.total_us == 10 + 3 + 1 + 50
+    assert run.low_us == pytest.approx(10 - 1.645 + 0 + 1 + 20)
+    assert run.high_us == pytest.approx(10 + 1.645 + 3 + 9 * 1.645 + 1 + 90)
+    assert run.without_interval == (f"t4 {LAUNCH}",)
+    pooled = mean_overhead([Overhead(1.0, 1, 0.0), Overhead(3.0, 1, 0.0)])
+    assert pooled == Overhead(2.0, 2, 1.0)
 
 
 def test_the_slowest_rank_counts() -> None:
