@@ -393,7 +393,7 @@ def test_page_table_and_plot(
     assert curve_svg(curve).startswith("<svg")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_after_a_kill_the_same_command_goes_on(setting: Path) -> None:
     folder = setting / "runs" / "killed"
     environment = {

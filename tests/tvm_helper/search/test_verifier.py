@@ -108,7 +108,9 @@ def test_a_model_without_one_is_refused(run_folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cost_model", ["cdmpp", "random"])
+@pytest.mark.parametrize(
+    "cost_model", ["cdmpp", pytest.param("random", marks=pytest.mark.exhaustive)]
+)
 def test_a_search_that_builds_more_than_it_runs(
     cost_model: str, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
