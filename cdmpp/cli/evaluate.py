@@ -16,6 +16,7 @@ from cdmpp.cli.shared.samples import asked_labels, samples_of
 from cdmpp.cli.shared.tables import print_metric_tables
 from cdmpp.config import load_config
 from cdmpp.datasets.samples import Samples
+from cdmpp.models.registry import judged_baselines
 from cdmpp.predict.estimates import TrainedModel
 from cdmpp.report.recognised import judged_table, on_device
 from cdmpp.training.baselines import load_baselines
@@ -42,7 +43,8 @@ def run(args: argparse.Namespace) -> int:
     options = load_config(EvaluateOptions, overrides=args.set)
     model = load(args.model)
     trained = model.trained()
-    kinds = [kind for kind in options.baselines if kind != trained.card.kind]
+    asked = judged_baselines(options.baselines)
+    kinds = [kind for kind in asked if kind != trained.card.kind]
     baselines = load_baselines(model.folder, kinds)
     samples = samples_of(
         args.dataset, asked_labels(args.dataset, args.device), cache_dir=args.cache,

@@ -74,6 +74,14 @@ def baseline_class(kind: str) -> type[CostModel]:
     return found
 
 
+def judged_baselines(kinds: Sequence[str]) -> tuple[str, ...]:
+    """Returns baselines with `constant` added where one of them answers only what it recognises:
+    how much those samples differ at all is part of the answer.
+    """
+    needs_constant = any(kind in PARTIAL_CLASSES for kind in kinds)
+    return tuple(dict.fromkeys([*kinds, *(["constant"] if needs_constant else [])]))
+
+
 def saved_model_class(kind: str) -> type[CostModel]:
     """Returns the class of a saved model, which may be of a kind that cannot be trained.
 

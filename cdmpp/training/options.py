@@ -32,7 +32,8 @@ class TrainOptions:
         devices: device labels; empty = every device of the dataset.
         model: kind of the model.
         baselines: kinds trained and judged beside it; kinds equal to `model` are left out. `conv`
-            and `embedding` answer only the programs that they recognise.
+            and `embedding` answer only the programs that they recognise; with one, `constant` is
+            judged too.
         split: `task` (whole tasks are held out), `network` (whole networks) or `record` (programs
             of one task on both sides: leaks, for comparison only).
         seed: decides the split and the training.

@@ -21,7 +21,7 @@ from cdmpp.files.atomic import make_folder, write_json
 from cdmpp.files.run_folder import check_run_folder, claim_run_folder
 from cdmpp.models.base import CostModel
 from cdmpp.models.loop.progress import OnTrain, RunProgress, TrainProgress
-from cdmpp.models.registry import baseline_class, model_class
+from cdmpp.models.registry import baseline_class, judged_baselines, model_class
 from cdmpp.predict.estimates import TrainedModel
 from cdmpp.predict.saved_model import ModelCard, extended_card
 from cdmpp.timing.stats import timer
@@ -137,7 +137,7 @@ def train_run(
         ],
     )
     baselines: dict[str, CostModel] = {}
-    for kind in options.baselines:
+    for kind in judged_baselines(options.baselines):
         if kind not in predicted_s:
             baselines[kind], _ = _fit(kind, options, train, validation, None, report)
             predicted_s[kind] = baselines[kind].predict(test)

@@ -14,7 +14,7 @@ from cdmpp.datasets.sampling import SamplingMethod
 from cdmpp.errors import UsageError
 from cdmpp.files.places import shipped_places
 from cdmpp.models.options import EnsembleOptions
-from cdmpp.models.registry import MODEL_CLASSES
+from cdmpp.models.registry import MODEL_CLASSES, judged_baselines
 from cdmpp.training.options import TrainOptions
 
 Protocol = Literal["cross-model", "cross-device"]
@@ -217,7 +217,8 @@ def one_dataset_suite(
         dataset: name of the data set in the tables.
         options: model, baselines, devices, fractions and held-out networks.
     """
-    lines = [SuiteModel(kind) for kind in dict.fromkeys([options.model, *options.baselines])]
+    kinds = dict.fromkeys([options.model, *judged_baselines(options.baselines)])
+    lines = [SuiteModel(kind) for kind in kinds]
     if options.model == "transformer":
         lines.insert(1, ZERO_LAYERS)
     entry = SuiteDataset(

@@ -46,7 +46,7 @@ def samples() -> Samples:
 @pytest.fixture(scope="module")
 def run(samples, tmp_path_factory) -> RunResult:
     options = TrainOptions(
-        model="roofline", baselines=("conv", "embedding", "constant"), fractions=(0.5, 0.1, 0.4)
+        model="roofline", baselines=("conv", "embedding"), fractions=(0.5, 0.1, 0.4)
     )
     return train_run(options, samples, tmp_path_factory.mktemp("baselines") / "run")
 
@@ -143,7 +143,7 @@ def small_records(folder: Path) -> Path:
 
 def test_train_and_evaluate_of_records_with_convolutions(tmp_path, capsys):
     data = ["--dataset", str(small_records(tmp_path / "gpu")), "--cache", str(tmp_path / "cache")]
-    asked = ["--jobs", "1", "-q", "--set", "baselines=[conv,embedding,constant]"]
+    asked = ["--jobs", "1", "-q", "--set", "baselines=[conv,embedding]"]
     run = str(tmp_path / "run")
     parts = ["--set", "fractions=[0.5, 0.1, 0.4]"]
     assert main(["train", *data, *asked, *parts, "--model", "roofline", "--out", run]) == 0

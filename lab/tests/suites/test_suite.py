@@ -406,7 +406,7 @@ def load_convolutions(folder: Path) -> Samples:
 
 
 def test_a_baseline_that_recognises_some_stands_beside_the_others_on_its_samples(tmp_path):
-    options = TrainOptions(model="roofline", baselines=("conv", "embedding", "constant"))
+    options = TrainOptions(model="roofline", baselines=("conv", "embedding"))
     suite = one_dataset_suite("by-task", "synthetic", options, (0,))
     facts = {"synthetic": dataset_facts(load_convolutions(Path()))}
     write_facts(tmp_path, facts)
