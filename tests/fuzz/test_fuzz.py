@@ -55,9 +55,9 @@ def tasks(shipped: Path) -> TaskIndex:
 
 @pytest.mark.slow
 def test_mutated_lines(lines: list[str], tmp_path: Path) -> None:
-    outcome = fuzz_lines(lines, tmp_path, count=2000, seed=1)
+    outcome = fuzz_lines(lines, tmp_path, count=1000, seed=1)
     assert outcome.is_clean, outcome.to_json()
-    assert outcome.total == 2000
+    assert outcome.total == 1000
     assert outcome.accepted > 50
     assert len(outcome.rejected) > 10
 
@@ -65,9 +65,9 @@ def test_mutated_lines(lines: list[str], tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_tvm_helper
 def test_mutated_lines_in_the_native_code(lines: list[str], tasks: TaskIndex) -> None:
-    outcome = fuzz_native_lines(lines, tasks, count=2000, seed=1)
+    outcome = fuzz_native_lines(lines, tasks, count=1000, seed=1)
     assert outcome.is_clean, outcome.to_json()
-    assert outcome.total == 2000
+    assert outcome.total == 1000
     assert outcome.accepted > 50
     assert any(reason.startswith("left to Python: ") for reason in outcome.rejected)
     assert any(reason.startswith("program: ") for reason in outcome.rejected)
@@ -137,7 +137,7 @@ def test_mutated_lines_are_extracted(lines: list[str], tmp_path: Path) -> None:
     ("cases", "count"),
     [
         (fuzz_texts.configurations, 250), (fuzz_texts.device_files, 150),
-        (fuzz_texts.profiles, 200), (fuzz_texts.archives, 60), (fuzz_models.datasets, 60),
+        (fuzz_texts.profiles, 200), (fuzz_texts.archives, 30), (fuzz_models.datasets, 60),
         (fuzz_models.tuning_databases, 150), (fuzz_names.names, 100),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -156,7 +156,7 @@ def test_mutated_files(cases: Any, count: int, tmp_path: Path) -> None:
 @needs_tvm_helper
 @pytest.mark.filterwarnings("ignore")
 def test_mutated_run_folders(tmp_path: Path) -> None:
-    outcome = fuzz_texts.fuzz(fuzz_models.run_folders, tmp_path, count=80, seed=1)
+    outcome = fuzz_texts.fuzz(fuzz_models.run_folders, tmp_path, count=40, seed=1)
     assert outcome.is_clean, outcome.to_json()
     assert outcome.accepted > 0
     assert len(outcome.rejected) > 5

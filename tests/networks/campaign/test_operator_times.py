@@ -156,7 +156,7 @@ def test_a_model_learns_from_operators_what_networks_do_not_tell():
         QUICK.residual,
         members=1,
         has_trees=False,
-        fit=replace(QUICK.residual.fit, epochs=60, batch=4),
+        fit=replace(QUICK.residual.fit, epochs=30, batch=4),
     )
     errors = []
     for data in (whole, taught):
