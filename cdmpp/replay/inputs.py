@@ -12,7 +12,7 @@ from cdmpp.errors import DataError, UsageError
 from cdmpp.replay.file_kind import FileKind, file_kind
 from cdmpp.replay.graph import OperatorGraph
 from cdmpp.replay.traces.execution_trace import read_execution_trace
-from cdmpp.replay.traces.host_operators import HostOperator, host_iterations
+from cdmpp.replay.traces.host_operators import HostOperator, host_iterations, kernel_times_us
 from cdmpp.replay.traces.overheads import HostOverheads, extract_overheads, merged
 from cdmpp.replay.traces.trace_events import read_trace_events
 from cdmpp.replay.traces.trace_graph import (
@@ -135,12 +135,14 @@ def execution_graph(
 
 def execution_files(
     paths: list[Path], *, on_note: Callable[[str], None]
-) -> tuple[Path, dict[int, float]]:
+) -> tuple[Path, dict[int, float], dict[int, float]]:
     """Returns the execution trace among some files, and what the profiler traces beside it say:
-    number of the record function -> mean seconds.
+    number of the record function -> mean seconds on the host, and of the kernels that it launched
+    (nothing where no profile has kernels).
     """
     (observed,) = (path for path in paths if file_kind(path) == "execution")
-    times: dict[int, list[float]] = {}
+    on_host: dict[int, list[float]] = {}
+    on_device: dict[int, list[float]] = {}
     for path in paths:
         if path == observed:
             continue
@@ -148,7 +150,15 @@ def execution_files(
         for note in trace.notes:
             on_note(f"{path.name}: {note}")
         columns = trace.operators
-        for link, duration in zip(columns.link, columns.duration_us, strict=True):
-            if link >= 0:
-                times.setdefault(link, []).append(1e-6 * duration)
-    return observed, {link: float(np.mean(found)) for link, found in times.items()}
+        for times, values in (
+            (on_host, columns.duration_us),
+            (on_device, kernel_times_us(trace) if len(trace.kernels) else ()),
+        ):
+            for link, value_us in zip(columns.link, values, strict=False):
+                if link >= 0:
+                    times.setdefault(link, []).append(1e-6 * value_us)
+    host_s, device_s = (
+        {link: float(np.mean(found)) for link, found in times.items()}
+        for times in (on_host, on_device)
+    )
+    return observed, host_s, device_s

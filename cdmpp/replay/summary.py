@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.replay.costs import GraphCosts
+from cdmpp.replay.costs import GraphCosts, OperatorCost
 from cdmpp.replay.engine import Replay, ReplayOptions, replay
 from cdmpp.replay.what_if import scaled_times
 
@@ -165,6 +165,23 @@ def by_kind(outcome: ReplayOutcome) -> list[dict[str, Any]]:
         for kind, row in rows.items()
     ]
     return sorted(found, key=lambda row: (-row["time_s"], row["kind"]))
+
+
+def uncovered_groups(outcome: ReplayOutcome) -> list[tuple[str, int, OperatorCost]]:
+    """Returns the operators of which only a bound is known, those of one name and reason together:
+    (name, calls, cost of all calls), the widest first.
+    """
+    groups: dict[tuple[str, str], list[OperatorCost]] = {}
+    for one, cost in outcome.costs.uncovered:
+        groups.setdefault((one.label, cost.reason), []).append(cost)
+    found = [
+        (name, len(costs), OperatorCost(
+            sum(cost.latency_s for cost in costs), sum(cost.low_s for cost in costs),
+            sum(cost.high_s for cost in costs), "bound", reason,
+        ))
+        for (name, reason), costs in groups.items()
+    ]  # fmt: skip
+    return sorted(found, key=lambda group: (-group[2].high_s, group[0]))
 
 
 def _distribution(values: tuple[float, ...]) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from cdmpp.replay.engine import Replay
-from cdmpp.replay.summary import ReplayOutcome, by_kind
+from cdmpp.replay.summary import ReplayOutcome, by_kind, uncovered_groups
 from cdmpp.report.page import Page, Section
 from cdmpp.report.tables import plain_table
 from cdmpp.text import interval_text, percent_text, seconds_text, shortened
@@ -39,9 +39,9 @@ def timeline_page(outcome: ReplayOutcome) -> Page:
     }  # fmt: skip
     if uncovered:
         tables["Operators without a model"] = plain_table(
-            ["operator", "at least", "at most", "why"],
-            [[one.label, seconds_text(cost.low_s), seconds_text(cost.high_s), cost.reason]
-             for one, cost in uncovered[:200]],
+            ["operator", "calls", "at least", "at most", "why"],
+            [[name, str(calls), seconds_text(cost.low_s), seconds_text(cost.high_s), cost.reason]
+             for name, calls, cost in uncovered_groups(outcome)[:200]],
         )  # fmt: skip
     schedules = f"; schedules: {outcome.schedule}" if outcome.schedule else ""
     warning = (

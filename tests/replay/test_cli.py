@@ -62,6 +62,21 @@ def test_a_graph(graph: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "critical path" in shown
 
 
+def test_equal_operators_without_a_model_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unknown = {"kind": "randint", "device": "gpu0", "bytes": 1e9}
+    operators = [{**unknown, "id": name, "name": "randint"} for name in "abc"]
+    path = tmp_path / "g.json"
+    path.write_text(json.dumps({**GRAPH, "operators": operators}))
+    (value,) = run_json(capsys, path)
+    assert len(value["uncovered"]) == 3
+    assert main(["replay", str(path)]) == 0
+    (line,) = capsys.readouterr().out.split("stands in for each:\n")[1].splitlines()[1:]
+    whole_ms = 3e3 * value["uncovered"][0]["bound_s"]
+    assert line.split()[:3] == ["randint", "3", f"{whole_ms:.2f}"]
+
+
 def test_devices_side_by_side_and_a_time_table(
     graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -244,7 +244,7 @@ def _statistics(paths: list[Path], traces: TraceInput | None) -> list[OperatorSt
         return trace_statistics(one for iterations in traces.ranks for one in iterations)
     if one_kind(paths) == "graph":
         return graph_statistics(read_graph(paths[0]).graph)
-    observed, times_s = execution_files(paths, on_note=lambda note: print(note, file=sys.stderr))
+    observed, times_s, _ = execution_files(paths, on_note=lambda note: print(note, file=sys.stderr))
     return call_statistics(read_calls(observed), times_s)
 
 

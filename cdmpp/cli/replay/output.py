@@ -10,7 +10,7 @@ from typing import Any
 
 from cdmpp.files.atomic import make_folder, write_json, write_text
 from cdmpp.replay.graph_file import write_graph
-from cdmpp.replay.summary import ReplayOutcome, outcome_values
+from cdmpp.replay.summary import ReplayOutcome, outcome_values, uncovered_groups
 from cdmpp.replay.timeline import write_chrome_trace
 from cdmpp.replay.traces.iteration_walk import Walk
 from cdmpp.replay.traces.op_statistics import OperatorStatistics, cleaned
@@ -177,18 +177,17 @@ def _print_outcome(outcome: ReplayOutcome, values: dict[str, Any]) -> None:
     for remark in sorted(remarks):
         count = sum(cost.reason == remark for cost in outcome.costs.costs)
         print(f"\n{count} operators: {remark}")
-    uncovered = values["uncovered"]
-    if uncovered:
-        print(
-            f"\nno model covers {len(uncovered)} operators; a roofline estimate stands in for each:"
-        )
+    groups = uncovered_groups(outcome)
+    if groups:
+        count = len(values["uncovered"])
+        print(f"\nno model covers {count} operators; a roofline estimate stands in for each:")
         _print_rows(
-            ["operator", "estimate", "up to", "why"],
-            [[row["name"], seconds_text(row["bound_s"]), seconds_text(row["high_s"]),
-              row["reason"]] for row in uncovered[:_UNCOVERED]],
+            ["operator", "calls", "estimate", "up to", "why"],
+            [[name, str(calls), seconds_text(cost.latency_s), seconds_text(cost.high_s),
+              cost.reason] for name, calls, cost in groups[:_UNCOVERED]],
         )  # fmt: skip
-        if len(uncovered) > _UNCOVERED:
-            print(f"and {len(uncovered) - _UNCOVERED} more (--json has all)")
+        if len(groups) > _UNCOVERED:
+            print(f"and {len(groups) - _UNCOVERED} more kinds (--json has all operators)")
 
 
 def _without_interval(kinds: Sequence[str], *, has_interval: bool) -> str:

@@ -124,7 +124,11 @@ def read_calls(path: Path) -> list[TracedCall]:
     return top
 
 
-def read_execution_trace(path: Path, times_s: Mapping[int, float] | None = None) -> OperatorGraph:
+def read_execution_trace(
+    path: Path,
+    times_s: Mapping[int, float] | None = None,
+    device_times_s: Mapping[int, float] | None = None,
+) -> OperatorGraph:
     """Reads the top-level operators of an execution trace and the tensors that pass between them.
 
     An operator comes after the last one that wrote a storage which it reads. A wrapper (a backward
@@ -135,12 +139,14 @@ def read_execution_trace(path: Path, times_s: Mapping[int, float] | None = None)
     Args:
         times_s: number of the record function -> measured seconds, from a chrome trace of the same
             run.
+        device_times_s: the same of the kernels that a record function launched: the times of what
+            does not run on the host.
 
     Raises:
         DataError: as `read_calls`.
     """
     path = Path(path)
-    operators = _operators(read_calls(path), times_s or {})
+    operators = _operators(read_calls(path), times_s or {}, device_times_s or {})
     if not operators:
         raise DataError(f"{path}: all its operators are views; expected some that compute")
     return OperatorGraph(name=path.name.partition(".")[0], operators=operators, source=str(path))
@@ -172,7 +178,11 @@ def walked_calls(
     return walked, tuple(assumed)
 
 
-def _operators(top: Sequence[TracedCall], times_s: Mapping[int, float]) -> tuple[Operator, ...]:
+def _operators(
+    top: Sequence[TracedCall],
+    times_s: Mapping[int, float],
+    device_times_s: Mapping[int, float],
+) -> tuple[Operator, ...]:
     writer: dict[tuple[int, str], str] = {}
     found = []
     usual = next((one[1] for one in _tensors_of(top)), HOST)
@@ -193,11 +203,22 @@ def _operators(top: Sequence[TracedCall], times_s: Mapping[int, float]) -> tuple
             Operator(
                 id=str(call.id), name=call.name, kind=call.name, after=tuple(after), device=device,
                 shapes=call.shape_texts, flop=operator_flop(call.name, call.shapes),
-                bytes=sum(distinct.values()) or None, time_s=times_s.get(call.function),
+                bytes=sum(distinct.values()) or None,
+                time_s=_time_s(call, device, times_s, device_times_s),
             )
         )  # fmt: skip
         writer |= dict.fromkeys(distinct.keys() & {one[:2] for one in outputs}, str(call.id))
     return tuple(found)
+
+
+def _time_s(
+    call: TracedCall,
+    device: str,
+    times_s: Mapping[int, float],
+    device_times_s: Mapping[int, float],
+) -> float | None:
+    on_host_s = times_s.get(call.function)
+    return on_host_s if device == HOST else device_times_s.get(call.function, on_host_s)
 
 
 def _is_lookup(name: str) -> bool:

@@ -110,6 +110,23 @@ def host_iterations(trace: TraceEvents) -> list[list[HostOperator]]:
     return iterations
 
 
+def kernel_times_us(trace: TraceEvents) -> list[float]:
+    """Returns the time of the kernels that each operator of a trace launched, nested ones included,
+    in the order of `trace.operators`.
+    """
+    columns, ran = trace.operators, trace.kernels
+    kernels = {link: place for place, link in enumerate(ran.link) if link >= 0}
+    launches = _by_thread(trace.launches)
+    found = []
+    for thread, start, duration in zip(
+        columns.thread, columns.start_us, columns.duration_us, strict=True
+    ):
+        inside = _within(trace.launches, launches.get(thread, []), start, start + duration)
+        started = (kernels.get(trace.launches.link[place]) for place in inside)
+        found.append(sum(ran.duration_us[place] for place in started if place is not None))
+    return found
+
+
 def _top_level(trace: TraceEvents) -> Iterator[HostOperator]:
     columns, text = trace.operators, trace.names.texts
     kernels = {link: place for place, link in enumerate(trace.kernels.link) if link >= 0}

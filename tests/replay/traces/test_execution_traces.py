@@ -152,6 +152,36 @@ def test_traces_of_older_torch(tmp_path: Path, process: str, thread: str) -> Non
     assert lookup.bytes == 2 * 4.0 * 32  # rows that it writes, not the table
 
 
+def test_kernels_of_the_profile_are_the_times_of_a_gpu_run(tmp_path: Path) -> None:
+    def tensor(number: int, device: str) -> tuple[Any, list[int]]:
+        return [number, number, 0, 64, 4, device], [8, 8]
+
+    a, b, c = (tensor(number, "cuda:0") for number in (1, 2, 3))
+    d = tensor(4, "cpu")
+    nodes = [
+        {**_flat("aten::mm", 3, 1, inputs=[a, b], outputs=[c]), "rf_id": 1},
+        {**_flat("aten::add", 4, 1, inputs=[d, d], outputs=[d]), "rf_id": 2},
+    ]
+    observed, profiled = tmp_path / "et.json", tmp_path / "profile.json"
+    observed.write_text(json.dumps({"schema": "1.0.0", "nodes": nodes}))
+
+    def event(kind: str, name: str, ts: float, dur: float, **args: int) -> dict[str, Any]:
+        place = {"pid": 1, "tid": 1, "ts": ts, "dur": dur}
+        return {"ph": "X", "cat": kind, "name": name, "args": args, **place}
+
+    events = [
+        event("cpu_op", "aten::mm", 100, 50, **{"Record function id": 1}),
+        event("cuda_runtime", "cudaLaunchKernel", 110, 5, correlation=7),
+        event("cuda_runtime", "cudaLaunchKernel", 120, 5, correlation=8),
+        event("cpu_op", "aten::add", 160, 9, **{"Record function id": 2}),
+        event("kernel", "gemm", 130, 200, correlation=7),
+        event("kernel", "reduce", 330, 20, correlation=8),
+    ]
+    profiled.write_text(json.dumps({"traceEvents": events}))
+    times_s = [one.time_s for one in execution_graph([observed, profiled]).operators]
+    assert times_s == pytest.approx([220e-6, 9e-6])
+
+
 @pytest.fixture
 def public(tmp_path: Path) -> tuple[Path, Path]:
     """An execution graph and overheads in the form of the public repository of the walk."""
