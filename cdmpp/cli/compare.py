@@ -80,8 +80,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         --batch N[,N]  samples or sequences of one run (default: 1); files have their own
         --objective {"|".join(OBJECTIVES)} = latency  what the tables are sorted by (default:
             latency)
-        --export           follow torch networks with torch.export: slower, understands more code
-            than torch.fx
+        --export           follow torch networks with torch.export at once: slower, understands
+            more code than torch.fx
         --html FILE: Path  also write the page
     """)  # fmt: skip
     add_output_options(parser)

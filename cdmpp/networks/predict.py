@@ -15,7 +15,7 @@ from torch import nn
 from cdmpp.analytic.roofline.floor import LEAST_SHARE
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import SURE_SHARE, DeviceSpec, fits_into
-from cdmpp.errors import DataError, UsageError
+from cdmpp.errors import UsageError
 from cdmpp.networks.dataset.samples import TARGETS, unmeasured
 from cdmpp.networks.gpu_operators import (
     MEASURED,
@@ -29,7 +29,12 @@ from cdmpp.networks.gpu_operators import (
 )  # fmt: skip
 from cdmpp.networks.graph.graph import NetworkGraph
 from cdmpp.networks.graph.mode import MODES, Mode
-from cdmpp.networks.graph.torch_graph import made_module, torch_graph
+from cdmpp.networks.graph.torch_graph import (
+    check_types,
+    made_module,
+    torch_graph,
+    weight_types,
+)
 from cdmpp.networks.least_time import least_seconds, uncovered
 from cdmpp.networks.packaged import model_folder
 from cdmpp.networks.run import TrainedNetworks, load_run
@@ -181,14 +186,14 @@ class NetworkPredictor:
         start = time.perf_counter()
         if not batches:
             raise UsageError(f"{name}: no batch; pass at least one, e.g. 1")
-        module = made_module(module_or_factory, name)
-        _check_types(module, dtypes or (), name)
+        module, notes = made_module(module_or_factory, name)
+        check_types([*weight_types(module), *(dtypes or ())], name)
         found = [
             torch_graph(module, input_shapes, batch=batch, name=name, method=method, dtypes=dtypes)
             for batch in batches
         ]
         self.extraction_s = time.perf_counter() - start
-        return found
+        return [replace(graph, notes=notes) for graph in found]
 
     def predict(
         self,
@@ -269,6 +274,9 @@ class NetworkPredictor:
         unknown = uncovered(graph)
         if unknown:
             found = {mode: _with_unknown(one, unknown) for mode, one in found.items()}
+        found = {
+            mode: replace(one, reasons=(*one.reasons, *graph.notes)) for mode, one in found.items()
+        }
         least = found["infer"].time_s  # a training step goes forward too
         found["train"] = replace(found["train"], time_s=found["train"].time_s.not_below(least))
         return [found[mode] for mode in MODES]
@@ -315,25 +323,6 @@ def _by_operators(
         method=OPERATORS if has_models else OPERATOR_ROOFLINES,
         reasons=(doubt,) if doubt else (),
     )  # fmt: skip
-
-
-def _check_types(module: nn.Module, dtypes: Sequence[torch.dtype], name: str) -> None:
-    """Checks that a network is of float32, as all that were measured.
-
-    Raises:
-        DataError: it has weights or inputs of another floating-point type.
-    """
-    types = {weight.dtype for weight in module.parameters()} | set(dtypes)
-    others = sorted(
-        str(one).removeprefix("torch.")
-        for one in types
-        if (one.is_floating_point or one.is_complex) and one != torch.float32
-    )
-    if others:
-        raise DataError(
-            f"{name}: its weights or inputs are of {', '.join(others)}, only float32 was measured "
-            "as torch runs it; ask about module.float() and inputs of float32"
-        )
 
 
 def _known(value: float) -> float | None:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError, UsageError
-from cdmpp.networks.graph.torch_graph import example_inputs
+from cdmpp.networks.graph.network_file import exported_types, network_format, read_exported
+from cdmpp.networks.graph.torch_graph import check_types, example_inputs
 from cdmpp.networks.onnx_files.sizes import InputSizes
 from cdmpp.predict.cut_costs import UNKNOWN_WORK
 from cdmpp.predict.estimates import TrainedModel
@@ -118,6 +119,8 @@ def _relax_module(question: NetworkQuestion, batch: int | None) -> Any:
     from tvm_helper.tasks.network_tasks import load_network, network_of_module
 
     if isinstance(question.source, Path):
+        if network_format(question.source) == "exported":
+            check_types(exported_types(read_exported(question.source)), question.name)
         return load_network(question.source, InputSizes(question.input_shapes, batch))
     name = question.name
     inputs = example_inputs(question.source, question.shapes, batch or 1, name, question.dtypes)

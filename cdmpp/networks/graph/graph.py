@@ -48,6 +48,7 @@ class NetworkGraph:
         holds: [holds, 2] int64, sorted: the code keeps what the first node made until the second
             has run, though nothing reads it any more (the caller of a module keeps its input).
         accounts: [nodes] of their work; empty = nobody kept them (graphs of a data set).
+        notes: what of the network is left out of the graph, in words.
 
     Raises:
         DataError: arrays that do not belong together, an edge to no node or against the order.
@@ -62,6 +63,7 @@ class NetworkGraph:
     edges: NDArray[np.int64]
     holds: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), np.int64))
     accounts: tuple[Account, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         count = len(self.kinds)
@@ -91,8 +93,9 @@ class NetworkGraph:
 
     @property
     def graph_id(self) -> str:
-        """Hash of the content: equal graphs have equal ids. Names, `holds` and `accounts` do
-        not count: the first are how the code is written, the last follow from what it computes.
+        """Hash of the content: equal graphs have equal ids. Names, `holds`,
+        `accounts` and `notes` do not count: they are how the code is written, or follow from what
+        it computes.
         """
         text = json.dumps([self.batch, *self.kinds])
         content = hashlib.sha256(text.encode())

@@ -95,6 +95,11 @@ def exported_network(path: Path) -> ExportedNetwork:
     )  # fmt: skip
 
 
+def exported_types(program: ExportedProgram) -> list[torch.dtype]:
+    """Returns the types of a saved program's weights and inputs."""
+    return [one.dtype for one in (*program.parameters(), *_inputs(program))]
+
+
 def _inputs(program: ExportedProgram) -> list[Any]:
     """Returns the tensors that stand for a saved program's inputs."""
     wanted = set(program.graph_signature.user_inputs)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from cdmpp.errors import DataError, UsageError, first_line
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 
 Method = Literal["fx", "export"]
 METHODS: tuple[Method, ...] = get_args(Method)
+_COMPILED = "torch.compile is left out: this is how eager torch runs the module"
+
+_log = logging.getLogger("cdmpp")
 
 
 def torch_graph(
@@ -39,8 +44,8 @@ def torch_graph(
         input_shapes: shape of each input without the batch, e.g. `[(3, 224, 224)]`.
         batch: samples of one run, put before every shape.
         name: what the graph is called.
-        method: `fx` follows `forward` (milliseconds); `export` asks torch.export, which is slower
-            and understands more code.
+        method: `fx` follows `forward` (milliseconds), and asks torch.export where it cannot, with a
+            line in the log; `export` asks torch.export, which is slower and understands more code.
         dtypes: type of each input. Default: float32; int64 for an input of one axis of a module
             that has an embedding.
 
@@ -56,18 +61,15 @@ def torch_graph(
         raise UsageError(f"batch {batch}, expected at least 1")
     if not input_shapes:
         raise UsageError(f"{name}: no input shape; pass one a sample, e.g. [(3, 224, 224)]")
-    module = made_module(module_or_factory, name)
+    module, notes = made_module(module_or_factory, name)
     if dtypes is None:
         dtypes = _default_dtypes(module, input_shapes)
     if len(dtypes) != len(input_shapes):
         raise UsageError(f"{name}: {len(dtypes)} types for {len(input_shapes)} input shapes")
     inputs = _inputs(input_shapes, batch, dtypes, name, device="meta")
     with evaluation_mode(module), torch.no_grad():
-        if method == "fx":
-            return _follow_fx(module, inputs, batch, name)
-        from cdmpp.networks.graph.torch_export import exported_graph
-
-        return exported_graph(module, inputs, batch=batch, name=name)
+        graph = (_followed if method == "fx" else _exported)(module, inputs, batch, name)
+    return replace(graph, notes=notes)
 
 
 def example_inputs(
@@ -80,9 +82,11 @@ def example_inputs(
     """Returns the module with its weights, and inputs of zeros; see `torch_graph`.
 
     Raises:
-        DataError: the module cannot be made, or the inputs are larger than the memory.
+        DataError: the module cannot be made or is not of float32, or the inputs are larger than the
+            memory.
     """
-    module = made_module(module_or_factory, name, has_weights=True)
+    module, _ = made_module(module_or_factory, name, has_weights=True)
+    check_types([*weight_types(module), *(dtypes or ())], name)
     if dtypes is None:
         dtypes = _default_dtypes(module, input_shapes)
     return module, _inputs(input_shapes, batch, dtypes, name, device="cpu")
@@ -111,9 +115,8 @@ def _inputs(
         ) from None
 
 
-def _follow_fx(
-    module: nn.Module, inputs: list[torch.Tensor], batch: int, name: str
-) -> NetworkGraph:
+def _followed(module: nn.Module, inputs: list[torch.Tensor], batch: int, name: str) -> NetworkGraph:
+    """Returns the graph as torch.fx follows it, else as torch.export does."""
     from cdmpp.networks.graph.assemble import Assembler
     from cdmpp.networks.graph.fx_trace import ShapeTracer
 
@@ -121,23 +124,97 @@ def _follow_fx(
     try:
         ShapeTracer(assembler, inputs).trace(module)
     except Exception as error:  # whatever the module's own code raises
-        raise DataError(
-            f"{name}: cannot follow the module with torch.fx ({first_line(error)}); check the "
-            "input shapes (without the batch), or try --export (in Python: method='export')"
-        ) from error
+        why = first_line(error)
+        try:
+            graph = _exported(module, inputs, batch, name)
+        except DataError as other:
+            raise DataError(f"{other}; torch.fx cannot either ({why})") from error
+        _log.warning("%s: followed with torch.export: torch.fx cannot (%s)", name, why)
+        return graph
     return assembler.graph()
 
 
-def made_module(module_or_factory: Any, name: str, *, has_weights: bool = False) -> nn.Module:
-    """Returns the module, made on the meta device where a factory allows it (see `torch_graph`).
+def _exported(module: nn.Module, inputs: list[torch.Tensor], batch: int, name: str) -> NetworkGraph:
+    from cdmpp.networks.graph.torch_export import exported_graph
+
+    return exported_graph(module, inputs, batch=batch, name=name)
+
+
+def made_module(
+    module_or_factory: Any, name: str, *, has_weights: bool = False
+) -> tuple[nn.Module, tuple[str, ...]]:
+    """Returns the module, made on the meta device where a factory allows it (see `torch_graph`),
+    and what is left out of it: of a compiled one, its compiler.
 
     Args:
         has_weights: whether its weights are wanted: it is never made on the meta device.
 
     Raises:
         UsageError: neither a module nor something that can be called.
-        DataError: the factory fails or makes something else.
+        DataError: the factory fails or makes something else, or the module is scripted or
+            quantised.
     """
+    import torch
+
+    module = _made(module_or_factory, name, has_weights=has_weights)
+    inner = getattr(module, "_orig_mod", None)  # of what torch.compile returns
+    notes: tuple[str, ...] = ()
+    if isinstance(inner, torch.nn.Module):
+        module, notes = inner, (_COMPILED,)
+    parts = list(module.modules())
+    if any(isinstance(part, torch.jit.ScriptModule) for part in parts):
+        raise DataError(
+            f"{name}: the module is scripted or has a scripted part, which cannot be followed; "
+            "expected the module before torch.jit.script or torch.jit.trace"
+        )
+    if any(_is_quantised(part) for part in parts):
+        raise DataError(
+            f"{name}: quantised modules are not covered; expected the module before its "
+            "quantisation, whose answer is to another question: the types differ in rate and bytes"
+        )
+    return module, notes
+
+
+def _is_quantised(part: nn.Module) -> bool:
+    """Returns whether a module of torch.ao, torchao or bitsandbytes holds quantised weights."""
+    kinds = [type(part).__module__, *(type(one).__module__ for one in part.parameters(False))]
+    return any(
+        kind.startswith(("torchao.", "bitsandbytes."))
+        or (kind.startswith("torch.ao.nn.") and ".quantized." in f"{kind}.")
+        for kind in kinds
+    )
+
+
+def weight_types(module: nn.Module) -> list[torch.dtype]:
+    """Returns the types of a module's weights."""
+    return [weight.dtype for weight in module.parameters()]
+
+
+def check_types(dtypes: Iterable[torch.dtype], name: str) -> None:
+    """Checks that a network is of float32, as all that was measured.
+
+    Args:
+        dtypes: of its weights and inputs.
+
+    Raises:
+        DataError: one is another floating-point type.
+    """
+    import torch
+
+    others = sorted(
+        str(one).removeprefix("torch.")
+        for one in set(dtypes)
+        if (one.is_floating_point or one.is_complex) and one != torch.float32
+    )
+    if others:
+        raise DataError(
+            f"{name}: its weights or inputs are of {', '.join(others)}; networks are covered in "
+            "float32 only, and a float32 answer is to another question: the types differ in rate "
+            "and bytes. Of 16-bit transformers, `cdmpp compare --transformer` knows the kernels"
+        )
+
+
+def _made(module_or_factory: Any, name: str, *, has_weights: bool) -> nn.Module:
     import torch
     from torch import nn
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from cdmpp.errors import DataError, UsageError
 from cdmpp.networks.graph.graph import KINDS
-from cdmpp.networks.graph.torch_graph import torch_graph
+from cdmpp.networks.graph.torch_graph import example_inputs, torch_graph
 
 
 class _Residual(nn.Module):
@@ -204,6 +204,74 @@ def test_wrong_shapes(method: str) -> None:
         torch_graph(_Residual, [(4, 32, 32)], batch=2, name="net", method=method)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="net: cannot follow"):
         torch_graph(_Residual, [(3, 32, 32)] * 2, batch=2, name="net", method=method)  # type: ignore[arg-type]
+
+
+class _CallsCompiled(nn.Module):
+    """Calls a function that torch.compile has wrapped: torch.fx refuses it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _doubled(self.layer(x))
+
+
+@torch.compile(backend="eager")
+def _doubled(x: Tensor) -> Tensor:
+    return (x + x).relu()
+
+
+def test_what_fx_cannot_follow_is_followed_by_export(caplog) -> None:
+    graph = torch_graph(_CallsCompiled, [(4,)], batch=2, name="net")
+    assert graph.kinds == ("Gemm", "Add", "Relu")
+    assert "net: followed with torch.export: torch.fx cannot (" in caplog.text
+
+
+def _layers() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+
+
+def test_a_compiled_module_is_its_eager_self_with_a_note() -> None:
+    graph = torch_graph(
+        lambda: torch.compile(_layers(), backend="eager"), [(8,)], batch=2, name="net"
+    )
+    plain = torch_graph(_layers, [(8,)], batch=2, name="net")
+    assert graph.graph_id == plain.graph_id
+    assert "torch.compile is left out" in graph.notes[0]
+    assert plain.notes == ()
+    module, _ = example_inputs(torch.compile(_layers(), backend="eager"), [(8,)], 2, "net")
+    assert type(module) is nn.Sequential
+
+
+@pytest.mark.filterwarnings("ignore")  # torch means to drop some of these
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: torch.jit.script(_layers()), "is scripted"),
+        (lambda: torch.jit.trace(_layers(), torch.zeros(1, 8)), "is scripted"),
+        (lambda: nn.Sequential(torch.jit.script(_layers()), nn.ReLU()), "has a scripted part"),
+        (
+            lambda: torch.ao.quantization.quantize_dynamic(_layers(), {nn.Linear}),
+            "quantised modules are not covered",
+        ),
+    ],
+)
+def test_what_is_no_code_any_more_is_refused(make, said) -> None:
+    for follow in (
+        lambda: torch_graph(make, [(8,)], batch=1, name="net"),
+        lambda: example_inputs(make, [(8,)], 1, "net"),
+    ):
+        with pytest.raises(DataError, match=rf"net: .*{said}.*expected the module before"):
+            follow()
+
+
+def test_sixteen_bit_modules_are_refused_for_every_way() -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        with pytest.raises(DataError, match="networks are covered in float32 only"):
+            example_inputs(lambda dtype=dtype: _layers().to(dtype), [(8,)], 1, "net")
+    with pytest.raises(DataError, match="are of float16;"):
+        example_inputs(nn.ReLU, [(8,)], 1, "net", [torch.float16])
 
 
 def test_bad_arguments() -> None:
