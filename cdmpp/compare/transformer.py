@@ -17,6 +17,11 @@ WIDE_BYTES = 2
 #: Logits are read in float32.
 _LOGIT_BYTES = 4
 _EXAMPLE = "layers=32,width=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256,dtype=bf16"
+_COVERED = (
+    "covered: dense decoders with a gated feed-forward part. Not covered: mixtures of experts, "
+    "latent attention (MLA), sliding windows, int4, int8 and fp32 weights, tied embeddings, "
+    "feed-forward parts without a gate"
+)
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,8 @@ class TransformerShape:
                 raise UsageError(f"{self.name}: {name}={getattr(self, name)}, expected at least 1")
         if self.dtype not in DTYPE_BYTES:
             raise UsageError(
-                f"{self.name}: dtype={self.dtype}, expected one of {', '.join(DTYPE_BYTES)}"
+                f"{self.name}: dtype={self.dtype}, expected one of {', '.join(DTYPE_BYTES)}; "
+                f"{_COVERED}"
             )
         if self.kv_dtype not in ("bf16", "fp8"):
             raise UsageError(f"{self.name}: kv_dtype={self.kv_dtype}, expected bf16 or fp8")
@@ -189,16 +195,18 @@ def parse_transformer(text: str) -> TransformerShape:
     """Returns the transformer of `layers=32,width=4096,...`.
 
     Raises:
-        UsageError: a key that is unknown, missing or there twice, or a value that it cannot have.
+        UsageError: a `config.json`, a key that is unknown, missing or there twice, or a value that
+            it cannot have.
     """
-    known = {one.name for one in fields(TransformerShape)}
+    known = [one.name for one in fields(TransformerShape)]
+    form = f"expected e.g. {_EXAMPLE}; keys: {', '.join(known)}; {_COVERED}"
+    if "=" not in text and text.endswith(".json"):
+        raise UsageError(f"--transformer {text!r}: a model's config.json is not read; {form}")
     words = {"name", "dtype", "kv_dtype"}
     values: dict[str, str | int] = {}
     for key, value in named_values(text, "--transformer", f"e.g. {_EXAMPLE}").items():
         if key not in known:
-            raise UsageError(
-                f"--transformer {key!r}{nearest(key, known)}; expected e.g. {_EXAMPLE}"
-            )
+            raise UsageError(f"--transformer has no key {key!r}{nearest(key, known)}; {form}")
         if key not in words and not value.isdecimal():
             raise UsageError(
                 f"--transformer '{key}={value}', expected a whole number of at least 1"

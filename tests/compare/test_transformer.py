@@ -84,6 +84,9 @@ def test_devices_that_share_it_do_a_part_each_and_add_up() -> None:
     [
         ("layers=32", "lacks width=N"),
         (f"{EIGHT_B},hats=3", "'hats'.*expected e.g."),
+        (f"{EIGHT_B},experts=128", "no key 'experts'.*keys: layers, width.*mixtures of experts"),
+        ("models/config.json", "config.json is not read.*keys: layers.*MLA.*tied embeddings"),
+        (eight_b(dtype="int8"), "dtype=int8, expected one of bf16.*int8 and fp32 weights"),
         (f"{EIGHT_B},layers=3", "has layers twice"),
         ("layer=32,width=64", "did you mean 'layers'"),
         (eight_b(dtype="int3"), "dtype=int3, expected one of bf16, fp16, fp8, fp4"),
