@@ -136,6 +136,7 @@ EXPERIMENTS = (
     Experiment("compare-serving", "passes of LLaMA that NVIDIA published, beside the answers of "
                "`cdmpp compare`", "1 min"),
     Experiment("bounds", "lower bounds beside every measurement", "3 min"),
+    Experiment("hand-check", "ten operators on four GPUs beside their bounds", "1 min"),
     Experiment("conv", "the convolution model on measured layers", "3 min"),
     Experiment("operators", "the operator model beside NeuSight's predictions", "1 min",
                place="analytic:operators"),
