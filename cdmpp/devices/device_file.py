@@ -114,6 +114,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f", did you mean {match[0]!r}?" if match else ""
 
 
+def nearest_three(name: str, known: Iterable[str]) -> str:
+    """Returns the three most similar known names: `v100, p100, a100`."""
+    names = {normal_name(one): one for one in sorted(known)}
+    matches = difflib.get_close_matches(normal_name(name), list(names), n=3, cutoff=0.0)
+    return ", ".join(names[one] for one in matches)
+
+
 def _aliases(value: Any, where: str) -> list[str]:
     if value is None:
         return []

@@ -11,6 +11,7 @@ from cdmpp.devices.device_file import (
     DeviceFile,
     DeviceKind,
     nearest,
+    nearest_three,
     normal_name,
     read_device_file,
 )
@@ -22,6 +23,8 @@ from cdmpp.records import GPU_TARGET_KINDS
 
 #: Label of the CPU that asks, with a thread a core that may be used, as far as the system tells.
 THIS_CPU = "this-cpu"
+#: More labels are not listed in a message; the nearest are.
+_MOST_LISTED = 12
 _CPU_TARGETS = frozenset({"llvm", "c"})
 
 
@@ -99,8 +102,8 @@ def get_device(name: str, folders: Iterable[Path] = ()) -> DeviceSpec:
         devices = load_registry(folders)
         near = nearest(name, [*devices, *load_aliases(folders)])
         raise DeviceError(
-            f"unknown device {name!r}{near}; known: {', '.join(sorted(devices))}; describe a new "
-            "device in a YAML file like those in cdmpp/devices"
+            f"unknown device {name!r}{near}; the nearest are {nearest_three(name, devices)} (all: "
+            "cdmpp device list); describe a new device in a YAML file like those in cdmpp/devices"
         )
     return spec
 
@@ -135,7 +138,10 @@ def check_known(name: str, others: Iterable[str] = ()) -> None:
     others = list(others)
     if name not in others and find_device(name) is None:
         near = nearest(name, [*others, *load_registry(), *load_aliases()])
-        found = f"; there are {', '.join(sorted(others))}" if others else ""
+        listed = sorted(others) if len(others) <= _MOST_LISTED else []
+        found = f"; there are {', '.join(listed)}" if listed else ""
+        if not listed:
+            found = f"; the nearest are {nearest_three(name, others or load_registry())}"
         raise DeviceError(
             f"unknown device {name!r}{near}{found}; see cdmpp device list for all that are known"
         )

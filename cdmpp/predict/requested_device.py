@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from cdmpp.devices.device_file import nearest, read_device_file
+from cdmpp.devices.device_file import nearest, nearest_three, read_device_file
 from cdmpp.devices.registry import find_device, load_registry
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError, UsageError
@@ -24,7 +24,7 @@ def asked_devices(
         descriptions: files.
 
     Raises:
-        DeviceError: as `asked_device` and `described_devices`.
+        DeviceError: as `asked_device`, `check_kinds` and `described_devices`.
         UsageError: a device is named twice, or none and the model was trained on several.
     """
     given = list(devices)
@@ -34,6 +34,7 @@ def asked_devices(
     ]
     for path in descriptions:
         specs += described_devices(path, card)
+    check_kinds(specs, card)
     names = [spec.name for spec in specs]
     if len(set(names)) < len(names):
         raise UsageError(f"a device is named twice: {', '.join(names)}; expected different labels")
@@ -53,17 +54,39 @@ def asked_device(name: str, card: ModelCard) -> DeviceSpec:
     Values that the model was trained with win over those of the registry.
 
     Raises:
-        DeviceError: neither the model nor the registry knows it; names the nearest one.
+        DeviceError: neither the model nor the registry knows it, names the nearest; or as
+            `check_kinds`.
     """
     trained = {spec.name: spec for spec in (*card.described, *card.devices)}
     found = trained.get(name) or find_device(name)
     if found is not None:
+        check_kinds([found], card)
         return replace(found, name=name)
     known = sorted({*trained, *load_registry()})
     raise DeviceError(
-        f"unknown device {name!r}{nearest(name, known)}; expected one of {', '.join(known)}, or "
-        "hardware described in a YAML file: --device-spec FILE"
+        f"unknown device {name!r}{nearest(name, known)}; the nearest are "
+        f"{nearest_three(name, known)} (all: cdmpp device list); hardware may also be described "
+        "in a YAML file: --device-spec FILE"
     )
+
+
+def check_kinds(devices: Iterable[DeviceSpec], card: ModelCard) -> None:
+    """Checks that a model has learned the kinds (CPU, GPU) of devices.
+
+    Raises:
+        DeviceError: one is of a kind that it was not trained on.
+    """
+    trained = (*card.devices, *card.described)
+    kinds = {one.kind for one in trained}
+    for spec in devices:
+        if kinds and spec.kind not in kinds:
+            names = [one.name for one in trained]
+            listed = ", ".join(names[:6]) + (" ..." if len(names) > 6 else "")
+            raise DeviceError(
+                f"{spec.name} is a {spec.kind}, and the model has learned no {spec.kind}: it was "
+                f"trained on {listed}. Choose a {' or '.join(sorted(kinds))}, or another model "
+                "(--model pretrained has learned both kinds)"
+            )
 
 
 def _asked_spec(spec: DeviceSpec, card: ModelCard) -> DeviceSpec:

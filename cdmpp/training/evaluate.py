@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from cdmpp.calibration.intervals import add_interval_metrics
 from cdmpp.datasets.judge import judge
 from cdmpp.datasets.samples import Samples
 from cdmpp.models.base import CostModel
 from cdmpp.predict.estimates import TrainedModel
+from cdmpp.predict.requested_device import check_kinds
 from cdmpp.predict.saved_model import task_digests
 from cdmpp.training.baselines import judge_lines
 
@@ -37,10 +40,14 @@ def evaluate(
     Args:
         baselines: lines judged beside it; with any, `baselines` has line -> metrics, and
             `recognised` what `judge_lines` says of those that answer only some samples.
+
+    Raises:
+        DeviceError: a device is of a kind that the model was not trained on.
     """
     known = {spec.name: spec for spec in (*trained.card.described, *trained.card.devices)}
     devices = tuple(known.get(spec.name, spec) for spec in samples.devices)
     samples = replace(samples, devices=devices)
+    check_kinds([devices[index] for index in np.unique(samples.device)], trained.card)
     estimates = trained.estimate(samples)
     values = judge(samples, estimates.latency_s)
     by_device = values.pop("by_device")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cdmpp.devices.registry import get_device
 from cdmpp.errors import DeviceError, UsageError
-from cdmpp.predict.requested_device import asked_devices
+from cdmpp.predict.requested_device import asked_device, asked_devices
 from cdmpp.predict.saved_model import load_model
 from cdmpp.pretrained import model_folder
 
@@ -27,3 +28,29 @@ def test_labels_files_and_the_only_device(tmp_path: Path) -> None:
         asked_devices([], [path, path], card)
     with pytest.raises(DeviceError, match="unknown device 'nothing'"):
         asked_devices(["nothing"], [], card)
+
+
+def test_a_model_answers_for_no_kind_of_device_that_it_has_not_learned() -> None:
+    """A run trained on v100 alone answered for a CPU: 270 us, exit 0."""
+    _, card = load_model(model_folder("pretrained"))
+    by_kind = {
+        kind: replace(card, devices=tuple(one for one in card.devices if one.kind == kind))
+        for kind in ("cpu", "gpu")
+    }
+    for kind, label in (("gpu", "epyc-avx2-1c"), ("cpu", "v100")):
+        with pytest.raises(DeviceError, match="the model has learned no"):
+            asked_devices([label], [], by_kind[kind])
+        with pytest.raises(DeviceError, match="the model has learned no"):
+            asked_devices([get_device(label)], [], by_kind[kind])
+        with pytest.raises(DeviceError, match="the model has learned no"):
+            asked_device(label, by_kind[kind])
+    assert asked_device("t4", by_kind["gpu"]).name == "t4"
+
+
+def test_an_unknown_device_has_three_suggestions() -> None:
+    _, card = load_model(model_folder("pretrained"))
+    with pytest.raises(DeviceError) as caught:
+        asked_device("gtx-v100", card)
+    near = str(caught.value).partition("the nearest are ")[2].partition(" (all")[0].split(", ")
+    assert len(near) == 3
+    assert "v100" in near

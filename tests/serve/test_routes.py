@@ -57,7 +57,7 @@ def test_a_file_is_kept_and_asked_about(url: str) -> None:
         answer = client.ask("POST", "/v1/network", asked)
         assert answer["networks"] == [{"network": "mine", "device": DEVICE, "text": "x" * 3000}]
         with pytest.raises(UsageError, match="2 devices; expected at most 1"):
-            client.ask("POST", "/v1/network", {**asked, "devices": [DEVICE, "t4"]})
+            client.ask("POST", "/v1/network", {**asked, "devices": [DEVICE, "epyc-avx2-1c"]})
         with pytest.raises(UsageError, match="does not have this file"):
             client.ask("POST", "/v1/network", {**asked, "network": "0" * 64})
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.cli.shared.option_table import add_table
+from cdmpp.devices.registry import find_device
 from cdmpp.errors import DeviceError, UsageError
 
 
@@ -163,8 +164,10 @@ def device_folders(folders: list[Path]) -> list[Path]:
     """
     for folder in folders:
         if not folder.is_dir():
+            label = "" if find_device(str(folder)) is None else f", did you mean --device {folder}?"
             raise DeviceError(
-                f"--devices {folder}: no such folder; expected one with device files (*.yaml)"
+                f"--devices {folder}: no such folder{label}; expected one with device files "
+                "(*.yaml)"
             )
     return folders
 

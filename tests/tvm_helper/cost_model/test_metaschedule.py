@@ -323,8 +323,10 @@ def test_a_file_of_another_kind_is_refused(run_folder: Path, tmp_path: Path) -> 
 
 
 def test_a_device_of_another_kind_is_refused(run_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="t4 is a gpu, and the model has learned no gpu"):
+        CdmppCostModel(run_folder, "t4")
     batch = Batch(matmul(64), 1)
-    model = CdmppCostModel(run_folder, "t4")
+    model = CdmppCostModel("pretrained", "t4")
     with pytest.raises(UsageError, match="do not run on t4"):
         model._inst.predict(batch.context, batch.candidates)
     with pytest.raises(UsageError, match="do not run on t4"):  # before TVM starts
@@ -333,11 +335,11 @@ def test_a_device_of_another_kind_is_refused(run_folder: Path, tmp_path: Path) -
         CdmppCostModel(run_folder, "epyc-avx2-2")
 
 
-def test_gpu_candidates_are_scored(run_folder: Path) -> None:
+def test_gpu_candidates_are_scored() -> None:
     function = matmul(128, 128, 128)
     schedules = sample_schedules(function, "cuda", 4)
     context = ms.TuneContext(mod=function, target=Target("nvidia/nvidia-t4"), num_threads=1)
-    scores = CdmppCostModel(run_folder, "t4").predict(context, [candidate(s) for s in schedules])
+    scores = CdmppCostModel("pretrained", "t4").predict(context, [candidate(s) for s in schedules])
     assert np.all(scores > 0)
 
 

@@ -43,6 +43,10 @@ kernel = _scheduled(True)
 """
 
 
+#: It has learned CPUs and GPUs; that of `run_folder` CPUs only.
+MODEL = "pretrained"
+
+
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_into(tmp_path_factory.mktemp("prediction") / "run")
@@ -68,11 +72,9 @@ def rows_of(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[dict
     return rows
 
 
-def test_programs_side_by_side(
-    run_folder: Path, program_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_programs_side_by_side(program_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = rows_of(
-        capsys, "--model", run_folder, "--program", program_file, "--device", DEVICE,
+        capsys, "--model", MODEL, "--program", program_file, "--device", DEVICE,
         "--device", "xeon-avx2-2c,t4",
     )  # fmt: skip
     assert all(row.keys() >= CONTRACT for row in rows)
@@ -128,9 +130,9 @@ def test_the_explanation_names_the_store_and_what_it_needs(
 
 
 def test_the_text_names_everything(
-    run_folder: Path, program_file: Path, spec_file: Path, capsys: pytest.CaptureFixture[str]
+    program_file: Path, spec_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["predict", "--model", str(run_folder), "--program", str(program_file)]
+    arguments = ["predict", "--model", MODEL, "--program", str(program_file)]
     assert main([*arguments, "--device", f"{DEVICE},t4", "--device-spec", str(spec_file)]) == 0
     text = capsys.readouterr().out
     assert "plain is not scheduled" in text
@@ -141,23 +143,23 @@ def test_the_text_names_everything(
 
 
 def test_many_virtual_threads_are_no_obstacle(
-    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Ansor samples at most 8 of them, MetaSchedule more; a GPU runs both."""
     path = tmp_path / "virtual.py"
     head = PROGRAMS.partition("tiled =")[0].replace('(i, "blockIdx.x")', '(i, "vthread.x")')
     path.write_text(head + "\nkernel = _scheduled(True)\ndel plain\n")
-    (row,) = rows_of(capsys, "--model", run_folder, "--program", path, "--device", "t4")
+    (row,) = rows_of(capsys, "--model", MODEL, "--program", path, "--device", "t4")
     assert row["reason"] is None
     assert row["latency_s"] > 0
 
 
 def test_what_no_device_can_run_is_an_error(
-    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "one.py"
     path.write_text(PROGRAMS.partition("kernel =")[0] + "del plain\n")
-    arguments = ["predict", "--model", str(run_folder), "--device", "t4", "--program"]
+    arguments = ["predict", "--model", MODEL, "--device", "t4", "--program"]
     assert main([*arguments, str(path)]) == 3
     assert "no thread bindings" in capsys.readouterr().err
     path.write_text("x = 1\n")
@@ -173,9 +175,7 @@ def test_what_no_device_can_run_is_an_error(
     assert main([*arguments, str(path), "--device", "t5"]) == 4
 
 
-def test_a_network_side_by_side(
-    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_network_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = onnx_file(
         tmp_path / "net.onnx",
         lambda helper: [
@@ -184,7 +184,8 @@ def test_a_network_side_by_side(
         ],
         [4, 16],
     )
-    rows = rows_of(capsys, "--model", run_folder, "--network", path, "--device", f"{DEVICE},t4")
+    words = ("--network", path, "--device", f"{DEVICE},t4", "--no-machine-code")
+    rows = rows_of(capsys, "--model", MODEL, *words)
     assert all(row.keys() >= CONTRACT for row in rows)
     assert [(row["device"], row["way"]) for row in rows] == [
         (DEVICE, "tvm-untuned"), ("t4", "tvm-untuned"),
@@ -194,7 +195,7 @@ def test_a_network_side_by_side(
             expected = sum(one["calls"] * one[part] for one in row["kernels"])
             assert row[end] == pytest.approx(expected)
         assert row["schedule"] == "what TVM makes of each task by default"
-    arguments = ["predict", "--model", str(run_folder), "--network", str(path)]
+    arguments = ["predict", "--model", MODEL, "--network", str(path)]
     assert main([*arguments, "--device", f"{DEVICE},t4"]) == 0
     text = capsys.readouterr().out
     assert "what TVM makes of each task by default" in text
