@@ -65,8 +65,8 @@ class LegacyEnvironment:
             base: variables to start from; None = those of this process.
         """
         variables = dict(os.environ if base is None else base)
-        for name in ("PYTHONHOME", "VIRTUAL_ENV", "TVM_LIBRARY_PATH"):
-            variables.pop(name, None)
+        variables = _isolated(variables)
+        variables.pop("TVM_LIBRARY_PATH", None)
         libraries = [self.driver_folder, *(self.site_packages / f for f in _LIBRARY_FOLDERS)]
         variables["PYTHONPATH"] = str(self.tvm_folder / "python")
         variables["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, libraries))
@@ -75,6 +75,13 @@ class LegacyEnvironment:
         variables.setdefault("TVM_NUM_THREADS", "1")
         variables.setdefault("OMP_NUM_THREADS", "1")
         return variables
+
+
+def _isolated(variables: Mapping[str, str]) -> dict[str, str]:
+    """Returns environment variables without those that add packages to a Python, or change it."""
+    kept = {name: value for name, value in variables.items() if not name.startswith("PYTHON")}
+    kept.pop("VIRTUAL_ENV", None)
+    return kept | {"PYTHONNOUSERSITE": "1"}
 
 
 def default_folder() -> Path:
@@ -108,10 +115,12 @@ def find_environment() -> LegacyEnvironment:
 def run(command: list[str], what: str, environment: LegacyEnvironment | None = None) -> str:
     """Runs a command, in the side environment where one is given, and returns its output.
 
+    The user's own packages (`PYTHONPATH`) are hidden: pip would take them for installed.
+
     Raises:
         UsageError: it fails; says what it printed last.
     """
-    variables = environment.variables() if environment is not None else None
+    variables = _isolated(os.environ) if environment is None else environment.variables()
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
     except OSError as error:
@@ -120,6 +129,7 @@ def run(command: list[str], what: str, environment: LegacyEnvironment | None = N
         last = "\n".join(done.stderr.strip().splitlines()[-6:])
         raise UsageError(
             f"Cannot {what}: {Path(command[0]).name} ended with code {done.returncode}:\n{last}\n"
-            "Put that right and run again: python -m tvm_helper.legacy.setup"
+            "Fix what it names (pip needs a package index, a compiler and space on the disk) and "
+            "rerun: python -m tvm_helper.legacy.setup; with --force it builds everything anew"
         )
     return done.stdout

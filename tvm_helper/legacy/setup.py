@@ -129,8 +129,8 @@ def _build(environment: LegacyEnvironment, force: bool, say: Say) -> str:
     (environment.folder / STAMP).unlink(missing_ok=True)
     if not environment.python.exists():
         say("side environment 1 of 4: a Python environment")
-        run([_python(), "-m", "venv", str(environment.folder)], "make a Python environment")
-    pip = [str(environment.python), "-m", "pip", "install", "--quiet", "--no-input",
+        run([_python(), "-I", "-m", "venv", str(environment.folder)], "make a Python environment")
+    pip = [str(environment.python), "-I", "-m", "pip", "install", "--quiet", "--no-input",
            "--disable-pip-version-check"]  # fmt: skip
     say("side environment 2 of 4: downloading and installing the wheels with the old TVM")
     # The late wheel before the requirements: pip then has nothing left to complain about.
