@@ -29,6 +29,7 @@ from cdmpp.pretrained import PRETRAINED, model_folder
 if TYPE_CHECKING:
     import torch
 
+    from cdmpp.datasets.extraction.source import RecordSource
     from cdmpp.datasets.samples import Samples
     from cdmpp.devices.spec import DeviceSpec
     from cdmpp.networks.graph.torch_graph import Method
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from cdmpp.predict.saved_model import ModelCard
     from tvm_helper.predict.predictor import Predictor
     from tvm_helper.tasks.program_file import NamedProgram
+
+#: Label of records that do not say on what they were measured.
+_UNNAMED = "unnamed"
 
 
 def load(model: str | Path = PRETRAINED) -> Model:
@@ -192,33 +196,49 @@ class Model:
         *,
         network_info: str | Path | None = None,
         measured_on: str | None = None,
+        target: str | None = None,
         machine_code: bool = False,
+        prepare: Callable[[], object] | None = None,
     ) -> Predictions:
-        """Predicts the programs in a file of measure records, fastest first.
+        """Predicts the programs of measure records, fastest first.
 
         Args:
-            path, device, machine_code: as of `predict`; None = the device of each record.
+            path: a file of Ansor's records, an AutoTVM log, or the folder of a MetaSchedule
+                database. The latter two are featurised with a TVM.
+            device: as of `predict`; None = the device of each record.
+            machine_code: as of `predict`; of Ansor's records only.
             network_info: folder of the tasks; None = that of the file's dataset, else the shipped.
             measured_on: the device that the records were measured on, where their times are to
                 count in what is said of others.
+            target: AutoTVM, MetaSchedule: only records whose target contains this.
+            prepare: is called before logs need the old TVM; None = an error where that is missing.
 
         Raises:
             UsageError: `machine_code` and `measured_on` together, or the model can do neither.
             DataError: the file or the tasks cannot be read, or no record can be predicted.
             DeviceError: a device is not known.
         """
-        from cdmpp.predict.records import predict_records
+        from cdmpp.predict.records import predict_records, predict_source
         from cdmpp.predict.requested_device import asked_devices
 
+        path = Path(path)
         trained = self.trained(machine_code=machine_code)
         labels, files = split_devices(device)
-        found = predict_records(
-            trained, Path(path),
-            devices=asked_devices(labels, files, trained.card) if labels or files else (),
-            network_info=None if network_info is None else Path(network_info),
-            measured_on=measured_on, compiled=_record_compiler() if machine_code else None,
-        )  # fmt: skip
-        found.check(Path(path))
+        devices = asked_devices(labels, files, trained.card) if labels or files else ()
+        source = _source_of_tvm(path, measured_on, target, prepare)
+        if source is None:
+            found = predict_records(
+                trained, path, devices=devices,
+                network_info=None if network_info is None else Path(network_info),
+                measured_on=measured_on, compiled=_record_compiler() if machine_code else None,
+            )  # fmt: skip
+        elif machine_code or network_info is not None:
+            raise UsageError(
+                f"{path}: machine code and network_info are for Ansor's records; leave them out"
+            )
+        else:
+            found = predict_source(trained, source, devices=devices, measured_on=measured_on)
+        found.check(path)
         return Predictions(found.programs, notes=found.notes())
 
     def samples(
@@ -238,11 +258,14 @@ class Model:
 
         from cdmpp.calibration.transfer import on_device
         from cdmpp.predict.prediction import estimated_samples
-        from cdmpp.predict.requested_device import asked_devices
+        from cdmpp.predict.requested_device import asked_devices, check_kinds
 
         trained = self.trained()
         parts = [samples]
-        if device is not None:
+        if device is None:
+            used = [samples.devices[place] for place in np.unique(samples.device)]
+            check_kinds(used, trained.card)
+        else:
             parts = [
                 replace(on_device(samples, spec), latency_s=np.full(len(samples), np.nan))
                 for spec in asked_devices(*split_devices(device), trained.card)
@@ -434,6 +457,28 @@ class Model:
             return ExplainedAnswer(answer.row())
 
         return explain
+
+
+def _source_of_tvm(
+    path: Path,
+    measured_on: str | None,
+    target: str | None,
+    prepare: Callable[[], object] | None,
+) -> RecordSource | None:
+    """Returns an AutoTVM log or a MetaSchedule database; None of other records."""
+    from cdmpp.api.featurisers import tvm_featurisers
+    from cdmpp.datasets.autotvm.logs import is_autotvm_log
+    from cdmpp.datasets.metaschedule.databases import is_metaschedule_database
+    from cdmpp.datasets.sources import source_at
+
+    labels = None if measured_on is None else [measured_on]
+    if is_metaschedule_database(path):
+        labels = labels or [_UNNAMED]
+    elif not is_autotvm_log(path):
+        if target is not None:
+            raise UsageError(f"{path}: a target chooses among records of AutoTVM or MetaSchedule")
+        return None
+    return source_at(path, labels, target=target, featurisers=tvm_featurisers(prepare))
 
 
 def _record_compiler() -> CompiledCode:

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from cdmpp.datasets.autotvm.logs import find_logs, is_autotvm_log, log_device
-from cdmpp.datasets.autotvm.source import AutotvmLogs
+from cdmpp.datasets.autotvm.logs import is_autotvm_log, read_autotvm_log
+from cdmpp.datasets.autotvm.source import AutotvmLogs, log_labels
 from cdmpp.datasets.extraction.extract import (
     Backend,
     ExtractReport,
@@ -35,16 +35,20 @@ from cdmpp.datasets.metaschedule.databases import (
 )
 from cdmpp.datasets.metaschedule.older import module_format
 from cdmpp.datasets.metaschedule.source import TuningDatabase
+from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.folder import (
     default_dataset_dir,
     find_device_files,
     find_devices,
     is_tenset_dir,
 )
+from cdmpp.datasets.tenset.record_file import read_records
 from cdmpp.datasets.tenset.source import TensetRecords
-from cdmpp.errors import UsageError
+from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import replaced_folder, write_atomic
+from cdmpp.files.open_text import open_binary
 
+_SQLITE = b"SQLite format 3\0"
 #: Featurisers that need a TVM: `ansor` replays Tenset's records that the native replay cannot,
 #: `metaschedule-old` databases of TVM 0.16 and before.
 TvmFeaturiser = Literal["ansor", "autotvm", "metaschedule", "metaschedule-old"]
@@ -93,13 +97,45 @@ def source_at(
     if is_autotvm_log(place):
         if per_task is not None and per_task < 1:
             raise UsageError(f"--per-task is {per_task}, expected at least 1; leave it out for all")
-        return AutotvmLogs(place, devices, featurisers("autotvm"), per_task)
+        return AutotvmLogs(place, devices, featurisers("autotvm"), per_task, target=target)
     if per_task is not None:
         raise UsageError(f"--per-task is for AutoTVM logs; {place} is none")
+    check_readable(place)
     records = TensetRecords(place, devices, network_info=network_info)
     if fallback is not None:
         records.featuriser = featurisers(fallback)
     return records
+
+
+def check_readable(place: Path) -> None:
+    """Checks that a file of records is in a form that is read.
+
+    Raises:
+        DataError: it is in another one; says which.
+    """
+    if not place.is_file():
+        return
+    with open_binary(place, expected="measure records") as stream:
+        start = stream.read(len(_SQLITE))
+    if start == _SQLITE:
+        raise DataError(
+            f"{place} is an SQLite database; expected MetaSchedule's two JSON files. Copy its "
+            "records to a JSONDatabase with the TVM that wrote it, and name that folder"
+        )
+    report = ReadReport()
+    if next(read_records(place, report, keep_unmeasured=True, only=range(1, 1025)), None):
+        raise DataError(
+            f"{place} holds records of Ansor; expected a folder with them in "
+            "measure_records/DEVICE/ and their tasks in network_info/. To predict the file alone: "
+            f"cdmpp predict {place}"
+        )
+    report = ReadReport()
+    next(read_autotvm_log(place, report, only=range(1, 1025)), None)
+    reasons = ", ".join(f"{count} {reason}" for reason, count in report.skipped.most_common(3))
+    raise DataError(
+        f"{place}: no record of it can be read ({reasons or 'it is empty'}); expected measure "
+        "records of AutoTVM since TVM 0.6, one JSON object a line, or a folder in Tenset's layout"
+    )
 
 
 def extract_any(
@@ -122,7 +158,8 @@ def extract_any(
         devices: labels to read; None = all; of a database the one that it was measured on.
         network_info: Tenset: folder of the tasks; None = in the folder.
         per_task: AutoTVM: programs of each task and device; None = all.
-        target: MetaSchedule: only records whose target, as JSON, contains this.
+        target: MetaSchedule, AutoTVM: only records whose target (of MetaSchedule as JSON) contains
+            this.
         fallback: Tenset: what featurises the records that cannot be replayed.
         featurisers: what returns a featuriser that needs a TVM.
         jobs, backend, on_progress: as of `cdmpp.datasets.extraction.extract.extract`.
@@ -181,11 +218,12 @@ def extracted_folder(
         folder = cache_dir / _cache_name(place, tasks)
         part = sorted(set(labels or []))
         if not is_metaschedule_database(place):
+            found, is_mixed = _devices_at(place, part)
             # A few devices of many get a folder of their own, unless all have been extracted.
-            if part and set(part) < _devices_at(place, part) and not is_extracted_dir(folder):
+            if part and set(part) < found and not is_extracted_dir(folder):
                 digest = hashlib.sha256(",".join(part).encode()).hexdigest()[:8]
                 folder = folder.with_name(f"{folder.name}-{len(part)}-devices-{digest}")
-            else:
+            elif not is_mixed:
                 part = []
         extract_any(
             place, folder, part or None, network_info=tasks, featurisers=featurisers, jobs=jobs,
@@ -199,13 +237,17 @@ def extracted_folder(
     return merged_folder(folders, cache_dir)
 
 
-def _devices_at(place: Path, wanted: Sequence[str]) -> set[str]:
-    """Returns the devices of logs or of a folder in Tenset's layout, which has the wanted ones."""
+def _devices_at(place: Path, wanted: Sequence[str]) -> tuple[set[str], bool]:
+    """Returns the devices of logs or of a folder in Tenset's layout, which has the wanted ones, and
+    whether some share a log; none of them where none is wanted.
+    """
+    if not wanted:
+        return set(), False
     if is_autotvm_log(place):
-        return set(map(log_device, find_logs(place)))
+        return log_labels(place)
     for label in wanted:
         find_device_files(place, label)
-    return set(find_devices(place))
+    return set(find_devices(place)), False
 
 
 def _writable(folder: Path, cache_dir: Path) -> Path:

@@ -1,15 +1,18 @@
-"""Latencies of the programs in a file of Tenset's measure records, measured or not."""
+"""Latencies of the programs of measure records of any form, measured or not."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.datasets.extraction.source import RecordSource
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.datasets.tenset.operator_name import operator_name
@@ -27,6 +30,7 @@ from cdmpp.predict.prediction import Prediction, estimated, misfit, reads_no_cod
 from cdmpp.predict.requested_device import asked_device
 from cdmpp.predict.saved_model import ModelCard
 from cdmpp.programs.ansor.json_graph import JsonGraph
+from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.programs.featurise import featurise_records
 from cdmpp.records import GPU_TARGET_KINDS, MeasureRecord, TensetTask, program_id_of_text
 
@@ -65,8 +69,9 @@ class RecordPredictions:
             reasons = ", ".join([*self.report.skipped, *self.failures])
             raise DataError(
                 f"no program of {path} can be predicted{f' ({reasons})' if reasons else ''}; "
-                "expected Tenset measure records, one JSON object a line, whose tasks are in the "
-                "folder given with --network-info"
+                "expected measure records of Ansor whose tasks are in the folder of --network-info "
+                "(docs/datasets.md says how to write it for workloads of your own), an AutoTVM log "
+                "or a MetaSchedule database"
             )
 
 
@@ -124,7 +129,7 @@ def predict_records(
     for (workload_key, target_kind), records in groups.items():
         task = tasks.find(workload_key, target_kind) if tasks else None
         if task is None:
-            failures["its task is not in network_info"] += len(records)
+            failures[f"its task{_task_name(workload_key)} is not in network_info"] += len(records)
             continue
         for place in places:
             for program in record_programs(task, records, place.of, elsewhere):
@@ -141,6 +146,60 @@ def predict_records(
         steps += [MachineCodeCorrection(code, kind) for code, kind in known if code is not None]
         if not steps:
             raise reads_no_code(trained, {one.device.name for one in asked})
+    return _estimates(trained, asked, report, failures, elsewhere, steps)
+
+
+def predict_source(
+    trained: TrainedModel,
+    source: RecordSource,
+    *,
+    devices: Sequence[DeviceSpec] = (),
+    measured_on: str | None = None,
+) -> RecordPredictions:
+    """Returns the predictions of the programs of a source, as `dataset extract` reads it.
+
+    Args:
+        devices: hardware to predict for; none = that of each record.
+        measured_on: as of `predict_records`.
+
+    Raises:
+        UsageError: the source needs a choice or an environment.
+        DataError: nothing of it is usable.
+        DeviceError: a device is not known.
+    """
+    report = ReadReport()
+    elsewhere = None if measured_on is None else asked_device(measured_on, trained.card)
+    places = [_Device(trained.card, one) for one in devices] or [_Device(trained.card, None)]
+    failures: Counter[str] = Counter()
+    asked: list[AskedProgram] = []
+    for plan in source.plan(report):
+        groups: dict[Hashable, dict[str, MeasureRecord]] = {}
+        for group, identity, record in source.records(plan, report):
+            groups.setdefault(group, {}).setdefault(identity, record)
+        for group, programs in groups.items():
+            records = list(programs.values())
+            found = source.featurise(group, records)
+            for place in places:
+                for identity, record, ast in zip(programs, records, found.programs, strict=True):
+                    one = _asked(identity, record, ast, place.of(record), found.operator, elsewhere)
+                    if isinstance(one, str):
+                        failures[one] += 1
+                    else:
+                        asked.append(one)
+    return _estimates(trained, asked, report, failures, elsewhere)
+
+
+def _estimates(
+    trained: TrainedModel,
+    asked: Sequence[AskedProgram],
+    report: ReadReport,
+    failures: Mapping[str, int],
+    elsewhere: DeviceSpec | None,
+    steps: Sequence[Correction] = (),
+) -> RecordPredictions:
+    if not asked:
+        return RecordPredictions((), report, failures)
+    steps = list(steps)
     if elsewhere is not None:
         known_s = [np.nan if one.elsewhere_s is None else one.elsewhere_s for one in asked]
         steps.append(SourceDeviceCorrection(np.array(known_s), elsewhere))
@@ -150,6 +209,37 @@ def predict_records(
     ]
     programs.sort(key=lambda one: one.latency_s or 0.0)
     return RecordPredictions(tuple(programs), report, failures)
+
+
+def _asked(
+    identity: str,
+    record: MeasureRecord,
+    ast: CompactAst | ReplayError,
+    device: DeviceSpec,
+    operator: str,
+    elsewhere: DeviceSpec | None,
+    schedule: str | None = None,
+) -> AskedProgram | str:
+    """Returns a record's program on a device, or why it cannot be predicted."""
+    reason = misfit(device, is_gpu=record.target_kind in GPU_TARGET_KINDS)
+    if reason is not None:
+        return reason
+    if isinstance(ast, ReplayError):
+        return ast.reason
+    if not ast.valid:
+        return ast.reject_reason or "invalid program"
+    latency_s = record.latency_s
+    return AskedProgram(
+        program_id=identity,
+        task=f"{record.workload_key}|{record.target_kind}",
+        ast=ast,
+        device=device,
+        # What was measured elsewhere is no measurement of the asked device.
+        measured_s=latency_s if record.device == device.name else None,
+        schedule=schedule,
+        operator=operator,
+        elsewhere_s=None if elsewhere in (None, device) else latency_s,
+    )
 
 
 def record_programs(
@@ -175,26 +265,13 @@ def record_programs(
         else:
             found.append(reason)
     for record, ast in zip(fitting, featurise_records(task, fitting), strict=True):
-        if isinstance(ast, ReplayError):
-            found.append(ast.reason)
-            continue
-        if not ast.valid:
-            found.append(ast.reject_reason or "invalid program")
-            continue
-        key, kind, device = record.workload_key, record.target_kind, device_of(record)
+        key, kind = record.workload_key, record.target_kind
+        identity = program_id_of_text("tenset", key, record.schedule, kind)
         found.append(
-            AskedProgram(
-                program_id=program_id_of_text("tenset", key, record.schedule, kind),
-                task=f"{key}|{kind}",
-                ast=ast,
-                device=device,
-                # What was measured elsewhere is no measurement of the asked device.
-                measured_s=record.latency_s if record.device == device.name else None,
-                schedule=record.schedule,
-                operator=operator,
-                elsewhere_s=None if elsewhere in (None, device) else record.latency_s,
+            _asked(
+                identity, record, ast, device_of(record), operator, elsewhere, record.schedule
             )
-        )
+        )  # fmt: skip
     return found
 
 
@@ -227,6 +304,18 @@ class _Device:
             f"unknown device {label!r} of a record{near}; choose one with --device LABEL; the "
             f"model was trained on {', '.join(trained)}"
         )
+
+
+def _task_name(workload_key: str) -> str:
+    """Returns the name of a workload that a user registered: ` 'my_matmul'`; empty where the key is
+    a hash.
+    """
+    try:
+        name = json.loads(workload_key)[0]
+    except (ValueError, LookupError, TypeError):
+        return ""
+    is_hash = not isinstance(name, str) or re.fullmatch("[0-9a-f]{32}", name)
+    return "" if is_hash else f" {name[:40]!r}"
 
 
 def _network_info(path: Path) -> Path:

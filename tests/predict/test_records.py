@@ -135,7 +135,10 @@ def test_failures_are_counted(trained: TrainedModel, records: Path, tmp_path: Pa
     assert found.failures == {"its task is not in network_info": 1}
     mixed.write_text(json.dumps(unknown))
     found = predict_records(trained, mixed)
-    assert (found.programs, found.failures) == ((), {"its task is not in network_info": 1})
+    assert (found.programs, found.failures) == (
+        (),
+        {"its task is not in network_info": 1},
+    )
     found = predict_records(trained, records, network_info=_one_small_network(tmp_path))
     assert (found.programs, found.failures) == ((), {"its task is not in network_info": COUNT})
 
@@ -165,3 +168,19 @@ def test_a_device_that_cannot_be_told_is_asked_for(
     card = replace(trained.card, devices=(device,))
     found = predict_records(replace(trained, card=card), elsewhere)
     assert {one.device for one in found.programs} == {device.name}
+
+
+def test_the_task_of_an_unknown_workload_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "log.json"
+    record = {
+        "i": [['["my_matmul", 512, 512, 512, "float32"]', "llvm", [8, 64, 64, 0, 0, 0, 0, 0], "", 1,
+               []], [[], [["AN", 0, 0, 3]]]],
+        "r": [[0.004], 0, 0.3, 1600000000], "v": "v0.6",
+    }  # fmt: skip
+    path.write_text(json.dumps(record) + "\n")
+    assert main(["predict", str(path), "--device", DEVICE]) == 3
+    said = capsys.readouterr().err
+    assert "its task 'my_matmul' is not in network_info" in said
+    assert "docs/datasets.md" in said

@@ -38,8 +38,8 @@ def add_extract_options(parser: argparse.ArgumentParser) -> None:
         --network-info DIR: Path   folder of the tasks (default: network_info in the dataset)
         --per-task N: int          AutoTVM logs: N programs of each task and device, drawn by hash
             (default: all)
-        --target TEXT              MetaSchedule databases: only records whose target (as JSON)
-            contains this
+        --target TEXT              MetaSchedule databases, AutoTVM logs of several devices: only
+            records whose target (of databases as JSON) contains this
         --fallback ansor           Tenset: send records that cannot be replayed to the old TVM's
             Ansor (make legacy-env); they are counted separately
         --machine-code             compile the programs too, without a run (half a second each):

@@ -57,7 +57,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     add_file(source, _FILES)
     add_table(source, """
-        --records FILE: Path     record file, .json or .json.gz
+        --records FILE: Path     measure records: a file of Ansor's (.json, packed or not), an
+            AutoTVM log, or the folder of a MetaSchedule database
         --program FILE.py: Path  TVMScript, of which nothing is run; or Python with PrimFuncs or
             IRModules, which is run
         --network FILE: Path     ONNX file, or .pt2 as torch.export.save writes it
@@ -77,6 +78,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             cannot
         --measured-on LABEL      --records: the device on which they were measured; its times
             correct the predictions for the devices of --device
+        --target TEXT            --records of AutoTVM or MetaSchedule: only those whose target
+            contains this
+        --no-install             --records: do not build the side environment that AutoTVM logs and
+            databases of older TVMs need
         --server URL             ask a `cdmpp serve`, which has the model loaded: programs, records
         --token-file FILE: Path  --server: file of the server's token
         options of --network and --torch:
@@ -110,7 +115,10 @@ def run(args: argparse.Namespace) -> int:
         "--network or --torch", is_network, **{name: values[name] for name in _NETWORK_OPTIONS}
     )
     check_goes_with("--server", args.server, token_file=args.token_file)
-    check_goes_with("--records", args.records, measured_on=args.measured_on)
+    check_goes_with(
+        "--records", args.records,
+        measured_on=args.measured_on, target=args.target, no_install=args.no_install,
+    )  # fmt: skip
     check_goes_with("--program FILE", args.program, set=args.set)
     output = {"as_json": args.json, "is_quiet": args.quiet}
     labels, descriptions = labels_of(args.device), args.device_spec or []
@@ -131,6 +139,12 @@ def run(args: argparse.Namespace) -> int:
 
 def run_programs(args: argparse.Namespace, devices: Sequence[Device]) -> int:
     """Predicts a record file or the programs of a Python file; returns the exit code."""
+
+    def prepare() -> None:
+        from cdmpp.cli.shared.samples import prepared  # it loads tvm_helper
+
+        prepared(may_install=not args.no_install)()
+
     model = load(args.model)
     if args.program is not None:
         found = model.programs(
@@ -139,7 +153,8 @@ def run_programs(args: argparse.Namespace, devices: Sequence[Device]) -> int:
     else:
         found = model.records(
             args.records, devices, network_info=args.network_info, measured_on=args.measured_on,
-            machine_code=args.machine_code,
+            target=args.target, machine_code=args.machine_code,
+            prepare=prepare,
         )  # fmt: skip
     print_predictions(
         found, lambda: ModelFacts.of(model.card), measured_on=args.measured_on,

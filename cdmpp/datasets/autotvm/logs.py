@@ -28,10 +28,16 @@ TEMPLATE_RENAMES: Mapping[str, str] = types.MappingProxyType({
     "dense_small_batch.cuda": "dense_small_batch.gpu",
     "dense_large_batch.cuda": "dense_large_batch.gpu",
 })  # fmt: skip
+#: Why the oldest records are skipped: their templates have other names, arguments and knobs.
+VERSION_1 = "AutoTVM records of version 0.1 (before TVM 0.6)"
 #: The cost that AutoTVM writes for a program that failed.
 FAILED_COST_S = 1e9
 
-_SUFFIX = re.compile(r"\.(?:json|log|txt)(?:\.gz)?$")
+_SUFFIX = re.compile(r"\.(?:json|log|txt)(?:\.(?:gz|xz|zst))?$")
+#: Where a target names its hardware, first match first; `-device=` may be a kind of it only.
+_HARDWARE = tuple(re.compile(rf"(?:^|\s)-{name}=(\S+)") for name in ("model", "mcpu", "device"))
+#: Lines of a file that are looked at to tell whether it is a log.
+_FIRST_LINES = range(1, 1025)
 _ENTITY_KINDS = ("sp", "re", "an", "ot")
 #: First match on a template's name names the operator.
 _OPERATORS = (
@@ -79,6 +85,9 @@ def parse_autotvm_line(text: str, *, device: str = "unknown", line: int = 0) -> 
     Raises:
         RecordLineError: the line is no valid record.
     """
+    value = parse_object(text, ())
+    if _is_of_version_1(value):
+        raise RecordLineError(VERSION_1, f"template {str(value['i'][1])[:40]}")
     value = parse_object(text, ("input", "config", "result"))
     target, template, arguments = _parse_input(value["input"])
     costs_s, error_code, all_cost_s, measured_at = parse_result(value["result"])
@@ -98,6 +107,24 @@ def parse_autotvm_line(text: str, *, device: str = "unknown", line: int = 0) -> 
         version=str(value.get("version", "")),
         line=line,
     )
+
+
+def _is_of_version_1(value: dict[str, Any]) -> bool:
+    """Whether a record is of AutoTVM 0.1: `i` is a target, a template, its arguments, ..."""
+    given = value.get("i")
+    return isinstance(given, list) and len(given) > 2 and isinstance(given[0], str)
+
+
+def target_hardware(target: str) -> str:
+    """Returns the hardware that a target names (`-model=`, else `-mcpu=`, else `-device=`); empty
+    where it names none.
+    """
+    for pattern in _HARDWARE:
+        match = pattern.search(target)
+        label = match.group(1).strip("\"'") if match else "unknown"
+        if label != "unknown":
+            return label
+    return ""
 
 
 def _parse_input(value: Any) -> tuple[str, str, list[Any]]:
@@ -133,7 +160,11 @@ def _parse_entity(config: Any) -> tuple[list[Any], ...]:
 
 
 def read_autotvm_log(
-    path: Path, report: ReadReport, *, only: Container[int] | None = None
+    path: Path,
+    report: ReadReport,
+    *,
+    only: Container[int] | None = None,
+    device: str | None = None,
 ) -> Iterator[MeasureRecord]:
     """Yields the records of a log; counts what cannot be used in `report`, with line and reason.
 
@@ -141,11 +172,13 @@ def read_autotvm_log(
         path: `DEVICE.json` or `DEVICE.json.gz`.
         report: counters, updated while reading.
         only: numbers of the lines to read; None = all.
+        device: label of the records; None = by the file's name.
 
     Raises:
         DataError: the file cannot be opened.
     """
-    return read_records(path, report, device=log_device(path), parse=parse_autotvm_line, only=only)
+    label = device or log_device(path)
+    return read_records(path, report, device=label, parse=parse_autotvm_line, only=only)
 
 
 def log_device(path: Path) -> str:
@@ -154,7 +187,8 @@ def log_device(path: Path) -> str:
 
 
 def find_logs(place: Path) -> list[Path]:
-    """Returns the AutoTVM logs at a place: the file itself, or the `*.json[.gz]` of a folder.
+    """Returns the AutoTVM logs at a place: the file itself, or the `*.json`, packed or not, of a
+    folder.
 
     Raises:
         DataError: there is none.
@@ -181,7 +215,7 @@ def is_autotvm_log(place: Path) -> bool:
     if (place / "measure_records").is_dir() or (place / "manifest.json").is_file():
         return False
     try:
-        first = read_autotvm_log(find_logs(place)[0], ReadReport())
+        first = read_autotvm_log(find_logs(place)[0], ReadReport(), only=_FIRST_LINES)
         return next(first, None) is not None
     except DataError:
         return False

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import heapq
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,11 +20,12 @@ from cdmpp.datasets.autotvm.logs import (
     find_logs,
     log_device,
     read_autotvm_log,
+    target_hardware,
     task_of,
 )
 from cdmpp.datasets.extraction.source import Featurised, RecordSource, ShardPlan, files_digest
 from cdmpp.datasets.read_report import ReadReport
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, UsageError
 from cdmpp.records import MeasureRecord
 
 #: Records after which a shard is closed; a task never spans two shards.
@@ -34,9 +36,32 @@ TaskKey: TypeAlias = tuple[str, str]
 _Lines: TypeAlias = "dict[int, array[int]]"
 
 
+@dataclass(frozen=True)
+class _Log:
+    """The records of one device in a file.
+
+    Attributes:
+        hardware: what their targets name; empty = all of the file.
+        count: how many there are; 0 = not counted.
+    """
+
+    label: str
+    path: Path
+    hardware: str = ""
+    count: int = 0
+
+    def takes(self, record: MeasureRecord, target: str | None) -> bool:
+        if target is not None and target not in record.target:
+            return False
+        return not self.hardware or target_hardware(record.target) == self.hardware
+
+
 @dataclass
 class AutotvmLogs(RecordSource):
-    """A log (`DEVICE.json[.gz]`) or a folder of logs.
+    """A log (`DEVICE.json`, packed or not) or a folder of logs.
+
+    A log whose targets name several devices is several logs, a label each: by name only, or of one
+    target.
 
     Attributes:
         place: the log or folder.
@@ -45,6 +70,7 @@ class AutotvmLogs(RecordSource):
         per_task: take so many programs of each task and device that ran without error, drawn by a
             hash of the program; None = every line, failures included.
         shard_records: records after which a shard is closed.
+        target: take only records whose target contains this.
     """
 
     place: Path
@@ -52,29 +78,46 @@ class AutotvmLogs(RecordSource):
     featuriser: Callable[[AutotvmTask, list[MeasureRecord]], Featurised]
     per_task: int | None = None
     shard_records: int = SHARD_RECORDS
+    target: str | None = None
+    _known: dict[Path, list[_Log]] = field(default_factory=dict, repr=False)
 
     def devices(self) -> list[str]:
         """As `RecordSource.devices`."""
-        return sorted({log_device(path) for path in self._logs()})
+        return sorted({log.label for log in self._logs()})
 
-    def _logs(self) -> list[Path]:
-        logs = find_logs(self.place)
+    def _of(self, path: Path) -> list[_Log]:
+        if path not in self._known:
+            self._known[path] = _logs_in(path, self.target)
+        return self._known[path]
+
+    def _logs(self) -> list[_Log]:
+        """Returns the logs of the wanted devices.
+
+        Raises:
+            DataError: there is none of a device.
+            UsageError: the records of one file are of several devices, and none is chosen.
+        """
+        parts = [self._of(path) for path in find_logs(self.place)]
         if self.labels is None:
-            return logs
-        found = {log_device(path): path for path in logs}
+            for logs in parts:
+                if len(logs) > 1:
+                    raise _mixed(logs)
+            return [log for logs in parts for log in logs]
+        found = {log.label: log for logs in parts for log in logs}
         wanted = sorted(set(self.labels))
         missing = [label for label in wanted if label not in found]
         if missing:
             raise DataError(
                 f"{self.place}: no AutoTVM log of device {missing[0]!r}; devices found: "
-                f"{', '.join(sorted(found))}; the file's name is the device"
+                f"{', '.join(sorted(found))}; the file's name is the device, unless its targets "
+                "name several"
             )
         return [found[label] for label in wanted]
 
     def plan(self, report: ReadReport) -> list[ShardPlan]:
         """As `RecordSource.plan`."""
         logs = self._logs()
-        tasks = _find_lines(logs, report, self.per_task)
+        tasks = _find_lines(logs, report, self.per_task, self.target)
         if not tasks:
             raise DataError(f"{self.place}: no usable record; the reader says:\n{report.summary()}")
         groups: list[list[_Lines]] = [[]]
@@ -88,8 +131,9 @@ class AutotvmLogs(RecordSource):
         self, plan: ShardPlan, report: ReadReport
     ) -> Iterator[tuple[TaskKey, str, MeasureRecord]]:
         """As `RecordSource.records`; `plan` has counted all of them."""
-        for (_, path), lines in zip(plan.files, plan.lines, strict=True):
-            for record in read_autotvm_log(path, ReadReport(), only=frozenset(lines)):
+        for (label, path), lines in zip(plan.files, plan.lines, strict=True):
+            only = frozenset(lines)
+            for record in read_autotvm_log(path, ReadReport(), only=only, device=label):
                 key = (record.workload_key, record.target_kind)
                 yield key, autotvm_program_id(record), record
 
@@ -98,13 +142,45 @@ class AutotvmLogs(RecordSource):
         return self.featuriser(task_of(records[0]), records)
 
 
+def log_labels(place: Path) -> tuple[set[str], bool]:
+    """Returns the labels of the devices in logs, and whether some share a log.
+
+    Raises:
+        DataError: there is no log.
+    """
+    parts = [_logs_in(path, None) for path in find_logs(place)]
+    return {log.label for logs in parts for log in logs}, any(len(one) > 1 for one in parts)
+
+
+def _logs_in(path: Path, target: str | None) -> list[_Log]:
+    """Returns a file as one log, or as one for each device that its targets name."""
+    counts = Counter(
+        target_hardware(record.target)
+        for record in read_autotvm_log(path, ReadReport())
+        if target is None or target in record.target
+    )
+    named = {name: count for name, count in sorted(counts.items()) if name}
+    if len(named) > 1 or (len(named) == 1 and target is not None):
+        return [_Log(name, path, name, count) for name, count in named.items()]
+    return [_Log(log_device(path), path)]
+
+
+def _mixed(logs: Sequence[_Log]) -> UsageError:
+    listed = ", ".join(f"{log.label} {log.count}" for log in logs)
+    return UsageError(
+        f"{logs[0].path}: records of {len(logs)} models ({listed}): choose with --target TEXT (a "
+        f"part of the target), or read each under its label: --device "
+        f"{','.join(log.label for log in logs)}"
+    )
+
+
 def _count(task: _Lines) -> int:
     return sum(map(len, task.values()))
 
 
-def _plan(number: int, tasks: Sequence[_Lines], logs: Sequence[Path]) -> ShardPlan:
+def _plan(number: int, tasks: Sequence[_Lines], logs: Sequence[_Log]) -> ShardPlan:
     used = sorted({log for task in tasks for log in task})
-    files = tuple((log_device(logs[log]), logs[log]) for log in used)
+    files = tuple((logs[log].label, logs[log].path) for log in used)
     lines = tuple(array("L") for _ in used)
     for task in tasks:
         for log, numbers in task.items():
@@ -114,7 +190,7 @@ def _plan(number: int, tasks: Sequence[_Lines], logs: Sequence[Path]) -> ShardPl
 
 
 def _find_lines(
-    logs: Sequence[Path], report: ReadReport, per_task: int | None
+    logs: Sequence[_Log], report: ReadReport, per_task: int | None, target: str | None
 ) -> dict[TaskKey, _Lines]:
     """Returns the lines to extract by task, in the order in which the tasks first occur."""
     tasks: dict[TaskKey, _Lines] = {}
@@ -122,9 +198,14 @@ def _find_lines(
     def add(key: TaskKey, log: int, line: int) -> None:
         tasks.setdefault(key, {}).setdefault(log, array("L")).append(line)
 
-    for number, path in enumerate(logs):
+    for number, log in enumerate(logs):
         drawn: dict[TaskKey, list[tuple[int, int]]] = {}
-        for record in read_autotvm_log(path, report):
+        for record in read_autotvm_log(log.path, report, device=log.label):
+            if not log.takes(record, target):
+                report.records -= 1
+                report.failed -= record.error_code != 0
+                report.notes["records of another device or target, left out"] += 1
+                continue
             key = (record.workload_key, record.target_kind)
             if per_task is None:
                 add(key, number, record.line)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,12 @@ from cdmpp.datasets.extraction.source import Featurised
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.splits import split
 from cdmpp.datasets.tenset.record_line import RecordLineError
-from cdmpp.errors import DataError, ReplayError
+from cdmpp.devices.registry import get_device
+from cdmpp.errors import DataError, ReplayError, UsageError
+from cdmpp.predict.estimates import load_trained
+from cdmpp.predict.records import predict_source
+from cdmpp.pretrained import model_folder
+from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.records import MeasureRecord
 from cdmpp.testing import check_reader
@@ -298,6 +305,89 @@ def test_a_missing_device_and_an_empty_log_are_one_clear_error(tmp_path: Path) -
     empty = write_log(tmp_path / "x.json.gz", ["nonsense"])
     with pytest.raises(DataError, match="not JSON"):
         extract(AutotvmLogs(empty, None, fake_features), tmp_path / "out", jobs=1)
+
+
+def mixed_log(folder: Path) -> Path:
+    """A log of three devices: by `-model=` twice and by `-mcpu=`, and a record that names none."""
+    targets = ["cuda -model=tx2", "cuda -model=tx2", "cuda -model=v100", "llvm -mcpu=core-avx2"]
+    lines = [line(tile=tile, target=target) for tile, target in enumerate(targets, 4)]
+    return write_log(folder / "gpus.json.gz", [*lines, line(tile=9, target="cuda")])
+
+
+def test_a_log_of_several_devices_is_refused_or_has_a_label_each(tmp_path: Path) -> None:
+    log = mixed_log(tmp_path)
+    text = r"records of 3 models \(core-avx2 1, tx2 2, v100 1\): choose with --target"
+    with pytest.raises(UsageError, match=text):
+        extract(AutotvmLogs(log, None, fake_features), tmp_path / "no", jobs=1)
+    out = tmp_path / "both"
+    report = extract(AutotvmLogs(log, ["tx2", "v100"], fake_features), out, jobs=1)
+    assert report.devices == ["tx2", "v100"]
+    measured = rows(out, "measurements", ["device", "latency_s"])
+    assert sorted((one["device"], one["latency_s"]) for one in measured) == [
+        ("tx2", 0.004), ("tx2", 0.005), ("v100", 0.006),
+    ]  # fmt: skip
+    out = tmp_path / "one"
+    extract(AutotvmLogs(log, None, fake_features, target="-model=v100"), out, jobs=1)
+    assert {one["device"] for one in rows(out, "measurements", ["device"])} == {"v100"}
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (
+            json.dumps({"i": ["cuda", "topi_nn_conv2d", [], {}, [], {}], "r": [[1], 0, 1, 1]}),
+            "1 AutoTVM records of version 0.1",
+        ),
+        ("SQLite format 3\0...", "is an SQLite database"),
+        ('{"i": [["[\\"k\\"]", "llvm"], [[], []]], "r": [[1], 0, 0, 0], "v": "v0.6"}', "Ansor"),
+        ("no json", "1 not JSON"),
+    ],
+)
+def test_a_file_in_another_form_is_named(
+    content: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Was `no such folder`, of a file that is there."""
+    path = tmp_path / "gtx1080ti.json"
+    path.write_text(content + "\n")
+    assert main(["dataset", "extract", "--dataset", str(path), "--out", str(tmp_path / "o")]) == 3
+    said = capsys.readouterr().err
+    assert text in said
+    assert "no such folder" not in said
+
+
+def test_a_log_may_be_packed_with_xz(tmp_path: Path) -> None:
+    path = tmp_path / "t4.json.xz"
+    path.write_bytes(lzma.compress((json.dumps(line()) + "\n").encode()))
+    assert is_autotvm_log(path)
+    assert log_device(path) == "t4"
+    (record,) = read_autotvm_log(path, ReadReport())
+    assert record.latency_s == 0.004
+
+
+def test_the_programs_of_a_log_are_predicted(tmp_path: Path) -> None:
+    trained = load_trained(model_folder("pretrained"))
+    log = write_log(tmp_path / "v100.json.gz", [line(tile=tile) for tile in (1, 2, 3, 3)])
+
+    def features(task: AutotvmTask, records: list[MeasureRecord]) -> Featurised:
+        found = fake_features(task, records)
+        programs = [
+            one if isinstance(one, ReplayError)
+            else replace(one, leaf_extra=np.zeros((2, len(LEAF_EXTRA_NAMES)), np.float32))
+            for one in found.programs
+        ]  # fmt: skip
+        return replace(found, programs=programs)
+
+    found = predict_source(trained, AutotvmLogs(log, None, features))
+    assert found.failures == {"AutoTVM, 3 does not divide": 1}
+    assert {one.device for one in found.programs} == {"v100"}
+    assert sorted(one.measured_s or 0 for one in found.programs) == [0.001, 0.002]
+    elsewhere = predict_source(
+        trained, AutotvmLogs(log, None, features), devices=[get_device("t4"), get_device("v100")]
+    )
+    assert [one.measured_s is None for one in elsewhere.programs] == [
+        one.device == "t4" for one in elsewhere.programs
+    ]
+    assert len(elsewhere.programs) == 4
 
 
 def test_few_operator_shapes_are_split_without_leak_and_the_split_says_so(tmp_path: Path) -> None:

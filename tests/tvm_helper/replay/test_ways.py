@@ -145,6 +145,18 @@ def test_tuned_programs_come_from_a_database(
     assert "fastest measured program" in found[1].schedule
 
 
+def test_the_programs_of_a_database_are_predicted(
+    run_folder: Path, database: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`predict --records` took Ansor's records only."""
+    words = ("predict", database, "--model", run_folder, "--device", DEVICE)
+    rows = values(capsys, *words)
+    assert rows
+    assert {row["measured_s"] for row in rows} == {None}  # a database does not say on what
+    assert all(0 < row["low_s"] <= row["latency_s"] <= row["high_s"] for row in rows)
+    assert values(capsys, *words, "--target", "llvm") == rows
+
+
 def test_torch_runs_no_onnx_file(run_folder: Path, tmp_path: Path) -> None:
     path = onnx_file(
         tmp_path / "net.onnx", lambda helper: [helper.make_node("Relu", ["x"], ["y"])], [4, 16]
