@@ -42,6 +42,7 @@ _MATH = frozenset(
     )
 )  # fmt: skip
 _CHOICES = ("tir.if_then_else",)
+_OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
 #: Points of a grid that are looked at one by one.
 _MOST_POINTS = 1 << 18
 _TYPE = re.compile(r"(u?int|bfloat|float|bool)(\d*)")
@@ -178,7 +179,7 @@ class _Account:
             if store.buffer not in parameters and store.buffer not in read:
                 continue  # nobody needs the value
             self._operations(place, seen)
-            for load, guards in _guarded_loads(place):
+            for load, guards in dict.fromkeys(_guarded_loads(place)):
                 buffer = load.value
                 if buffer in parameters and buffer not in outputs and self._is_input(place, load):
                     found = self._distinct(place, load.args, (*place.guards, *guards))
@@ -245,7 +246,11 @@ class _Account:
             grid = _grid(names, loops)
             held = None if grid is None else _all_hold(guards, grid)
             if held is None:
-                return 0.0
+                sure = _sure_part(guards, loops)
+                if sure is None:
+                    return 0.0
+                loops = sure  # of these alone
+                continue
             away = tuple(axis for axis, name in enumerate(sorted(names)) if name not in variables)
             count *= float(held.any(axis=away).sum())
             left -= names
@@ -277,13 +282,16 @@ def _distinct_values(
     dims: Sequence[Expr], guards: Sequence[Expr], names: set[str], loops: Mapping[str, Loop]
 ) -> float:
     """Returns a lower bound of how many tuples of values some expressions have together."""
+    grid = _grid(names, loops)
+    sure = _sure_part(guards, loops) if guards and grid is None else None
+    if sure is not None:
+        return _distinct_values(dims, (), names, sure)
     if not guards:
         counted = [_mixed_radix(one, loops) for one in dims]
         if len(dims) > 1:
             counted = [_mixed_radix(_one_number(dims, loops), loops), *counted]
         if counted and counted[0] is not None:
             return counted[0]
-    grid = _grid(names, loops)
     if grid is None:
         grid = _grid(names, loops, is_part=True)
     held = None if grid is None else _all_hold(guards, grid)
@@ -293,7 +301,51 @@ def _distinct_values(
     key = np.zeros(held.shape, np.int64)
     for one in values:
         key = key * (int(np.max(one)) + 1 - min(0, int(np.min(one)))) + one
-    return float(len(np.unique(key[held])))
+    ordered = np.sort(key[held])  # np.unique hashes, which takes a hundred times as long
+    return float(np.count_nonzero(np.diff(ordered)) + min(1, len(ordered)))
+
+
+def _sure_part(guards: Sequence[Expr], loops: Mapping[str, Loop]) -> dict[str, Loop] | None:
+    """Returns loops of which all iterations meet some conditions, most of those that do where a
+    condition bounds a sum of digits; None where that is not found.
+    """
+    found = dict(loops)
+    if any(
+        not isinstance(size, int) for one in loops.values() for size in (one.minimum, one.extent)
+    ):
+        return None
+    for guard in guards:
+        op, args = guard.op, guard.args
+        if op == "not":
+            op, args = _OPPOSITE.get(args[0].op, ""), args[0].args
+        if op not in _OPPOSITE:
+            return None
+        known = _simplifier(found)
+        left, right = map(known.linear, args if op in ("lt", "le") else reversed(args))
+        form, most = known.add(left, right, -1), -1 if op in ("lt", "gt") else 0  # form <= most
+        if known.bounds_of(form)[1] <= most:
+            continue
+        plain = [
+            (abs(coefficient), coefficient, str(base.value))
+            for (base, lower, upper), coefficient in form.terms.items()
+            if base.op == "var" and base.value in found and (lower, upper) == (1, 0)
+        ]
+        if not plain:
+            return None
+        _, slope, name = max(plain)
+        rest = known.bounds_of(known.add(form, known.linear(int_var(name)), -slope))[1]
+        loop = found[name]
+        if math.isinf(rest):
+            return None
+        assert isinstance(loop.minimum, int)
+        assert isinstance(loop.extent, int)
+        low, top, reach = loop.minimum, loop.minimum + loop.extent - 1, most - int(rest)
+        low, top = (low, min(top, reach // slope)) if slope > 0 else (
+            max(low, -(reach // -slope)), top)  # fmt: skip
+        if top < low:
+            return None
+        found[name] = replace(loop, minimum=low, extent=top - low + 1)
+    return found
 
 
 def _one_number(dims: Sequence[Expr], loops: Mapping[str, Loop]) -> Expr:

@@ -6,6 +6,7 @@ from typing import Any
 
 from cdmpp.errors import DataError, last_line
 from tvm_helper.compat import Schedule, Target, relax, s_tir, tvm
+from tvm_helper.quick_import import cheap_inspect_stack, without_garbage_collection
 
 
 def default_schedule(module: Any, target: Target) -> Schedule:
@@ -22,7 +23,8 @@ def default_schedule(module: Any, target: Target) -> Schedule:
         backend = getattr(relax.backend, target.kind.name, relax.backend.gpu_generic)
         *_, apply_rules = backend.legalize_passes(target)
         try:
-            with target:
+            # A rule may import TVM's tensor intrinsics: 5 seconds, or 90 at TVM's own pace.
+            with target, cheap_inspect_stack(), without_garbage_collection():
                 module = apply_rules(tvm.IRModule({"main": module["main"]}))
         except Exception as error:  # TVM raises whatever its rules do
             raise DataError(f"TVM's default rules fail on it ({last_line(error)})") from None

@@ -147,6 +147,24 @@ def test_operations_count_by_their_type(dtype: str, out: str, column: str) -> No
     assert getattr(found, column) == 2 * 64 * 32 * 48 == found.flop + found.integer_op
 
 
+def test_threads_beyond_the_end_leave_the_others_counted() -> None:
+    """More iterations than are looked at one by one: all but the last block count."""
+    body = """
+    for i in T.thread_binding(2930, thread="blockIdx.x"):
+        for j in T.thread_binding(1024, thread="threadIdx.x"):
+            with T.sblock("B"):
+                v0 = T.axis.spatial(3000, (i * 1024 + j) // 1000)
+                v1 = T.axis.spatial(1000, (i * 1024 + j) % 1000)
+                T.where(i * 1024 + j < 3000000)
+                B[v0, v1] = A[v0, v1] * T.float32(2)
+"""
+    found = work_of(module_of(body, A=(3000, 1000), B=(3000, 1000)))
+    assert (found.wide_flop, found.bytes) == (2929 * 1024, 8 * 2929 * 1024)
+    behind = body.replace("i * 1024 + j < 3000000", "i * 1024 + j >= 2000000")
+    found = work_of(module_of(behind, A=(3000, 1000), B=(3000, 1000)))
+    assert found.wide_flop == (2930 - 1954) * 1024
+
+
 def test_the_first_value_may_be_set_inside_or_before() -> None:
     """What is set where the innermost iteration begins is set once, not in every iteration."""
     before = """
