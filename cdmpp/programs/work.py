@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
@@ -246,10 +247,12 @@ class _Account:
             grid = _grid(names, loops)
             held = None if grid is None else _all_hold(guards, grid)
             if held is None:
-                sure = _sure_part(guards, loops)
+                shares: dict[str, Fraction] = {}
+                sure = _sure_part(guards, loops, shares)
                 if sure is None:
                     return 0.0
                 loops = sure  # of these alone
+                count *= float(math.prod(shares[name] for name in shares if name in variables))
                 continue
             away = tuple(axis for axis, name in enumerate(sorted(names)) if name not in variables)
             count *= float(held.any(axis=away).sum())
@@ -305,9 +308,15 @@ def _distinct_values(
     return float(np.count_nonzero(np.diff(ordered)) + min(1, len(ordered)))
 
 
-def _sure_part(guards: Sequence[Expr], loops: Mapping[str, Loop]) -> dict[str, Loop] | None:
+def _sure_part(
+    guards: Sequence[Expr], loops: Mapping[str, Loop], shares: dict[str, Fraction] | None = None
+) -> dict[str, Loop] | None:
     """Returns loops of which all iterations meet some conditions, most of those that do where a
     condition bounds a sum of digits; None where that is not found.
+
+    Args:
+        shares: where given, a loop may instead keep the iterations in which a digit of its variable
+            is small; gets the share of these by variable.
     """
     found = dict(loops)
     if any(
@@ -326,20 +335,29 @@ def _sure_part(guards: Sequence[Expr], loops: Mapping[str, Loop]) -> dict[str, L
         if known.bounds_of(form)[1] <= most:
             continue
         plain = [
-            (abs(coefficient), coefficient, str(base.value))
+            (abs(coefficient), coefficient, str(base.value), lower, upper)
             for (base, lower, upper), coefficient in form.terms.items()
-            if base.op == "var" and base.value in found and (lower, upper) == (1, 0)
-        ]
+            if base.op == "var" and base.value in found
+            and ((lower, upper) == (1, 0) or (shares is not None and coefficient > 0 and upper))
+        ]  # fmt: skip
         if not plain:
             return None
-        _, slope, name = max(plain)
-        rest = known.bounds_of(known.add(form, known.linear(int_var(name)), -slope))[1]
+        _, slope, name, lower, upper = max(plain)
+        term = next(key for key in form.terms if key[0].value == name and key[1:] == (lower, upper))
+        rest = known.bounds_of(known.add(form, Linear({term: 1}), -slope))[1]
         loop = found[name]
-        if math.isinf(rest):
+        if math.isinf(rest) or name in (shares or ()):
             return None
         assert isinstance(loop.minimum, int)
         assert isinstance(loop.extent, int)
         low, top, reach = loop.minimum, loop.minimum + loop.extent - 1, most - int(rest)
+        if upper:
+            digits = upper // lower
+            if low % upper or loop.extent % upper or upper % lower or reach < 0:
+                return None
+            assert shares is not None
+            shares[name] = Fraction(min(reach // slope + 1, digits), digits)
+            continue
         low, top = (low, min(top, reach // slope)) if slope > 0 else (
             max(low, -(reach // -slope)), top)  # fmt: skip
         if top < low:

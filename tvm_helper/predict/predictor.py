@@ -62,6 +62,7 @@ class _Question:
     is_fastest: bool = False
     in_network: bool = False
     note: str = ""
+    source: Any = None
 
 
 class Predictor:
@@ -204,7 +205,7 @@ class Predictor:
     def _answer(self, questions: Sequence[_Question]) -> list[Prediction]:
         answers = []
         for question in questions:
-            read = read_program(question.module, question.target)
+            read = read_program(question.module, question.target, question.source)
             if isinstance(read, str):
                 answers.append(_unanswered(question.name, question.operator, question.device, read))
                 continue
@@ -270,7 +271,7 @@ def program_samples(program: NamedProgram, device: DeviceSpec) -> Samples:
         raise DataError(f"{program.name}: {fault}")
     target, looks = device_target(device), look_at(program.module)
     fitted = fit(program, looks, device, target)
-    read = fitted if isinstance(fitted, str) else read_program(fitted.module, target)
+    read = fitted if isinstance(fitted, str) else read_program(fitted.module, target, fitted.source)
     if isinstance(read, str) or isinstance(fitted, str):
         raise DataError(
             f"{program.name} on {device.name}: {read}; expected a program that the device can run"
@@ -317,7 +318,7 @@ def _question(program: NamedProgram, looks: Looks, device: DeviceSpec, target: T
     return _Question(
         name=program.name, operator=looks.operator, device=device, target=target,
         workload_key=looks.workload_key, module=program.module, is_scheduled=looks.is_scheduled,
-        note=program.note,
+        note=program.note, source=program.source,
     )  # fmt: skip
 
 

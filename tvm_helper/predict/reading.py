@@ -14,7 +14,7 @@ from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.programs.featurise import compact_asts, is_gpu_kind
 from cdmpp.programs.gpu_limits import GpuLimits
 from cdmpp.programs.loops.loop_tree import LoopTree
-from cdmpp.programs.work import ProgramWork, as_floats, program_work
+from cdmpp.programs.work import WORK_COLUMNS, ProgramWork, as_floats, program_work
 from tvm_helper.compat import Target, shash2hex
 from tvm_helper.tasks.default_schedule import default_schedule
 from tvm_helper.tasks.operator_name import operator_of
@@ -86,7 +86,7 @@ def fit(
     except DataError as error:
         return f"it has no thread bindings, {device.name} is a GPU; {error}; schedule it for one"
     note = "; ".join(filter(None, (program.note, AS_DEFAULT)))
-    return NamedProgram(program.name, module, note=note)
+    return NamedProgram(program.name, module, note=note, source=program.module)
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,12 @@ class ProgramReading:
     doubts: tuple[str, ...]
 
 
-def read_program(module: Any, target: Target) -> ProgramReading | str:
-    """Returns what a model is asked of a program, or why it cannot be predicted."""
+def read_program(module: Any, target: Target, source: Any = None) -> ProgramReading | str:
+    """Returns what a model is asked of a program, or why it cannot be predicted.
+
+    Args:
+        source: the module that TVM's default rules scheduled; None where they did not.
+    """
     ast = features_of(module, target)
     if isinstance(ast, str):
         return ast
@@ -131,6 +135,7 @@ def read_program(module: Any, target: Target) -> ProgramReading | str:
     if work.uncounted:
         calls = ", ".join(work.uncounted)
         doubts.append(f"it calls {calls}, whose work is not counted")
+        work = _at_least(work, source)
     if not is_hidden and not is_integer:
         return ProgramReading(ast, loop_tree_from_tir(module), work, tuple(doubts))
     tree = as_floats(complete) if is_integer else complete
@@ -138,6 +143,20 @@ def read_program(module: Any, target: Target) -> ProgramReading | str:
     if isinstance(found, ReplayError):
         return str(found)
     return ProgramReading(found, tree, work, tuple(doubts))
+
+
+def _at_least(work: ProgramWork, source: Any) -> ProgramWork:
+    """Returns the larger of what was counted of a program that calls matrix units, and of its
+    source: there, a product of narrow operands with a wide sum is wide, on these units it is not.
+    """
+    tree = None if source is None else read_loop_tree(source, is_gpu=False, complete=True)
+    if tree is None or isinstance(tree, ReplayError):
+        return work
+    found = program_work(tree)
+    found = replace(found, narrow_flop=found.flop, wide_flop=0.0)
+    return replace(
+        work, **{name: max(getattr(work, name), getattr(found, name)) for name in WORK_COLUMNS}
+    )
 
 
 def features_of(module: Any, target: Target) -> CompactAst | str:

@@ -92,7 +92,7 @@ def _program(program: NamedProgram, devices: Sequence[DeviceSpec]) -> Iterator[R
         if isinstance(fitted, str):
             yield reason_row(program.name, looks.operator, device, fitted), None
             continue
-        read = read_program(fitted.module, target)
+        read = read_program(fitted.module, target, fitted.source)
         if isinstance(read, str):
             yield reason_row(program.name, looks.operator, device, read), None
             continue

@@ -18,12 +18,14 @@ class NamedProgram:
         module: an `IRModule` whose only function is `main`; None where there is a fault.
         fault: why it cannot be read; empty where it can.
         note: how it was read, where that needs a word.
+        source: the module that TVM's default rules scheduled; None where they did not.
     """
 
     name: str
     module: Any
     fault: str = ""
     note: str = ""
+    source: Any = None
 
 
 def programs_of(values: dict[str, Any]) -> list[NamedProgram]:

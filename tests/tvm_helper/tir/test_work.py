@@ -165,6 +165,21 @@ def test_threads_beyond_the_end_leave_the_others_counted() -> None:
     assert found.wide_flop == (2930 - 1954) * 1024
 
 
+def test_vectors_beyond_the_end_of_a_row_leave_the_others_counted() -> None:
+    """All but the last vector of a row count where rows and vectors are one loop."""
+    body = """
+    for f in T.parallel(3000 * 126):
+        for v in T.vectorized(8):
+            with T.sblock("B"):
+                v0 = T.axis.spatial(3000, f // 126)
+                v1 = T.axis.spatial(1001, f % 126 * 8 + v)
+                T.where(f % 126 * 8 + v < 1001)
+                B[v0, v1] = A[v0, v1] * T.float32(2)
+"""
+    found = work_of(module_of(body, A=(3000, 1001), B=(3000, 1001)))
+    assert found.wide_flop == 3000 * 125 * 8
+
+
 def test_the_first_value_may_be_set_inside_or_before() -> None:
     """What is set where the innermost iteration begins is set once, not in every iteration."""
     before = """
