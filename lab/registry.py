@@ -161,6 +161,8 @@ EXPERIMENTS = (
     Experiment("model-speed", "training and prediction speed of all models", "8 min"),
     Experiment("tvm-releases", "which releases of TVM and tvm-ffi work", "20 min", pages=()),
     Experiment("serve", "a server under load, and under attack", "10 min, two quiet cores"),
+    Experiment("program-sweep", "generated tensor programs: every answer inside bounds, marked or "
+               "refused", "3 min"),
     Experiment("faults", "commands that are killed, ended, starved of disk, robbed of their folder "
                "or the time, or run twice at once", "2 h", place="robustness:faults"),
     Experiment("fuzz", "broken, hostile and hand-made input against every reader", "90 min",
