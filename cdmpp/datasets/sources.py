@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from cdmpp.datasets.autotvm.logs import is_autotvm_log, read_autotvm_log
-from cdmpp.datasets.autotvm.source import AutotvmLogs, log_labels
+from cdmpp.datasets.autotvm.source import AutotvmLogs, check_devices, log_labels
 from cdmpp.datasets.extraction.extract import (
     Backend,
     ExtractReport,
@@ -97,6 +97,7 @@ def source_at(
     if is_autotvm_log(place):
         if per_task is not None and per_task < 1:
             raise UsageError(f"--per-task is {per_task}, expected at least 1; leave it out for all")
+        check_devices(place, devices, target)  # before an environment is built for them
         return AutotvmLogs(place, devices, featurisers("autotvm"), per_task, target=target)
     if per_task is not None:
         raise UsageError(f"--per-task is for AutoTVM logs; {place} is none")

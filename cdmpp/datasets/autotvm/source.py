@@ -79,16 +79,11 @@ class AutotvmLogs(RecordSource):
     per_task: int | None = None
     shard_records: int = SHARD_RECORDS
     target: str | None = None
-    _known: dict[Path, list[_Log]] = field(default_factory=dict, repr=False)
+    _known: list[_Log] | None = field(default=None, repr=False)
 
     def devices(self) -> list[str]:
         """As `RecordSource.devices`."""
         return sorted({log.label for log in self._logs()})
-
-    def _of(self, path: Path) -> list[_Log]:
-        if path not in self._known:
-            self._known[path] = _logs_in(path, self.target)
-        return self._known[path]
 
     def _logs(self) -> list[_Log]:
         """Returns the logs of the wanted devices.
@@ -97,22 +92,9 @@ class AutotvmLogs(RecordSource):
             DataError: there is none of a device.
             UsageError: the records of one file are of several devices, and none is chosen.
         """
-        parts = [self._of(path) for path in find_logs(self.place)]
-        if self.labels is None:
-            for logs in parts:
-                if len(logs) > 1:
-                    raise _mixed(logs)
-            return [log for logs in parts for log in logs]
-        found = {log.label: log for logs in parts for log in logs}
-        wanted = sorted(set(self.labels))
-        missing = [label for label in wanted if label not in found]
-        if missing:
-            raise DataError(
-                f"{self.place}: no AutoTVM log of device {missing[0]!r}; devices found: "
-                f"{', '.join(sorted(found))}; the file's name is the device, unless its targets "
-                "name several"
-            )
-        return [found[label] for label in wanted]
+        if self._known is None:
+            self._known = _wanted_logs(self.place, self.labels, self.target)
+        return self._known
 
     def plan(self, report: ReadReport) -> list[ShardPlan]:
         """As `RecordSource.plan`."""
@@ -140,6 +122,35 @@ class AutotvmLogs(RecordSource):
     def featurise(self, group: TaskKey, records: list[MeasureRecord]) -> Featurised:
         """As `RecordSource.featurise`."""
         return self.featuriser(task_of(records[0]), records)
+
+
+def check_devices(place: Path, labels: Sequence[str] | None, target: str | None) -> None:
+    """Checks that logs have the wanted devices, and that no file mixes several.
+
+    Raises:
+        DataError: there is none of a device.
+        UsageError: the records of one file are of several devices, and none is chosen.
+    """
+    _wanted_logs(place, labels, target)
+
+
+def _wanted_logs(place: Path, labels: Sequence[str] | None, target: str | None) -> list[_Log]:
+    parts = [_logs_in(path, target) for path in find_logs(place)]
+    if labels is None:
+        for logs in parts:
+            if len(logs) > 1:
+                raise _mixed(logs)
+        return [log for logs in parts for log in logs]
+    found = {log.label: log for logs in parts for log in logs}
+    wanted = sorted(set(labels))
+    missing = [label for label in wanted if label not in found]
+    if missing:
+        raise DataError(
+            f"{place}: no AutoTVM log of device {missing[0]!r}; devices found: "
+            f"{', '.join(sorted(found))}; the file's name is the device, unless its targets "
+            "name several"
+        )
+    return [found[label] for label in wanted]
 
 
 def log_labels(place: Path) -> tuple[set[str], bool]:

@@ -314,8 +314,13 @@ def mixed_log(folder: Path) -> Path:
     return write_log(folder / "gpus.json.gz", [*lines, line(tile=9, target="cuda")])
 
 
-def test_a_log_of_several_devices_is_refused_or_has_a_label_each(tmp_path: Path) -> None:
+def test_a_log_of_several_devices_is_refused_or_has_a_label_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = mixed_log(tmp_path)
+    words = ["--dataset", str(log), "--out", str(tmp_path / "o"), "--no-install"]
+    assert main(["dataset", "extract", *words]) == 2
+    assert "records of 3 models" in capsys.readouterr().err  # before an environment is asked for
     text = r"records of 3 models \(core-avx2 1, tx2 2, v100 1\): choose with --target"
     with pytest.raises(UsageError, match=text):
         extract(AutotvmLogs(log, None, fake_features), tmp_path / "no", jobs=1)
