@@ -23,7 +23,7 @@ def test_run_folder_is_complete(trained):
     names = {path.name for path in trained.iterdir()}
     assert names == {
         "config.yaml", "metrics.json", "predictions.parquet", "model.safetensors", "model.json",
-        "checkpoints", "report.html", "log.jsonl", "training_tasks.safetensors",
+        "checkpoints", "report.html", "log.jsonl", "training_tasks.safetensors", "baselines.json",
     }  # fmt: skip
 
 

@@ -130,7 +130,8 @@ def test_the_documented_conversion_gives_the_original_rows(
     extracted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     export(extracted, tmp_path / "out")
-    (code,) = re.findall(r"```python\n(.*?original_rows.*?)```", DOCS.read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    (code,) = (block for block in blocks if "original_rows" in block)
     scope: dict[str, Any] = {}
     exec(code, scope)
     path = sorted((tmp_path / "out" / "xeon-avx2-1c").iterdir())[0]

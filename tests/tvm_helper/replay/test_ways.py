@@ -109,11 +109,11 @@ def test_a_saved_program_is_answered_as_torch_runs_it_too(
 
 
 def test_a_factory_has_the_same_ways_at_each_batch(
-    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "net.py").write_text(FACTORY)
     words = ("predict", "--torch", f"{tmp_path}/net.py:net", "--input", "3x8x8", "--batch", "1,4")
-    rows = values(capsys, *words, "--model", run_folder, "--device", f"{DEVICE},t4")
+    rows = values(capsys, *words, "--device", f"{DEVICE},t4")
     assert [(row["device"], row["batch"], row["way"], row["mode"]) for row in rows] == [
         (device, batch, way, mode)
         for device in (DEVICE, "t4")
@@ -125,7 +125,7 @@ def test_a_factory_has_the_same_ways_at_each_batch(
     assert all(row["latency_s"] > 0 for row in rows)
     keys = {"program_id", "latency_s", "low_s", "high_s", "measured_s", "out_of_distribution"}
     assert all(row.keys() >= keys for row in rows)
-    assert main([*words, "--model", str(run_folder), "--device", "t4", "-q"]) == 0
+    assert main([*words, "--device", "t4", "-q"]) == 0
     text = capsys.readouterr().out
     assert "as TVM compiles it, untuned" in text
     assert "as torch runs it (eager)" in text

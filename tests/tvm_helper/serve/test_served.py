@@ -86,6 +86,7 @@ def test_the_guides_commands_get_latencies(url: str) -> None:
     for command in COMMANDS:
         if "/v1/predict" in command or "/v1/rank" in command:
             command = command.replace("http://127.0.0.1:8080", url)
+            command = command.replace(', "t4"]', "]")  # the model here has learned no GPU
             done = subprocess.run(["bash", "-c", command], capture_output=True, check=True)
             answer = json.loads(done.stdout)
             seconds = answer.get("latency_s") or [one["latency_s"] for one in answer["predictions"]]
