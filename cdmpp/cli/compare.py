@@ -141,7 +141,7 @@ def _networks(texts: Sequence[str], method: str) -> list[TorchNetwork]:
 def _network(text: str, method: str) -> TorchNetwork:
     path = Path(text)
     if text.endswith(_FILES) or (path.is_file() and path.suffix != ".py"):
-        file_kind(path, ("network",))
+        file_kind(path, ["network"])
         return TorchNetwork(path.stem, path)
     from cdmpp.cli.predict.torch import parse_inputs
     from cdmpp.networks.graph.factory import load_factory
