@@ -135,6 +135,8 @@ EXPERIMENTS = (
                "compare`", "5 min"),
     Experiment("compare-serving", "passes of LLaMA that NVIDIA published, beside the answers of "
                "`cdmpp compare`", "1 min"),
+    Experiment("cases", "inputs on which an earlier version was wrong, with today's answers",
+               "8 min"),
     Experiment("bounds", "lower bounds beside every measurement", "3 min"),
     Experiment("hand-check", "ten operators on four GPUs beside their bounds", "1 min"),
     Experiment("conv", "the convolution model on measured layers", "3 min"),
