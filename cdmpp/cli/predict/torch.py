@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from cdmpp.cli.shared.sizes import parse_batches
+from cdmpp.cli.shared.sizes import parse_batches, parse_shape
 from cdmpp.errors import UsageError
 
 _MEMORY = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
@@ -53,16 +53,17 @@ def parse_inputs(
     Raises:
         UsageError: no shape, or no type of torch.
     """
-    shapes, names = [], []
+    shapes: list[tuple[int, ...]] = []
+    names = []
     for text in texts:
-        shape, _, name = text.partition(":")
-        parts = shape.lower().split("x")
-        if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+        sides, _, name = text.partition(":")
+        shape = parse_shape(sides)
+        if shape is None:
             raise UsageError(
                 f"input {text!r}, expected a shape without the batch such as 3x224x224, or "
                 "128:int64"
             )
-        shapes.append(tuple(int(part) for part in parts))
+        shapes.append(shape)
         names.append(name)
     if not any(names):
         return shapes, None

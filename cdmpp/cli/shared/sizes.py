@@ -1,4 +1,4 @@
-"""`--batch` and `--input` of networks in ONNX files."""
+"""`--batch` and `--input` of networks: numbers and shapes as text."""
 
 from __future__ import annotations
 
@@ -19,6 +19,14 @@ def parse_batches(text: str) -> list[int]:
     return list(dict.fromkeys(int(part) for part in parts))
 
 
+def parse_shape(text: str) -> tuple[int, ...] | None:
+    """Returns a shape such as `3x224x224`; None where it is none."""
+    parts = text.lower().split("x")
+    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+        return None
+    return tuple(int(part) for part in parts)
+
+
 def parse_input_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Returns name -> whole shape of inputs such as `images=1x3x224x224`; without a name the empty
     one.
@@ -28,13 +36,13 @@ def parse_input_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """
     found: dict[str, tuple[int, ...]] = {}
     for text in texts:
-        name, _, shape = text.rpartition("=")
-        parts = shape.lower().split("x")
-        if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+        name, _, sides = text.rpartition("=")
+        shape = parse_shape(sides)
+        if shape is None:
             raise UsageError(
                 f"--input {text!r}, expected NAME=SHAPE with the batch, e.g. images=1x3x224x224"
             )
         if name in found:
             raise UsageError(f"--input {text!r}: the input is named twice; expected it once")
-        found[name] = tuple(int(part) for part in parts)
+        found[name] = shape
     return found
