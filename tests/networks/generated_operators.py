@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -106,6 +107,7 @@ def other(rng: random.Random) -> Operator:
 KINDS = (product, recurrent, convolution, attention, other)
 
 
+@cache
 def generated(seed: int, count: int) -> tuple[str, NetworkGraph]:
     """Returns a name and the graph of `count` operators from a seed."""
     rng = random.Random(seed)
