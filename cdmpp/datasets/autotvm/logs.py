@@ -28,8 +28,31 @@ TEMPLATE_RENAMES: Mapping[str, str] = types.MappingProxyType({
     "dense_small_batch.cuda": "dense_small_batch.gpu",
     "dense_large_batch.cuda": "dense_large_batch.gpu",
 })  # fmt: skip
-#: Why the oldest records are skipped: their templates have other names, arguments and knobs.
-VERSION_1 = "AutoTVM records of version 0.1 (before TVM 0.6)"
+#: Templates of AutoTVM 0.1 (before TVM 0.6): their name then, the kind of template -> today's name
+#: on each target. Knobs are the same.
+_VERSION_1_TEMPLATES: Mapping[tuple[str, str], Mapping[str, str]] = types.MappingProxyType({
+    ("topi_nn_conv2d", "direct"): {
+        "gpu": "conv2d_nchw.cuda", "arm_cpu": "conv2d_nchw_spatial_pack.arm_cpu",
+        "mali": "conv2d_nchw_spatial_pack.mali",
+    },
+    ("topi_nn_conv2d", "winograd"): {
+        "gpu": "conv2d_nchw_winograd.cuda", "arm_cpu": "conv2d_nchw_winograd.arm_cpu",
+        "mali": "conv2d_nchw_winograd.mali",
+    },
+    ("topi_nn_conv2d", "int8"): {"gpu": "conv2d_NCHWc_int8.cuda"},
+    ("topi_nn_depthwise_conv2d_nchw", "direct"): {
+        "gpu": "depthwise_conv2d_nchw.cuda", "arm_cpu": "depthwise_conv2d_nchw.arm_cpu",
+        "mali": "depthwise_conv2d_nchw.mali",
+    },
+    ("topi_nn_group_conv2d_nchw", "direct"): {"gpu": "group_conv2d_nchw.cuda"},
+    ("topi_nn_conv2d_transpose_nchw", "direct"): {"gpu": "conv2d_transpose_nchw.cuda"},
+    ("topi_nn_dense", "direct"): {
+        "gpu": "dense_large_batch.gpu", "mali": "dense.mali", "x86": "dense_pack.x86",
+    },
+    ("topi_nn_dense", "direct_nopack"): {"x86": "dense_nopack.x86"},
+    ("topi_x86_conv2d_NCHWc", "direct"): {"x86": "conv2d_NCHWc.x86"},
+    ("topi_x86_depthwise_conv2d_NCHWc_from_nchw", "direct"): {"x86": "depthwise_conv2d_NCHWc.x86"},
+})  # fmt: skip
 #: The cost that AutoTVM writes for a program that failed.
 FAILED_COST_S = 1e9
 
@@ -87,7 +110,7 @@ def parse_autotvm_line(text: str, *, device: str = "unknown", line: int = 0) -> 
     """
     value = parse_object(text, ())
     if _is_of_version_1(value):
-        raise RecordLineError(VERSION_1, f"template {str(value['i'][1])[:40]}")
+        text = json.dumps(_as_today(value))
     value = parse_object(text, ("input", "config", "result"))
     target, template, arguments = _parse_input(value["input"])
     costs_s, error_code, all_cost_s, measured_at = parse_result(value["result"])
@@ -113,6 +136,54 @@ def _is_of_version_1(value: dict[str, Any]) -> bool:
     """Whether a record is of AutoTVM 0.1: `i` is a target, a template, its arguments, ..."""
     given = value.get("i")
     return isinstance(given, list) and len(given) > 2 and isinstance(given[0], str)
+
+
+def _as_today(value: dict[str, Any]) -> dict[str, Any]:
+    """Returns a record of AutoTVM 0.1 as later versions write it.
+
+    Raises:
+        RecordLineError: a template or a layout that has no counterpart is named.
+    """
+    given = value["i"]
+    if len(given) < 6 or not isinstance(given[2], list) or not isinstance(given[5], dict):
+        raise RecordLineError("malformed input", "AutoTVM 0.1: expected i with 6 items")
+    target, old, arguments, keywords, _, config = given[:6]
+    entity, kind = config.get("e"), config.get("t")
+    family = _template_family(target)
+    template = _VERSION_1_TEMPLATES.get((str(old), str(kind)), {}).get(family)
+    if template is None:
+        what = f"{str(old)[:40]}, {str(kind)[:20]}, on {family}"
+        raise RecordLineError("a template of AutoTVM 0.1 that has no counterpart", what)
+    if template == "dense_large_batch.gpu" and isinstance(entity, list) and len(entity) == 1:
+        template = "dense_small_batch.gpu"  # the one knob is tile_k
+    if old == "topi_nn_conv2d" or old == "topi_nn_depthwise_conv2d_nchw":
+        arguments = _convolution_arguments(arguments)
+    return {
+        "input": [target, template, arguments, keywords],
+        "config": {"entity": entity}, "result": value.get("r"), "version": value.get("v"),
+    }  # fmt: skip
+
+
+def _template_family(target: str) -> str:
+    """Returns what templates of AutoTVM 0.1 were registered for: `gpu`, `arm_cpu`, `mali`, ..."""
+    device = re.search(r"-device=(\S+)", target)
+    if device:
+        return device.group(1)
+    return {"cuda": "gpu", "rocm": "gpu", "llvm": "x86"}.get(target.split(" ")[0], target)
+
+
+def _convolution_arguments(arguments: list[Any]) -> list[Any]:
+    """Returns data, weights, strides, padding, dilation and output type; the oldest records give
+    no dilation, all give a layout.
+    """
+    layouts = [at for at, item in enumerate(arguments) if isinstance(item, str) and "C" in item]
+    if layouts:
+        if arguments[layouts[0]] != "NCHW":
+            raise RecordLineError("unsupported layout", str(arguments[layouts[0]])[:20])
+        arguments = arguments[: layouts[0]] + arguments[layouts[0] + 1 :]
+    if len(arguments) == 5:
+        arguments = [*arguments[:4], [1, 1], arguments[4]]
+    return arguments
 
 
 def target_hardware(target: str) -> str:

@@ -340,8 +340,8 @@ def test_a_log_of_several_devices_is_refused_or_has_a_label_each(
     ("content", "text"),
     [
         (
-            json.dumps({"i": ["cuda", "topi_nn_conv2d", [], {}, [], {}], "r": [[1], 0, 1, 1]}),
-            "1 AutoTVM records of version 0.1",
+            json.dumps({"i": ["cuda", "mine", [], {}, [], {}], "r": [[1], 0, 1, 1]}),
+            "1 a template of AutoTVM 0.1 that has no counterpart",
         ),
         ("SQLite format 3\0...", "is an SQLite database"),
         ('{"i": [["[\\"k\\"]", "llvm"], [[], []]], "r": [[1], 0, 0, 0], "v": "v0.6"}', "Ansor"),
@@ -358,6 +358,55 @@ def test_a_file_in_another_form_is_named(
     said = capsys.readouterr().err
     assert text in said
     assert "no such folder" not in said
+
+
+_DATA, _WEIGHTS = ["TENSOR", [1, 32, 14, 14], "float32"], ["TENSOR", [32, 32, 3, 3], "float32"]
+
+
+@pytest.mark.parametrize(
+    ("target", "template", "kind", "arguments", "knobs", "now"),
+    [
+        (
+            "cuda -model=1080ti", "topi_nn_conv2d", "direct",
+            [_DATA, _WEIGHTS, [1, 1], [1, 1], "NCHW", "float32"], ["tile_f"],
+            ["conv2d_nchw.cuda", [_DATA, _WEIGHTS, [1, 1], [1, 1], [1, 1], "float32"]],
+        ),
+        (
+            "llvm -device=arm_cpu -model=rk3399", "topi_nn_conv2d", "winograd",
+            [_DATA, _WEIGHTS, [1, 1], [1, 1], [2, 2], "NCHW", "float32"], ["tile_p"],
+            ["conv2d_nchw_winograd.arm_cpu", [_DATA, _WEIGHTS, [1, 1], [1, 1], [2, 2], "float32"]],
+        ),
+        (
+            "rocm", "topi_nn_dense", "direct", [_DATA, _WEIGHTS, None, "float32"], ["tile_k"],
+            ["dense_small_batch.gpu", [_DATA, _WEIGHTS, None, "float32"]],
+        ),
+        (
+            "llvm -mcpu=skylake-avx512", "topi_x86_conv2d_NCHWc", "direct", [_DATA, "NCHW", "NCHW"],
+            ["tile_ic"], ["conv2d_NCHWc.x86", [_DATA, "NCHW", "NCHW"]],
+        ),
+    ],
+)  # fmt: skip
+def test_records_of_version_0_1_are_read_as_those_of_today(
+    target: str, template: str, kind: str, arguments: list[Any], knobs: list[str], now: list[Any]
+) -> None:
+    entity = [[name, "sp", [2, 16]] for name in knobs]
+    config = {"i": 1, "t": kind, "c": None, "e": entity}
+    line = {
+        "i": [target, template, arguments, {}, None, config],
+        "r": [[3e-5], 0, 1.5, 1],
+        "v": 0.1,
+    }
+    record = parse_autotvm_line(json.dumps(line))
+    assert json.loads(record.workload_key) == now
+    assert list(record.steps) == entity
+    assert (record.target, record.latency_s, record.version) == (target, 3e-5, "0.1")
+
+
+def test_layouts_that_no_template_of_today_takes_are_named() -> None:
+    arguments = [_DATA, _WEIGHTS, [1, 1], [1, 1], "HWCN", "float32"]
+    given = ["cuda", "topi_nn_conv2d", arguments, {}, None, {"t": "direct", "e": []}]
+    with pytest.raises(RecordLineError, match="unsupported layout"):
+        parse_autotvm_line(json.dumps({"i": given, "r": [[1], 0, 1, 1], "v": 0.1}))
 
 
 def test_a_log_may_be_packed_with_xz(tmp_path: Path) -> None:
