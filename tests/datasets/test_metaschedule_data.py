@@ -51,6 +51,7 @@ def test_they_load_without_an_extraction(
         ("metaschedule-cpu-wide", 2033, 174),
         ("metaschedule-cpu-wider", 5429, 4190),
         ("sealed2-cpu", 699, 699),
+        pytest.param("sealed3-cpu", 499, 499, marks=pytest.mark.exhaustive),
         ("zen5-kernels", 488, 268),
         ("zen5-records", 3659, 307),
     ],
@@ -66,7 +67,7 @@ def test_packed_campaigns_have_the_machine_code_of_their_programs(
     assert len(tables) == (name not in ("metaschedule-cpu-wide", "metaschedule-cpu-broad2"))
     for code in tables:
         wanted = {entry["program_id"] for entry in measured}
-        if name in ("metaschedule-cpu-wider", "sealed2-cpu"):  # some only call memcpy
+        if name == "metaschedule-cpu-wider" or "sealed" in name:  # some only call memcpy
             assert code.columns.keys() <= wanted
             assert len(code.columns) > 0.97 * len(wanted)
         elif name == "metaschedule-cpu-searched":  # only the fastest of a task are asked about
