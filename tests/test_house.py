@@ -32,8 +32,8 @@ IN_THE_HELPER = {
         "legacy.gpu_code", "legacy.metaschedule", "legacy.setup", "legacy.tir", "legacy.validity",
     ),
     "a part of measuring programs that TVM compiles": (
-        "measure.failures", "measure.health", "measure.journal", "measure.options",
-        "measure.timing",
+        "drawn.task_names", "measure.failures", "measure.health", "measure.journal",
+        "measure.options", "measure.timing",
     ),
     "a part of TVM's search": (
         "search.expected_gain", "search.folder_files", "search.options", "search.progress",

@@ -27,16 +27,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_table(parser, """
         --out DIR: Path  campaign and extracted dataset
         what to measure (may be mixed and repeated):
-        --sample TASK+ = []                 random MetaSchedule schedules of a task: KIND:SIZE=N,...
-            (see --list-tasks) or a Python file with TVMScript
+        --sample TASK+ = []                 schedules of a task: KIND:SIZE=N,... (see --list-tasks)
+            or a Python file with TVMScript
+        --sample-random N: int              schedules of N tasks of kinds, sizes and types drawn at
+            random from the seed
         --replay DATASET... = []            programs of a folder in Tenset's layout, replayed on
             this device
         --replay-device LABEL... as replay_devices = []  devices whose records are replayed
             (default: all of the target's kind)
-        --network FILE+ = []         random schedules of the tasks of a network (.onnx, .pt2)
+        --network FILE+ = []         schedules of the tasks of a network (.onnx, .pt2)
         --tasks-of CAMPAIGN... = []  the tasks of another campaign, sampled again (another seed,
             another device, or choose_from)
         --list-tasks                 list the task kinds and sizes
+        --as random|default|dlight|hand+ as schedules = []  how programs are scheduled; tasks take
+            turns: at random in MetaSchedule's space (default), as relax leaves the loops, by
+            DLight's rules, or as people write schedules
         --per-task N: int            programs of each task (default: 64)
         --max-programs N: int as most_programs  programs in all, evenly over the tasks
         --seed N: int                what is drawn (default: 0)

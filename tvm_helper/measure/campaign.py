@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from cdmpp.config import to_dict
 from cdmpp.datasets.extraction.extract import ExtractReport
 from cdmpp.datasets.extraction.machine_code import MachineCode, known_columns
+from cdmpp.datasets.splits import uniform_draw
 from cdmpp.devices.registry import find_device
 from cdmpp.errors import CdmppError, DataError, DeviceError
 from cdmpp.files.atomic import make_folder
@@ -54,7 +56,7 @@ from tvm_helper.measure.trials import (
     TrialRunner,
 )
 
-_REFERENCE = "reference"
+_REFERENCE, _RANDOM = "reference", "random"
 #: What must be the same when a campaign is continued.
 _FIXED = ("device", "target", "threads", "rpc", "timing")
 #: Batches between two writes of the table of machine code. What a kill takes of it,
@@ -76,7 +78,8 @@ class MeasureReport:
         tasks: number of tasks.
         measured: programs in the tables; `before` of them from earlier runs.
         failures: kinds of failure, as `failures_by_kind`.
-        draw_failures: tasks of which no schedule could be drawn: name -> first error text.
+        draw_failures: tasks of which no schedule could be drawn: name (and the way, but for random
+            schedules) -> first error text.
         tables: what was written.
     """
 
@@ -101,7 +104,7 @@ class MeasureReport:
         ]
         for kind in self.failures:
             lines.append(f"  {kind['count']} {kind['name']}; the first: {kind['first_text']}")
-        lines += [f"  no schedule of {name}: {text}" for name, text in self.draw_failures.items()]
+        lines += _without_schedule(self.draw_failures)
         lines.append(
             f"{self.tables.shards} shards; train on them: cdmpp train --dataset {self.folder}"
         )
@@ -111,6 +114,18 @@ class MeasureReport:
         """Returns the report as JSON values."""
         value = asdict(self)
         return {**value, "folder": str(self.folder), "tables": self.tables.to_json()}
+
+
+def _without_schedule(failures: Mapping[str, str]) -> list[str]:
+    """Returns a line for each reason for which tasks have no schedule."""
+    reasons: dict[str, list[str]] = {}
+    for name, text in failures.items():
+        reasons.setdefault(text, []).append(name)
+    return [
+        f"  no schedule of {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: "
+        f"{text}"
+        for text, names in reasons.items()
+    ]
 
 
 def run_campaign(
@@ -285,16 +300,20 @@ class Campaign:
     @timer("draw programs")
     def _draw(self, show: OnProgress) -> None:
         """Draws the programs of the tasks that have none yet."""
-        options, count = self._options, self._per_task()
-        drawn = {entry["task"] for entry in self._drawn()}
-        missing = [task for task in self._tasks if task.key not in drawn]
-        there = len(self._tasks) - len(missing)
-        show(CampaignProgress("drawing", there, len(self._tasks)))
-        wanted = {"count": count, "seed": options.seed, "choose_from": options.choose_from}
+        options = self._options
+        drawn = {_drawing(entry) for entry in self._drawn()}
+        drawings = [(task, way, count) for task in self._tasks for way, count in self._ways(task)]
+        missing = [one for one in drawings if (one[0].key, *one[1:]) not in drawn]
+        there, total = len(drawings) - len(missing), len(drawings)
+        show(CampaignProgress("drawing", there, total))
         model: dict[str, Any] = {}
         if options.choose_from > 1:
             model = {"device": options.device, "model": str(model_folder(options.model))}
-        for number, task in enumerate(missing, start=there + 1):
+        for number, (task, way, count) in enumerate(missing, start=there + 1):
+            wanted = {
+                "count": count, "seed": options.seed, "choose_from": options.choose_from,
+                **({} if way == _RANDOM else {"way": way}),
+            }  # fmt: skip
             if task.programs is not None:
                 programs = tuple(
                     {"program_id": identity, "schedule": steps}
@@ -315,17 +334,29 @@ class Campaign:
                     "programs": outcome.programs,
                 }
             )
-            show(CampaignProgress("drawing", number, len(self._tasks)))
+            show(CampaignProgress("drawing", number, total))
 
     def _drawn(self) -> list[dict[str, Any]]:
-        """Returns what was drawn as it is wanted now."""
+        """Returns what was drawn as it is wanted now, in the order of the journal."""
         options = self._options
-        wanted = (self._per_task(), options.seed, options.choose_from)
+        wanted = {(task.key, *one) for task in self._tasks for one in self._ways(task)}
         return [
             entry
             for entry in self._journal.of_kind("drawn")
-            if (entry["count"], entry["seed"], entry.get("choose_from", 1)) == wanted
+            if (entry["seed"], entry.get("choose_from", 1)) == (options.seed, options.choose_from)
+            and _drawing(entry) in wanted
         ]
+
+    def _ways(self, task: MeasuredTask) -> list[tuple[str, int]]:
+        """Returns how a task's programs are scheduled and how many each way: they take turns, and
+        the task's hash says which is the first.
+        """
+        ways, count = self._options.schedules, self._per_task()
+        if task.programs is not None or len(ways) == 1:
+            return [(_RANDOM if task.programs is not None else ways[0], count)]
+        first = int(uniform_draw(task.key, self._options.seed) * len(ways))
+        turns = Counter(ways[(first + number) % len(ways)] for number in range(count))
+        return list(turns.items())
 
     def _per_task(self) -> int:
         most, tasks = self._options.most_programs, len(self._tasks)
@@ -335,12 +366,12 @@ class Campaign:
         """Returns what is to be measured: the first program of every task, then the second, ..."""
         done = {entry["program_id"] for entry in self._journal.of_kind("measured")}
         wanted = {task.key: task for task in self._tasks}
-        columns = [
-            [_Job(wanted[entry["task"]], **program) for program in entry["programs"]]
-            for entry in self._drawn()
-            if entry["task"] in wanted
-        ]
-        jobs = [job for row in zip_longest(*columns) for job in row if job is not None]
+        columns: dict[str, list[_Job]] = {}
+        for entry in self._drawn():
+            column = columns.setdefault(entry["task"], [])
+            column += [_Job(wanted[entry["task"]], **program) for program in entry["programs"]]
+        rows = zip_longest(*columns.values())
+        jobs = [job for row in rows for job in row if job is not None]
         if self._options.most_programs:
             jobs = jobs[: self._options.most_programs]
         return [job for job in jobs if job.program_id not in done]
@@ -437,12 +468,19 @@ class Campaign:
             before=before,
             failures=failures,
             draw_failures={
-                names.get(e["task"], e["task"]): e["error"]
+                names.get(e["task"], e["task"]) + (f" as {e['way']}" if "way" in e else ""): (
+                    e["error"]
+                )
                 for e in self._journal.of_kind("drawn")
                 if e["error"]
             },
             tables=tables,
         )
+
+
+def _drawing(entry: Mapping[str, Any]) -> tuple[str, str, int]:
+    """Returns (task, way, count) of a line of the journal."""
+    return entry["task"], entry.get("way", _RANDOM), entry["count"]
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from cdmpp.devices.registry import check_lasts
 from cdmpp.errors import UsageError
+
+#: How programs get their schedules: random ones of MetaSchedule's space, the loops as relax leaves
+#: them, DLight's rules, and schedules as people write them.
+Way = Literal["random", "default", "dlight", "hand"]
 
 
 @dataclass(frozen=True)
@@ -90,8 +95,10 @@ class MeasureOptions(TrialOptions):
     """A campaign.
 
     Attributes:
-        sample: tasks whose MetaSchedule space is sampled: names (`measure --list-tasks`) or Python
-            files.
+        sample: tasks: names (`measure --list-tasks`) or Python files.
+        sample_random: number of tasks drawn at random: kinds, sizes and types follow from the seed.
+        held_out: whether they are of those that are kept for testing: no other campaign draws any.
+        schedules: how programs are scheduled (`Way`); tasks take turns at them.
         replay: folders in Tenset's layout whose programs are measured.
         replay_devices: devices whose records are replayed; empty = all of the target's kind.
         network: ONNX or torch.export files whose tasks are sampled.
@@ -111,6 +118,9 @@ class MeasureOptions(TrialOptions):
     """
 
     sample: tuple[str, ...] = ()
+    sample_random: int = 0
+    held_out: bool = False
+    schedules: tuple[Way, ...] = ("random",)
     replay: tuple[str, ...] = ()
     replay_devices: tuple[str, ...] = ()
     network: tuple[str, ...] = ()
@@ -134,15 +144,18 @@ class MeasureOptions(TrialOptions):
         """
         self.check_trials("draw_timeout_s")
         check_lasts(self.device)
-        if not (self.sample or self.replay or self.network or self.tasks_of):
+        sources = (self.sample, self.sample_random, self.replay, self.network, self.tasks_of)
+        if not any(sources):
             raise UsageError(
-                "nothing to measure; give --sample TASK (cdmpp measure --list-tasks), --replay "
-                "DATASET, --network FILE or --tasks-of CAMPAIGN"
+                "nothing to measure; give --sample TASK (cdmpp measure --list-tasks), "
+                "--sample-random N, --replay DATASET, --network FILE or --tasks-of CAMPAIGN"
             )
+        if not self.schedules:
+            raise UsageError("schedules is empty; expected some of random, default, dlight, hand")
         for name in ("per_task", "choose_from", "batch"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("most_programs", "most_tasks", "least_flops"):
+        for name in ("most_programs", "most_tasks", "least_flops", "sample_random"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must be at least 0, got {getattr(self, name)}")
 

@@ -18,6 +18,7 @@ from cdmpp.errors import DataError
 from cdmpp.files.atomic import write_json
 from cdmpp.programs.ansor.json_graph import JsonGraph
 from cdmpp.records import MeasureRecord, Source, program_id_of_text
+from tvm_helper.drawn.task_names import drawn_names
 from tvm_helper.measure.options import MeasureOptions
 
 #: Named, so that every campaign on any machine has the same one.
@@ -36,7 +37,8 @@ class MeasuredTask:
         operator: likewise.
         flop_count: likewise.
         networks: (name, weight) pairs.
-        content: `module` = JSON of the unscheduled module, or `dag` = Tenset's computation.
+        content: `module` = JSON of the unscheduled module, or `dag` = Tenset's computation;
+            `indices` = numbers of the arguments that are indices -> what they are below.
         programs: (program id, steps) of replayed records; None = to be drawn.
     """
 
@@ -92,7 +94,8 @@ def campaign_tasks(
         DataError: a file cannot be read or holds no task.
     """
     found: dict[str, MeasuredTask] = {}
-    for name in options.sample:
+    drawn = drawn_names(options.sample_random, options.seed, held_out=options.held_out)
+    for name in (*options.sample, *drawn):
         for task in _sampled(name):
             found.setdefault(task.key, task)
     for number, name in enumerate(options.network, start=1):
@@ -141,11 +144,13 @@ def _sampled(name: str) -> Iterator[MeasuredTask]:
             yield module_task(f"{Path(name).name}:{program.name}", program.module)
         return
     from tvm_helper.compat import tvm
-    from tvm_helper.measure.tasks import OPERATOR_OF_KIND, named_function
+    from tvm_helper.measure.tasks import OPERATOR_OF_KIND, index_bounds, named_function
 
     full_name, function = named_function(name)
     operator = OPERATOR_OF_KIND.get(full_name.partition(":")[0])
-    yield module_task(full_name, tvm.IRModule({"main": function}), operator=operator)
+    task = module_task(full_name, tvm.IRModule({"main": function}), operator=operator)
+    bounds = index_bounds(name)
+    yield replace(task, content={**task.content, "indices": bounds}) if bounds else task
 
 
 def _of_network(path: Path, target: Any) -> Iterator[MeasuredTask]:
@@ -170,7 +175,7 @@ def _of_campaign(folder: Path) -> Iterator[MeasuredTask]:
                 name=task["name"], source="metaschedule", workload_key=task["workload_key"],
                 operator=task["operator"], flop_count=task["flop_count"],
                 networks=tuple((name, weight) for name, weight in task["networks"]),
-                content={"module": task["module"]},
+                content={name: task[name] for name in ("module", "indices") if name in task},
             )  # fmt: skip
 
 

@@ -10,7 +10,23 @@ from cdmpp.devices.device_file import nearest
 from cdmpp.errors import UsageError, last_line
 from tvm_helper.compat import te, topi
 
-Sizes = Mapping[str, int]
+Sizes = Mapping[str, Any]
+#: Types of a task's tensors (`dtype=int8`) -> the type in which its products are added up.
+DTYPES: Mapping[str, str] = types.MappingProxyType({
+    "float32": "float32", "float64": "float64", "float16": "float16", "bfloat16": "bfloat16",
+    "int8": "int32", "int16": "int32", "int32": "int32",
+})  # fmt: skip
+_DTYPE = "float32"
+
+
+def _tensor(s: Sizes, name: str, axes: str, dtype: str | None = None) -> Any:
+    """Returns an argument whose axes are sizes of the task, or numbers."""
+    shape = [int(axis) if axis.isdecimal() else s[axis] for axis in axes.split()]
+    return te.placeholder(shape, dtype=dtype or s["dtype"], name=name)
+
+
+def _sums(s: Sizes) -> str:
+    return DTYPES[s["dtype"]]
 
 
 def _conv_activation(y: Any, s: Sizes) -> tuple[list[Any], Any]:
@@ -18,95 +34,112 @@ def _conv_activation(y: Any, s: Sizes) -> tuple[list[Any], Any]:
     if not s["relu"]:
         return [], y
     channels = y.shape[1]
-    bias = te.placeholder((channels, *([1] * (len(y.shape) - 2))), name="bias")
+    bias = te.placeholder((channels, *([1] * (len(y.shape) - 2))), y.dtype, name="bias")
     return [bias], topi.nn.relu(topi.add(y, bias))
 
 
 def _conv1d(s: Sizes) -> list[Any]:
-    x = te.placeholder((s["n"], s["ci"], s["w"]), name="data")
-    w = te.placeholder((s["co"], s["ci"], s["k"]), name="kernel")
-    y = topi.nn.conv1d_ncw(x, w, s["s"], s["p"], s["d"])
+    x, w = _tensor(s, "data", "n ci w"), _tensor(s, "kernel", "co ci k")
+    y = topi.nn.conv1d_ncw(x, w, s["s"], s["p"], s["d"], _sums(s))
     more, y = _conv_activation(y, s)
     return [x, w, *more, y]
 
 
 def _conv2d(s: Sizes) -> list[Any]:
-    x = te.placeholder((s["n"], s["ci"], s["h"], s["w"]), name="data")
-    w = te.placeholder((s["co"], s["ci"], s["k"], s["k"]), name="kernel")
-    y = topi.nn.conv2d_nchw(x, w, s["s"], s["p"], s["d"])
+    x, w = _tensor(s, "data", "n ci h w"), _tensor(s, "kernel", "co ci k k")
+    y = topi.nn.conv2d_nchw(x, w, s["s"], s["p"], s["d"], out_dtype=_sums(s))
     more, y = _conv_activation(y, s)
     return [x, w, *more, y]
 
 
 def _group_conv2d(s: Sizes) -> list[Any]:
-    x = te.placeholder((s["n"], s["ci"], s["h"], s["w"]), name="data")
-    w = te.placeholder((s["co"], s["ci"] // s["g"], s["k"], s["k"]), name="kernel")
-    y = topi.nn.group_conv2d_nchw(x, w, s["s"], s["p"], s["d"], s["g"])
+    x = _tensor(s, "data", "n ci h w")
+    w = _tensor(s, "kernel", f"co {s['ci'] // s['g']} k k")
+    y = topi.nn.group_conv2d_nchw(x, w, s["s"], s["p"], s["d"], s["g"], out_dtype=_sums(s))
     more, y = _conv_activation(y, s)
     return [x, w, *more, y]
 
 
 def _depthwise_conv2d(s: Sizes) -> list[Any]:
-    x = te.placeholder((s["n"], s["c"], s["h"], s["w"]), name="data")
-    w = te.placeholder((s["c"], 1, s["k"], s["k"]), name="kernel")
-    y = topi.nn.depthwise_conv2d_nchw(x, w, s["s"], s["p"], s["d"])
+    x, w = _tensor(s, "data", "n c h w"), _tensor(s, "kernel", "c 1 k k")
+    y = topi.nn.depthwise_conv2d_nchw(x, w, s["s"], s["p"], s["d"], _sums(s))
     more, y = _conv_activation(y, s)
     return [x, w, *more, y]
 
 
 def _conv2d_transpose(s: Sizes) -> list[Any]:
-    x = te.placeholder((s["n"], s["ci"], s["h"], s["w"]), name="data")
-    w = te.placeholder((s["ci"], s["co"], s["k"], s["k"]), name="kernel")
+    x, w = _tensor(s, "data", "n ci h w"), _tensor(s, "kernel", "ci co k k")
     strides, padding = (s["s"], s["s"]), (s["p"], s["p"], s["p"], s["p"])
-    y = topi.nn.conv2d_transpose_nchw(x, w, strides, padding, "float32", (0, 0))
+    y = topi.nn.conv2d_transpose_nchw(x, w, strides, padding, _sums(s), (0, 0))
     more, y = _conv_activation(y, s)
     return [x, w, *more, y]
 
 
 def _conv3d(s: Sizes) -> list[Any]:
-    x = te.placeholder((s["n"], s["ci"], s["t"], s["h"], s["w"]), name="data")
-    w = te.placeholder((s["co"], s["ci"], s["k"], s["k"], s["k"]), name="kernel")
+    x, w = _tensor(s, "data", "n ci t h w"), _tensor(s, "kernel", "co ci k k k")
     y = topi.nn.conv3d_ncdhw(x, w, s["s"], s["p"], s["d"], 1)
     more, y = _conv_activation(y, s)
     return [x, w, *more, y]
 
 
 def _dense(s: Sizes) -> list[Any]:
-    a = te.placeholder((s["m"], s["k"]), name="data")
-    b = te.placeholder((s["n"], s["k"]), name="weight")
-    y = topi.nn.dense(a, b)
+    a, b = _tensor(s, "data", "m k"), _tensor(s, "weight", "n k")
+    y = topi.nn.dense(a, b, out_dtype=_sums(s))
     if not s["relu"]:
         return [a, b, y]
-    bias = te.placeholder((s["n"],), name="bias")
+    bias = _tensor(s, "bias", "n", y.dtype)
     return [a, b, bias, topi.nn.relu(topi.add(y, bias))]
 
 
 def _matmul(s: Sizes) -> list[Any]:
-    a = te.placeholder((s["m"], s["k"]), name="A")
-    b = te.placeholder((s["k"], s["n"]), name="B")
-    return [a, b, topi.nn.matmul(a, b)]
+    a, b = _tensor(s, "A", "m k"), _tensor(s, "B", "k n")
+    k = te.reduce_axis((0, s["k"]), name="k")
+    if s["dtype"] == _sums(s):
+        return [a, b, topi.nn.matmul(a, b)]
+    wide = [lambda i, j, one=one: one[i, j].astype(_sums(s)) for one in (a, b)]
+    return [a, b, te.compute((s["m"], s["n"]), lambda i, j: te.sum(
+        wide[0](i, k) * wide[1](k, j), axis=k), name="T_matmul")]  # fmt: skip
 
 
 def _batch_matmul(s: Sizes) -> list[Any]:
-    a = te.placeholder((s["b"], s["m"], s["k"]), name="x")
-    b = te.placeholder((s["b"], s["n"], s["k"]), name="y")
-    return [a, b, topi.nn.batch_matmul(a, b)]
+    a, b = _tensor(s, "x", "b m k"), _tensor(s, "y", "b n k")
+    return [a, b, topi.nn.batch_matmul(a, b, out_dtype=_sums(s))]
+
+
+def _matvec(s: Sizes) -> list[Any]:
+    a, x = _tensor(s, "A", "m k"), _tensor(s, "x", "k")
+    k = te.reduce_axis((0, s["k"]), name="k")
+    wide = _sums(s)
+    return [a, x, te.compute(
+        (s["m"],), lambda i: te.sum(a[i, k].astype(wide) * x[k].astype(wide), axis=k), name="matvec"
+    )]  # fmt: skip
+
+
+def _attention(s: Sizes) -> list[Any]:
+    q, k, v = (_tensor(s, *one) for one in (("q", "b m d"), ("k", "b n d"), ("v", "b n d")))
+    scores = topi.divide(topi.nn.batch_matmul(q, k), te.const(s["d"] ** 0.5, s["dtype"]))
+    return [q, k, v, topi.nn.batch_matmul(topi.nn.softmax(scores), v, transpose_b=False)]
 
 
 def _softmax(s: Sizes) -> list[Any]:
-    x = te.placeholder((s["m"], s["n"]), name="data")
+    x = _tensor(s, "data", "m n")
     return [x, topi.nn.softmax(x)]
 
 
 def _layer_norm(s: Sizes) -> list[Any]:
-    x = te.placeholder((s["m"], s["n"]), name="data")
-    gamma, beta = (te.placeholder((s["n"],), name=name) for name in ("gamma", "beta"))
+    x = _tensor(s, "data", "m n")
+    gamma, beta = (_tensor(s, name, "n") for name in ("gamma", "beta"))
     return [x, gamma, beta, topi.nn.layer_norm(x, gamma, beta, [1])]
+
+
+def _rms_norm(s: Sizes) -> list[Any]:
+    x, weight = _tensor(s, "data", "m n"), _tensor(s, "weight", "n")
+    return [x, weight, topi.nn.rms_norm(x, weight, [1])]
 
 
 def _pool2d(kind: str) -> Callable[[Sizes], list[Any]]:
     def pool(s: Sizes) -> list[Any]:
-        x = te.placeholder((s["n"], s["c"], s["h"], s["w"]), name="data")
+        x = _tensor(s, "data", "n c h w")
         p = s["p"]
         y = topi.nn.pool2d(x, (s["k"], s["k"]), (s["s"], s["s"]), (1, 1), (p, p, p, p), kind)
         return [x, y]
@@ -115,40 +148,77 @@ def _pool2d(kind: str) -> Callable[[Sizes], list[Any]]:
 
 
 def _global_avg_pool2d(s: Sizes) -> list[Any]:
-    x = te.placeholder((s["n"], s["c"], s["h"], s["w"]), name="data")
+    x = _tensor(s, "data", "n c h w")
     return [x, topi.nn.adaptive_pool(x, (1, 1), "avg")]
 
 
-def _reduce(operator: str) -> Callable[[Sizes], list[Any]]:
+def _reduce(operator: str, axis: int | None = 1) -> Callable[[Sizes], list[Any]]:
     def reduce(s: Sizes) -> list[Any]:
-        x = te.placeholder((s["m"], s["n"]), name="data")
-        return [x, getattr(topi, operator)(x, axis=1)]
+        x = _tensor(s, "data", "m n")
+        return [x, getattr(topi, operator)(x, axis=axis)]
 
     return reduce
 
 
+def _cumsum(s: Sizes) -> list[Any]:
+    x = _tensor(s, "data", "m n")
+    return [x, topi.cumsum(x, axis=1)]
+
+
 def _elementwise(operator: str) -> Callable[[Sizes], list[Any]]:
     def unary(s: Sizes) -> list[Any]:
-        x = te.placeholder((s["m"], s["n"]), name="data")
+        x = _tensor(s, "data", "m n")
         return [x, getattr(topi, operator)(x)]
 
     return unary
 
 
 def _relu(s: Sizes) -> list[Any]:
-    x = te.placeholder((s["m"], s["n"]), name="data")
+    x = _tensor(s, "data", "m n")
     return [x, topi.nn.relu(x)]
 
 
 def _add(s: Sizes) -> list[Any]:
-    a = te.placeholder((s["m"], s["n"]), name="a")
-    b = te.placeholder((s["m"], s["n"]), name="b")
+    a, b = _tensor(s, "a", "m n"), _tensor(s, "b", "m n")
     return [a, b, topi.add(a, b)]
 
 
+def _axpy(s: Sizes) -> list[Any]:
+    x, y = _tensor(s, "x", "n"), _tensor(s, "y", "n")
+    two = te.const(2, s["dtype"])
+    return [x, y, te.compute((s["n"],), lambda i: two * x[i] + y[i], name="axpy")]
+
+
+def _chain(s: Sizes) -> list[Any]:
+    """Returns a chain of element-wise operators, every third one a function of floats."""
+    a, b = _tensor(s, "a", "m n"), _tensor(s, "b", "m n")
+    functions = (topi.tanh, topi.exp, topi.sigmoid) if "float" in s["dtype"] else (topi.abs,)
+    y = a
+    for step in range(s["steps"]):
+        binary = topi.multiply(y, b) if step % 3 == 0 else topi.add(y, a)
+        y = functions[step // 3 % len(functions)](y) if step % 3 == 2 else binary
+    return [a, b, y]
+
+
 def _transpose(s: Sizes) -> list[Any]:
-    x = te.placeholder((s["b"], s["m"], s["n"]), name="data")
+    x = _tensor(s, "data", "b m n")
     return [x, topi.transpose(x, (0, 2, 1))]
+
+
+def _gather(s: Sizes) -> list[Any]:
+    table, rows = _tensor(s, "table", "rows n"), _tensor(s, "indices", "m", "int32")
+    shape = (s["m"], s["n"])
+    return [table, rows, te.compute(shape, lambda i, j: table[rows[i], j], name="T_take")]
+
+
+def _pad(s: Sizes) -> list[Any]:
+    x = _tensor(s, "data", "n c h w")
+    return [x, topi.nn.pad(x, (0, 0, s["p"], s["p"]))]
+
+
+def _concatenate(s: Sizes) -> list[Any]:
+    a, b = _tensor(s, "a", "m n"), _tensor(s, "b", "m n")
+    return [a, b, topi.concatenate((a, b), axis=1)]
 
 
 _IMAGE = {"n": 1, "ci": 64, "h": 28, "w": 28, "co": 64, "k": 3, "s": 1, "p": 1, "d": 1, "relu": 0}
@@ -177,6 +247,18 @@ _OPERATORS: Mapping[str, tuple[Callable[[Sizes], list[Any]], Sizes]] = types.Map
     "global_avg_pool2d": (_global_avg_pool2d, {"n": 1, "c": 512, "h": 7, "w": 7}),
     "reduce_sum": (_reduce("sum"), _MATRIX),
     "reduce_max": (_reduce("max"), _MATRIX),
+    "column_sum": (_reduce("sum", 0), _MATRIX),
+    "whole_sum": (_reduce("sum", None), _MATRIX),
+    "argmax": (_reduce("argmax"), _MATRIX),
+    "cumsum": (_cumsum, _MATRIX),
+    "rms_norm": (_rms_norm, _MATRIX),
+    "matvec": (_matvec, {"m": 1024, "k": 1024}),
+    "attention": (_attention, {"b": 12, "m": 128, "n": 128, "d": 64}),
+    "axpy": (_axpy, {"n": 1 << 20}),
+    "chain": (_chain, {**_MATRIX, "steps": 6}),
+    "gather": (_gather, {"rows": 30000, "n": 256, "m": 512}),
+    "pad": (_pad, {"n": 1, "c": 64, "h": 56, "w": 56, "p": 1}),
+    "concatenate": (_concatenate, _MATRIX),
     "add": (_add, _MATRIX),
     "relu": (_relu, _MATRIX),
     "tanh": (_elementwise("tanh"), _MATRIX),
@@ -187,7 +269,9 @@ _OPERATORS: Mapping[str, tuple[Callable[[Sizes], list[Any]], Sizes]] = types.Map
 
 
 #: Operator names that the names of topi's blocks do not tell.
-OPERATOR_OF_KIND: Mapping[str, str] = types.MappingProxyType({"reduce_max": "reduce_max"})
+OPERATOR_OF_KIND: Mapping[str, str] = types.MappingProxyType(
+    {"reduce_max": "reduce_max", "cumsum": "cumsum", "argmax": "argmax"}
+)
 
 
 def task_names() -> dict[str, str]:
@@ -198,11 +282,11 @@ def task_names() -> dict[str, str]:
     }
 
 
-def parse_task(text: str) -> tuple[str, dict[str, int]]:
-    """Returns (operator kind, every size) of a task's name such as `dense:m=64,n=512`.
+def parse_task(text: str) -> tuple[str, dict[str, Any]]:
+    """Returns (operator kind, every size and `dtype`) of a task's name such as `dense:m=64,n=512`.
 
     Raises:
-        UsageError: an unknown kind or size, or a size that is no number.
+        UsageError: an unknown kind, size or type, or a size that is no number.
     """
     kind, _, rest = text.strip().partition(":")
     if kind not in _OPERATORS:
@@ -210,15 +294,16 @@ def parse_task(text: str) -> tuple[str, dict[str, int]]:
             f"unknown task {text!r}{nearest(kind, _OPERATORS)}; expected KIND:SIZE=N,... with one "
             f"of {', '.join(sorted(_OPERATORS))}, or a Python file (.py)"
         )
-    sizes = dict(_OPERATORS[kind][1])
+    sizes: dict[str, Any] = {**_OPERATORS[kind][1], "dtype": _DTYPE}
     for part in filter(None, (part.strip() for part in rest.split(","))):
         name, _, value = part.partition("=")
-        if name not in sizes or not value.isdecimal():
+        is_right = value in DTYPES if name == "dtype" else name in sizes and value.isdecimal()
+        if not is_right:
             raise UsageError(
                 f"task {text!r}: cannot use {part!r}; expected sizes of {kind}: "
-                f"{task_names()[kind]}"
+                f"{task_names()[kind]}, or dtype={'|'.join(DTYPES)}"
             )
-        sizes[name] = int(value)
+        sizes[name] = value if name == "dtype" else int(value)
     return kind, sizes
 
 
@@ -229,10 +314,17 @@ def named_function(text: str) -> tuple[str, Any]:
         UsageError: see `parse_task`, or sizes of which the operator cannot be made.
     """
     kind, sizes = parse_task(text)
-    name = f"{kind}:{','.join(f'{size}={value}' for size, value in sizes.items())}"
+    told = {name: value for name, value in sizes.items() if value != _DTYPE}
+    name = f"{kind}:{','.join(f'{size}={value}' for size, value in told.items())}"
     try:
         return name, te.create_prim_func(_OPERATORS[kind][0](sizes))
     except Exception as error:  # TVM raises whatever its checks do
         raise UsageError(
             f"task {name}: cannot be made of these sizes ({last_line(error)}); choose others"
         ) from None
+
+
+def index_bounds(text: str) -> dict[int, int]:
+    """Returns the arguments of a named task that are indices, by number -> what they are below."""
+    kind, sizes = parse_task(text)
+    return {1: sizes["rows"]} if kind == "gather" else {}

@@ -21,7 +21,7 @@ from cdmpp.errors import DataError, ReplayError
 from cdmpp.processes.serve import ProgramError, error_text, serve
 from cdmpp.programs.machine_code.columns import machine_code_columns
 from cdmpp.records import program_id
-from tvm_helper.measure.options import TimingOptions, rpc_address
+from tvm_helper.measure.options import TimingOptions, Way, rpc_address
 from tvm_helper.measure.timing import repeat_until_steady
 
 #: Codes of `cdmpp.records.ERROR_CODE_NAMES`.
@@ -44,12 +44,11 @@ def _prepare() -> None:
 
 
 def _draw(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
-    """Returns distinct random traces of a task: fewer than asked for where its space is small.
+    """Returns distinct traces of a task: fewer than asked for where there are no more of its `way`.
 
     Where a model chooses, they are those of all drawn that it predicts to be fastest, these first.
     """
     from tvm_helper.compat import Target
-    from tvm_helper.tasks.sampling import valid_schedules
 
     begin()
     task = _task(request["task"])
@@ -60,8 +59,8 @@ def _draw(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
     repeated = 0
     # Tasks that shared a seed would all be scheduled alike: one sketch, one unrolling.
     own = random.Random(f"{request['seed']}|{task['workload_key']}").randrange(1 << 30)
-    schedules = valid_schedules(
-        _module(request["task"]), target, seed=own, tries=count * _TRIES_EACH
+    schedules = _schedules(
+        request.get("way", "random"), _module(request["task"]), target, own, count * _TRIES_EACH
     )
     with _database_traces(_module(request["task"]), target, request["scratch"]) as trace_of:
         for schedule in schedules:
@@ -81,6 +80,27 @@ def _draw(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
         order = sorted(range(len(keys)), key=latency_s.__getitem__)[: int(request["count"])]
         keys = [keys[place] for place in order]
     return {"programs": [{"program_id": key, "schedule": drawn[key]} for key in keys]}
+
+
+def _schedules(way: Way, module: Any, target: Any, seed: int, tries: int) -> Iterator[Any]:
+    """Yields schedules of a module, see `Way`."""
+    from tvm_helper.drawn.hand_schedule import hand_schedules
+    from tvm_helper.tasks.default_schedule import default_schedule, dlight_schedule
+    from tvm_helper.tasks.sampling import valid_schedules
+
+    if way == "random":
+        yield from valid_schedules(module, target, seed=seed, tries=tries)
+    elif way == "hand":
+        threads = int(target.attrs.get("num-cores", 1))
+        yield from hand_schedules(module, seed=seed, threads=threads, tries=tries)
+    else:
+        # What relax makes of a program for a GPU is DLight's, whose trace tells it.
+        is_plain = way == "default" and target.kind.name == "llvm"
+        make = default_schedule if is_plain else dlight_schedule
+        try:
+            yield make(module, target)
+        except DataError as error:
+            raise ProgramError(_INSTANTIATION, str(error)) from None
 
 
 def _predicted(request: dict[str, Any], modules: Sequence[Any], target: Any) -> list[float]:
@@ -124,6 +144,9 @@ def _build(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
         code = _COMPILE_DEVICE if is_gpu else _COMPILE_HOST
         raise ProgramError(code, error_text(error)) from None
     answer: dict[str, Any] = {"arguments": arguments_of(module)}
+    if "task" in request:
+        for number, bound in _task(request["task"]).get("indices", {}).items():
+            answer["arguments"][int(number)].append(bound)
     if request.get("machine_code"):
         columns = machine_code_columns(code_of_built(executable))
         answer["machine_code"] = [] if columns is None else columns.tolist()

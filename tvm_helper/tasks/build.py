@@ -23,16 +23,28 @@ def arguments_of(module: Any) -> Arguments:
 
 
 def random_tensors(arguments: Sequence[Sequence[Any]], device: Any) -> list[Any]:
-    """Returns random numbers in [0.1, 1) for floats; zeros for integers, which may be indices."""
+    """Returns random numbers in [0.1, 1) for floats; zeros for integers, which may be indices, or
+    random ones below the bound that an argument has besides its type and shape.
+    """
     rng = np.random.default_rng(0)
     tensors = []
-    for dtype, shape in arguments:
-        if dtype.startswith("float"):
-            values = (rng.random(shape, np.float32) * 0.9 + 0.1).astype(dtype)
+    for dtype, shape, *bound in arguments:
+        if bound:
+            values = rng.integers(bound[0], size=shape).astype(dtype)
+        elif "float" in dtype:
+            values = (rng.random(shape, np.float32) * 0.9 + 0.1).astype(_numpy_type(dtype))
         else:
             values = np.zeros(shape, dtype)
         tensors.append(tvm.runtime.tensor(values, device))
     return tensors
+
+
+def _numpy_type(dtype: str) -> Any:
+    if dtype != "bfloat16":
+        return np.dtype(dtype)
+    import ml_dtypes
+
+    return np.dtype(ml_dtypes.bfloat16)
 
 
 def built(

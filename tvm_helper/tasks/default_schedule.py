@@ -31,3 +31,34 @@ def default_schedule(module: Any, target: Target) -> Schedule:
         if "tirx.is_scheduled" not in module["main"].attrs:
             raise DataError("none of TVM's default rules fits it")
     return s_tir.Schedule(module, debug_mask="none", error_render_level="none")
+
+
+def dlight_schedule(module: Any, target: Target) -> Schedule:
+    """Returns a program scheduled by the first of DLight's rules that fits, with its trace: relax's
+    own rules on a GPU, on a CPU those for CPUs, which relax does not use.
+
+    Args:
+        module: as of `default_schedule`.
+
+    Raises:
+        DataError: none of the rules fits.
+    """
+    try:
+        with target, cheap_inspect_stack(), without_garbage_collection():
+            for rule in _rules(target):
+                found = rule.apply(module["main"], target, False)
+                if found is not None:
+                    return found[0] if isinstance(found, list) else found
+    except Exception as error:  # TVM raises whatever its rules do
+        raise DataError(f"DLight's rules fail on it ({last_line(error)})") from None
+    raise DataError(f"none of DLight's rules for {target.kind.name} fits it")
+
+
+def _rules(target: Target) -> list[Any]:
+    if target.kind.name == "llvm":
+        from tvm.s_tir.dlight import cpu
+
+        return [cpu.GEMV(), cpu.Reduction()]
+    backend = getattr(relax.backend, target.kind.name, relax.backend.gpu_generic)
+    *_, apply_rules = backend.legalize_passes(target)
+    return list(apply_rules.rules)
