@@ -241,7 +241,15 @@ def _materialise(value: Any, values: dict[fx.Node, Any]) -> Any:
 
 
 def _run_module(module: nn.Module, args: Any, kwargs: Any) -> Any:
-    """Runs a leaf module on the meta device, whatever device its weights are on."""
+    """Runs a leaf module on the meta device, whatever device its weights are on; a recurrent one on
+    one token, as torch goes through them one by one.
+    """
+    if isinstance(module, nn.RNNBase) and args and isinstance(args[0], torch.Tensor):
+        x, *rest = args
+        axis = 1 if module.batch_first and x.dim() == 3 else 0
+        if x.dim() in (2, 3) and x.shape[axis] > 1:
+            out, state = _run_module(module, (x.narrow(axis, 0, 1), *rest), kwargs)
+            return out.new_empty((*x.shape[:-1], out.shape[-1])), state
     weights = {
         name: tensor.detach().to("meta")
         for name, tensor in (*module.named_parameters(), *module.named_buffers())

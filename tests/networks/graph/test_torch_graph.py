@@ -192,6 +192,28 @@ def test_recurrent_layers_count_every_token() -> None:
     assert graph.flops[0] == 2 * 30 * (4 * 16 * 8 + 4 * 16 * 16 + 2 * 4 * 16)
 
 
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_long_recurrent_layers_are_not_followed_token_by_token(
+    layer: Callable[..., nn.Module],
+) -> None:
+    """Half a million tokens would take torch an hour."""
+
+    class Speech(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer(8, 16, 2, batch_first=True, bidirectional=True)
+
+        def forward(self, x: Tensor, state: Tensor) -> list[Tensor]:
+            hidden = (state, state) if layer is nn.LSTM else state
+            out, last = self.layer(x, hidden)
+            assert out.shape == (4, 500_000, 32)
+            assert (last[0] if layer is nn.LSTM else last).shape == (4, 4, 16)
+            return [out.relu()]
+
+    graph = torch_graph(Speech, [(500_000, 8), (4, 16)], batch=4, name="speech")
+    assert graph.kinds[1:] == ("Relu",)
+
+
 @pytest.mark.parametrize("method", ["fx", "export"])
 def test_what_cannot_be_followed(method: str) -> None:
     with pytest.raises(DataError, match="net: cannot follow the module"):
