@@ -14,9 +14,9 @@ _FLOAT_BYTES = 4
 _COLUMNS = ("linear_in_features", "linear_out_features", "output_h", "output_w", "output_size")
 #: Operators whose output is their input seen otherwise.
 _VIEWS = frozenset({"Flatten"})
-#: Matrix units of GPUs that are not NVIDIA's may do float32 so many times faster than the peak that
-#: is known: 2 times on AMD's CDNA and CDNA 2 (data sheets); no more is taken of any.
-_MATRIX_RATIO = 4.0
+#: Matrix units may do float32 so many times faster than the peak that is known: 2 times on AMD's
+#: CDNA and CDNA 2 (data sheets), of other makers' GPUs but NVIDIA's an assumption.
+_AMD_MATRIX_RATIO, _MATRIX_RATIO = 2.0, 4.0
 #: A fused attention kernel may do a float32 product as three of TF32, on units that do those at
 #: half of their fp16 rate, from this compute capability on. Source: CUTLASS, example 27 (3xTF32);
 #: NVIDIA A100 and H100 white papers.
@@ -85,7 +85,7 @@ def _rate(device: DeviceSpec, peak: float, account: Account) -> float:
     if device.kind != "gpu":
         return peak
     if device.vendor != "NVIDIA":
-        return _MATRIX_RATIO * peak
+        return (_AMD_MATRIX_RATIO if device.vendor == "AMD" else _MATRIX_RATIO) * peak
     if account.form != "attention" or not device.peak_tensor_flop_per_s:
         return peak
     if float(device.compute_capability or 0.0) < _TF32_CAPABILITY:

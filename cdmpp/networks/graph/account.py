@@ -12,7 +12,8 @@ Shape = Sequence[int]
 Form = Literal["plain", "attention", "convolution", "recurrent", "view"]
 
 #: The fastest algorithms of 3x3 convolutions in use save three of four products (Winograd), with a
-#: stride of 1. Beyond this window Fourier transforms may save more.
+#: stride of 1. Beyond this window Fourier transforms may save more, of all algorithms but one
+#: product an output, input channel and output channel.
 _CONVOLUTION_SHARE, _WINOGRAD_WINDOW = 0.25, 49
 
 
@@ -95,7 +96,7 @@ def convolution_account(
         product = Product(groups, places, weight[0] // groups, weight[1] * window)
     share = 1.0
     if window > 1 and stride == 1:
-        share = _CONVOLUTION_SHARE if window <= _WINOGRAD_WINDOW else 0.0
+        share = _CONVOLUTION_SHARE if window <= _WINOGRAD_WINDOW else 1.0 / window
     return Account((product,), form="convolution", least_share=share)
 
 

@@ -147,6 +147,10 @@ def _least_bytes(operator: OperatorCall, described: Described) -> float:
     weights = float(sum(info.stored_size for info in operator.weights))
     stride = max(described.arguments.get(f"{part}_stride", 1.0) for part in ("conv", "pool"))
     window = max(described.arguments.get(f"{part}_kernel_size", 0.0) for part in ("conv", "pool"))
+    if operator.options.get("is_causal") and len(operator.inputs) > 1:
+        query, *others = operator.inputs  # no query sees the keys behind as many as there are
+        hidden = max(0.0, 1.0 - query.shape[-2] / max(others[0].shape[-2], 1))
+        read -= hidden * sum(info.stored_size for info in others)
     if operator.name in _SELECTS:
         return min(read + weights, outputs) + outputs
     return read * (_SKIPPED_SHARE if 0 < window < stride else 1.0) + weights + outputs

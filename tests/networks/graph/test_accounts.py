@@ -135,6 +135,14 @@ def test_a_causal_mask_may_save_what_it_hides() -> None:
     assert causal.least_share == pytest.approx(0.505)
 
 
+def test_a_causal_mask_hides_the_keys_behind_the_queries() -> None:
+    found = account_of(
+        lambda m, q, k: functional.scaled_dot_product_attention(q, k, k, is_causal=True),
+        (2, 10, 4), (2, 100, 4),
+    )  # fmt: skip
+    assert found.least_bytes == BATCH * 4 * 2 * 4 * (10 + 10 + 10)
+
+
 def test_only_what_cannot_be_saved_is_a_least() -> None:
     def share(**options: Any) -> float:
         return account_of(
@@ -144,7 +152,7 @@ def test_only_what_cannot_be_saved_is_a_least() -> None:
     assert share(kernel_size=1) == 1.0
     assert share(kernel_size=3) == 0.25, "Winograd"
     assert share(kernel_size=3, stride=2) == 1.0
-    assert share(kernel_size=31) == 0.0, "Fourier"
+    assert share(kernel_size=31) == 1 / 31**2, "Fourier"
 
 
 def test_bytes_that_need_not_move() -> None:

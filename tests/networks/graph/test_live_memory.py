@@ -65,7 +65,8 @@ def test_the_floor_by_hand() -> None:
     assert least_seconds(graph, cached) == pytest.approx(2.0 + 10.0), "a kernel, and 1000 flops"
     fast = replace(cached, peak_fp32_flop_per_s=1e9)
     assert least_seconds(graph, fast) == pytest.approx(4.0), "two kernels"
-    assert least_seconds(graph, replace(cached, vendor="AMD")) == pytest.approx(2.0 + 2.5)
+    assert least_seconds(graph, replace(cached, vendor="AMD")) == pytest.approx(2.0 + 5.0)
+    assert least_seconds(graph, replace(cached, vendor="Intel")) == pytest.approx(2.0 + 2.5)
     assert 0 < least_seconds(graph, DeviceSpec("unknown", "gpu")) < 1e-4
 
 
