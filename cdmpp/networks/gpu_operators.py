@@ -7,19 +7,20 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from cdmpp.analytic.conv.errors import LAYER, ConvErrors
 from cdmpp.analytic.conv.layers.model import LayerModel
 from cdmpp.analytic.intervals import LogErrors
 from cdmpp.analytic.kernels.predictor import ROOFLINE, KernelPredictor
 from cdmpp.analytic.kernels.sums import Ends, KindSums
-from cdmpp.analytic.kernels.times import KernelTimes
+from cdmpp.analytic.kernels.times import NOMINAL_KERNEL_S, KernelTimes
 from cdmpp.analytic.kernels.work import Work, WorkKind
 from cdmpp.analytic.operators.intervals import JudgedOperators, packaged_operators
 from cdmpp.analytic.roofline.floor import LEAST_SHARE, least_kernel_s
 from cdmpp.devices.registry import find_device, get_device
 from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import CdmppError
 from cdmpp.networks.graph.account import Account, Product
 from cdmpp.networks.graph.graph import NetworkGraph
 from cdmpp.networks.least_time import accounts_of, operator_floor_s
@@ -35,6 +36,13 @@ _FLOAT_BYTES = 4
 #: No operator is taken to be so many times faster than its roofline.
 _MOST_SHARE = 4.0
 _FUSED = {"attention": "attention", "recurrent": "recurrent layers"}
+#: Kernels of a step of a recurrent layer: a product, and what is element by element.
+_KERNELS_A_STEP = 2
+#: Sides of a product that reaches the roofline wherever it can be reached.
+_LARGE = 4096
+#: The narrowest and longest batched products that were measured: reductions of up to 1,025 for
+#: outputs narrower than 64, else of up to 4,096 (NeuSight's tables). Single ones have splits.
+_NARROW, _LONGEST, _LONGEST_NARROW = 64, 4096, 1025
 _FORMS = {**_FUSED, "convolution": "convolutions"}
 #: What the operators without a model of their own are timed as, and judged as.
 _ELEMENT_WISE = "relu"
@@ -52,21 +60,23 @@ def is_modelled(device: DeviceSpec) -> bool:
 
 
 def without_measurements(graph: NetworkGraph, device: DeviceSpec) -> str:
-    """Returns which of a network's operators were not measured on a device, as a clause; empty =
-    all were.
+    """Returns which of a network's operators were not measured on a device, or not in their sizes,
+    as a clause; empty = all were.
     """
-    operators = packaged_operators()
+    operators, tasks = packaged_operators(), _tasks(graph)
     label = _label(device, operators)
     is_measured = {
         _WORDS[work.name]: label in _convolution_errors().by_device
         if work.kind == "conv"
         else operators.model.is_fitted(work.name, label)
-        for task in _tasks(graph)
+        for task in tasks
         for work, _ in task.works
     }
     without = sorted(words for words, is_known in is_measured.items() if not is_known)
     if len(without) == len(is_measured):
         return f"no operator was measured on {device.name}"
+    if any(_is_beyond(work) for task in tasks if not task.is_fused for work, _ in task.works):
+        without.append("batched products with vectors or such long sums")
     return f"not measured on {device.name}: {', '.join(without)}" if without else ""
 
 
@@ -87,11 +97,15 @@ def network_sums(
     Small operators take what a call took where it was measured, about 20 us, as eager torch calls
     them one by one. Products, convolutions, softmax and layer norm have models on NVIDIA GPUs;
     everything else is timed as an element-wise operator that moves as many bytes, and takes no less
-    than its operations at peak. Attention is its two products and a softmax, a recurrent layer a
-    product and a launch a token. Where no model takes a shape or a GPU its roofline stands in, but
-    no less than a call takes elsewhere; from a quarter of it (other units and algorithms may do its
-    work) to a twentieth of its rates. No end is below what the operator takes at the least
-    (`operator_floor_s`); one whose work is not known has an upper end at a twentieth of the rates.
+    than its operations at peak. Attention is its two products and a softmax, as far as a causal
+    mask shows them. A step of a recurrent layer is two kernels, a product at the roofline and what
+    follows it (Appleyard et al. 2016, on cuDNN); one kernel may do all steps, or each may take what
+    a product of its own does. Where no model takes a shape or a GPU its roofline stands in, but no
+    less than a call takes elsewhere; from a quarter of it (other units and algorithms may do its
+    work) to a twentieth of its rates. A product on a GPU of another maker reaches as much of the
+    roofline beside a large one as the models say of NVIDIA's. No end is below what the operator
+    takes at the least (`operator_floor_s`); one whose work is not known has an upper end at a
+    twentieth of the rates.
 
     Args:
         operators: model of the operators; None = the packaged one.
@@ -111,7 +125,8 @@ class _Task:
     Attributes:
         words: its kind, for people.
         works: kernels and how often each runs.
-        steps: dependent ones, each with a launch of its own.
+        steps: dependent ones; works that run more than once are theirs.
+        shown_share: of its works, what a mask does not hide.
         other_flop: operations that no model of its kernels knows.
         least_share: of its operations, what no algorithm saves.
         is_covered: whether all of its work is known.
@@ -120,9 +135,15 @@ class _Task:
     words: str
     works: tuple[tuple[Work, int], ...]
     steps: int = 1
+    shown_share: float = 1.0
     other_flop: float = 0.0
     least_share: float = 1.0
     is_covered: bool = True
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether one kernel may do all works."""
+        return self.words in _FUSED.values()
 
 
 class _Pricer:
@@ -131,24 +152,27 @@ class _Pricer:
     def __init__(self, device: DeviceSpec, operators: JudgedOperators) -> None:
         self._device, self._operators = device, operators
         self._predictor = KernelPredictor(device, operators)
+        self._times = KernelTimes(device, operators)
         self._label = _label(device, operators)
 
     def ends(self, task: _Task, floor_s: float) -> Ends:
         """Returns the seconds of an operator and their ends, none below its floor."""
-        total = [0.0, 0.0, 0.0]
+        seconds = low_s = high_s = 0.0
         for work, times in task.works:
-            for place, seconds in enumerate(self._kernel_ends(work)):
-                total[place] += times * seconds
-        seconds, low_s, high_s = total
-        if task.steps > 1:
-            launches_s = task.steps * least_kernel_s(self._device)
-            seconds, high_s = seconds + launches_s, high_s + launches_s
+            one_s, one_low_s, one_high_s = self._kernel_ends(work)
+            if times > 1:
+                launch_s = self._device.launch_s or NOMINAL_KERNEL_S
+                one_s = _KERNELS_A_STEP * launch_s + self._roofline_s(work)
+                one_high_s = max(one_high_s + launch_s, one_s)
+            seconds, low_s = seconds + times * one_s, low_s + times * one_low_s
+            high_s += times * one_high_s
+        seconds = max(task.shown_share * seconds, min(seconds, _smallest_call_s()))
         operations_s = task.other_flop / (self._device.peak_fp32_flop_per_s or math.inf)
         if operations_s > seconds:
             seconds, high_s = operations_s, max(high_s, operations_s / LEAST_SHARE)
         if not task.is_covered:
             high_s = max(high_s, seconds / LEAST_SHARE)
-        if task.words in _FUSED.values():  # one kernel may do all, without the tensors in between
+        if task.is_fused:  # one kernel may do all, without the tensors in between
             low_s = floor_s
         low_s = max(task.least_share * low_s, floor_s)
         seconds = max(seconds, low_s)
@@ -158,12 +182,55 @@ class _Pricer:
         found = self._predictor.predict(work)
         if found is None:
             return 0.0, 0.0, 0.0
+        errors = _errors(work, self._label, self._operators)
         if found.model == ROOFLINE:
             low_s = max(found.seconds / _MOST_SHARE, least_kernel_s(self._device))
-            seconds = max(found.seconds, _smallest_call_s())
-            return seconds, low_s, max(seconds, found.seconds / LEAST_SHARE)
-        low_s, high_s = _errors(work, self._label, self._operators).ends(found.seconds)
-        return found.seconds, max(low_s, least_kernel_s(self._device)), high_s
+            seconds, high_s = max(found.seconds, _smallest_call_s()), found.seconds / LEAST_SHARE
+            if work.kind == "gemm":
+                seconds = max(seconds, self._as_on_nvidia_s(work))
+                high_s = max(high_s, errors.ends(seconds)[1])
+            return seconds, low_s, max(seconds, high_s)
+        low_s, high_s = errors.ends(found.seconds)
+        seconds = found.seconds
+        if _is_beyond(work):
+            seconds, low_s = min(seconds, self._product_s(work)), 0.0
+        return seconds, max(low_s, least_kernel_s(self._device)), high_s
+
+    def _product_s(self, work: Work) -> float:
+        """Returns the seconds of a product by the models of NVIDIA's GPUs: of the fastest way where
+        it is beyond what was measured. A matrix times a vector reads the matrix; a longer reduction
+        is done in parts, side by side.
+        """
+        sizes = dict(work.sizes)
+        ways = [(work.name, sizes)]
+        if _is_beyond(work):
+            longest = _longest(sizes)
+            parts = {**sizes, "batch": sizes["batch"] * -(-sizes["k"] // longest)}
+            ways.append((work.name, {**parts, "k": min(sizes["k"], longest)}))
+            if min(sizes["m"], sizes["n"]) == 1:
+                rows = max(1, round(work.moved_bytes / (2 * _FLOAT_BYTES * sizes["k"])))
+                ways.append((_ELEMENT_WISE, {"rows": rows, "cols": sizes["k"]}))
+        return min(self._times.operator_s(*way) for way in ways)
+
+    def _as_on_nvidia_s(self, work: Work) -> float:
+        """Returns the seconds of a product that loses as much of the roofline, beside a large one,
+        as the models say of NVIDIA's GPUs; 0 where too little is known of this one.
+        """
+        try:
+            return self._product_s(work) * self._reached
+        except CdmppError:
+            return 0.0
+
+    @cached_property
+    def _reached(self) -> float:
+        """What a large product reaches of the roofline by the models of NVIDIA's GPUs."""
+        large = _product(Product(1, _LARGE, _LARGE, _LARGE))
+        return self._roofline_s(large) / self._product_s(large)
+
+    def _roofline_s(self, work: Work) -> float:
+        """Returns the seconds of a work's operations or bytes at peak."""
+        peak, bandwidth = (getattr(self._device, name) or math.inf for name in RATES)
+        return max(work.flop / peak, work.moved_bytes / bandwidth)
 
 
 def _tasks(graph: NetworkGraph) -> list[_Task]:
@@ -188,7 +255,7 @@ def _task(row: _Row, kind: str, account: Account) -> _Task:
         moved = _moving(row)
         others = others or row.flop
         return _Task(
-            _WORDS[moved.name], ((moved, 1),), account.steps, others,
+            _WORDS[moved.name], ((moved, 1),), account.steps, other_flop=others,
             is_covered=account.is_covered,
         )  # fmt: skip
     words = _FORMS.get(account.form, _WORDS[products[0][0].name])
@@ -201,8 +268,10 @@ def _task(row: _Row, kind: str, account: Account) -> _Task:
             tuple(sizes.items()),
         )  # fmt: skip
         products.append((softmax, 1))
+    shown = account.least_share if account.form == "attention" else 1.0
     return _Task(
-        words, tuple(products), account.steps, others, account.least_share, account.is_covered,
+        words, tuple(products), account.steps, shown, others, account.least_share,
+        account.is_covered,
     )  # fmt: skip
 
 
@@ -258,6 +327,20 @@ def _product(product: Product) -> Work:
     name = "linear" if batch == 1 else "bmm"
     sizes = (("batch", batch), ("m", m), ("n", n), ("k", k))
     return Work("gemm", name, product.flop / product.times, moved, "float", sizes)
+
+
+def _is_beyond(work: Work) -> bool:
+    """Returns whether a product is a matrix times a vector in a batch, or has a longer reduction
+    than those that were measured.
+    """
+    sizes = dict(work.sizes)
+    if work.kind != "gemm" or work.name == "linear":
+        return False
+    return min(sizes["m"], sizes["n"]) == 1 or sizes["k"] > _longest(sizes)
+
+
+def _longest(sizes: Mapping[str, int]) -> int:
+    return _LONGEST_NARROW if min(sizes["m"], sizes["n"]) < _NARROW else _LONGEST
 
 
 def _softmax(row: _Row) -> Work | None:

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from cdmpp.analytic.roofline.floor import least_kernel_s
 from cdmpp.devices.registry import get_device
-from cdmpp.networks.gpu_operators import network_sums
+from cdmpp.networks.gpu_operators import network_sums, without_measurements
 from cdmpp.networks.graph.graph import NetworkGraph
 from cdmpp.networks.graph.torch_graph import torch_graph
 from cdmpp.networks.least_time import operator_floor_s
@@ -32,16 +32,23 @@ def ends_of(graph: NetworkGraph, device: str) -> tuple[float, float, float]:
 
 
 def check(name: str, graph: NetworkGraph, devices: Iterable[str]) -> None:
-    """Checks that bound <= low end <= prediction <= high end, and prediction <= 100 bounds."""
+    """Checks that bound <= low end <= prediction <= high end, and that the prediction is at most
+    100 times the bound and its operations at peak, which algorithms may save.
+    """
     for device in devices:
-        bound_s = float(operator_floor_s(graph, get_device(device)).sum())
+        spec = get_device(device)
+        bound_s = float(operator_floor_s(graph, spec).sum())
         seconds, low_s, high_s = ends_of(graph, device)
         what = f"{name} on {device}: {bound_s:.3g}, {low_s:.3g}, {seconds:.3g}, {high_s:.3g}"
         assert bound_s > 0, what
         assert bound_s <= 1.0000001 * low_s, what
         assert low_s < seconds < high_s, what
+        if "long sums" in without_measurements(graph, spec):
+            continue  # the row says why
         kernels = sum(1 + len(one.products) * one.steps for one in graph.accounts)
-        assert seconds <= 100 * (bound_s + kernels * least_kernel_s(get_device(device))), what
+        work_s = sum(one.flop for one in graph.accounts) / (spec.peak_fp32_flop_per_s or math.inf)
+        most_s = max(bound_s, work_s) + kernels * least_kernel_s(spec)
+        assert seconds <= 100 * most_s, what
 
 
 @pytest.mark.parametrize("first", range(0, 200, 40))
@@ -128,19 +135,64 @@ def test_a_transposed_convolution_is_no_copy() -> None:
 @pytest.mark.parametrize(
     ("nvidia", "amd"), [("a100", "mi210"), ("v100", "mi50")]
 )  # float32 peaks within a fifth
-def test_makers_of_like_gpus_are_not_far_apart(nvidia: str, amd: str) -> None:
-    """Within a factor of 5 as a rule; AMD's rooflines have no efficiency, so single operators
-    (attention of few queries) are further apart.
-    """
+def test_makers_of_like_gpus_are_within_a_factor_of_five(nvidia: str, amd: str) -> None:
     ratios = {}
-    for seed in range(200, 400):
+    for seed in range(200, 300):
         name, graph = generated(seed, 1)
-        if operator_floor_s(graph, get_device(amd)).sum() > 20e-6:  # else calls, not work
-            ratios[name] = ends_of(graph, nvidia)[0] / ends_of(graph, amd)[0]
-    assert len(ratios) > 10
-    apart = sorted(math.exp(abs(math.log(ratio))) for ratio in ratios.values())
-    assert apart[int(0.75 * len(apart))] < 5, ratios
-    assert apart[-1] < 8, ratios
+        ratios[name] = ends_of(graph, nvidia)[0] / ends_of(graph, amd)[0]
+    assert max(ratios.values()) < 5, ratios
+    assert min(ratios.values()) > 1 / 5, ratios
+
+
+@pytest.mark.parametrize(
+    ("batch", "m", "n", "k"), [(16, 1, 64, 4096), (16, 1, 1, 65536), (64, 469, 1, 292)]
+)
+def test_a_matrix_times_a_vector_reads_the_matrix(batch: int, m: int, n: int, k: int) -> None:
+    """None was measured in a batch; the interval has both a kernel for it and one for products."""
+    graph = graph_of(torch.bmm, (m, k), (k, n), batch=batch)
+    for device in GPUS:
+        spec = get_device(device)
+        seconds, low_s, high_s = ends_of(graph, device)
+        moved_s = 4 * batch * (m * k + k * n + m * n) / (spec.mem_bandwidth_bytes_per_s or 1)
+        assert seconds < 5 * moved_s + 60e-6
+        assert low_s < moved_s + least_kernel_s(spec)
+        assert high_s > 1.5 * seconds
+        said = without_measurements(graph, spec)
+        assert "with vectors" in said or "no operator was measured" in said
+
+
+def test_a_product_of_measured_sizes_is_not_marked() -> None:
+    """An A100 took 211 us for it, 40 times what its operations take at peak (NeuSight's tables)."""
+    graph = graph_of(torch.bmm, (48, 1012), (1012, 4), batch=70)
+    assert 100e-6 < ends_of(graph, "a100")[0] < 400e-6
+    assert not without_measurements(graph, get_device("a100"))
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize(("tokens", "width", "batch"), [(512, 1024, 1), (128, 256, 16)])
+def test_faster_gpus_are_faster_on_recurrent_layers(
+    layer: Callable[..., nn.Module], tokens: int, width: int, batch: int
+) -> None:
+    graph = graph_of(layer(width, width, batch_first=True, device="meta"), (tokens, width),
+                     batch=batch)  # fmt: skip
+    found = [ends_of(graph, device) for device in ("h100", "a100", "t4")]
+    assert sorted(found) == found
+    for seconds, low_s, high_s in found[:2]:
+        assert low_s < seconds < 40e-6 * tokens, "a few kernels a token"
+        assert high_s < 100e-6 * tokens
+
+
+def test_what_a_causal_mask_hides_takes_no_time() -> None:
+    def call(is_causal: bool) -> NetworkGraph:
+        return graph_of(
+            lambda x: functional.scaled_dot_product_attention(x, x, x, is_causal=is_causal),
+            (12, 4096, 64),
+        )
+
+    for device in GPUS:
+        whole, half = (ends_of(call(is_causal), device) for is_causal in (False, True))
+        assert half[0] == pytest.approx(whole[0] / 2, rel=0.01)
+        assert half[2] == pytest.approx(whole[2])
 
 
 def test_views_take_no_time() -> None:
