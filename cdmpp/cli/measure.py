@@ -45,6 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         --per-task N: int            programs of each task (default: 64)
         --max-programs N: int as most_programs  programs in all, evenly over the tasks
         --seed N: int                what is drawn (default: 0)
+        --jobs N: int                CPUs that measure side by side (labels of one thread)
     """)  # fmt: skip
     place = parser.add_argument_group("on what")
     add_target_options(place)

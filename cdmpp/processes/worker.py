@@ -46,6 +46,7 @@ class Worker:
         log: file for its standard error.
         queue_timeout_s: how long it may take to start, and to begin a request.
         environment: variables on top of those of this process.
+        cpu: number of the CPU that it may use; None = those of this process.
 
     Attributes:
         facts: what the process said of itself when it was ready; empty before.
@@ -58,7 +59,9 @@ class Worker:
         *,
         queue_timeout_s: float,
         environment: Mapping[str, str] | None = None,
+        cpu: int | None = None,
     ) -> None:
+        self._cpu = cpu
         self._pipe = WorkerPipe(command, log, environment={**os.environ, **(environment or {})})
         self.facts: dict[str, Any] = {}
         self._queue_timeout_s = queue_timeout_s
@@ -80,6 +83,8 @@ class Worker:
         for _ in range(_STARTS):
             try:
                 self._pipe.start()
+                if self._cpu is not None and self._pipe.pid is not None:
+                    os.sched_setaffinity(self._pipe.pid, {self._cpu})
             except OSError as error:
                 raise DeviceError(
                     f"the worker process cannot be started ({error}); mend that and run the same "

@@ -7,19 +7,21 @@ is in the journal before the next one is touched, so that a killed campaign goes
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cdmpp.config import to_dict
-from cdmpp.datasets.extraction.extract import ExtractReport
 from cdmpp.datasets.extraction.machine_code import MachineCode, known_columns
 from cdmpp.datasets.splits import uniform_draw
 from cdmpp.devices.registry import find_device
@@ -37,7 +39,7 @@ from cdmpp.processes.campaign import (
 )
 from cdmpp.timing.stats import timer
 from tvm_helper.measure.failures import failure_name
-from tvm_helper.measure.health import machine, snapshot
+from tvm_helper.measure.health import machine, noise_of_repeats, snapshot
 from tvm_helper.measure.journal import COMMAND, TASKS_FOLDER, Journal, says_disk_is_full
 from tvm_helper.measure.options import MeasureOptions, rpc_address
 from tvm_helper.measure.sources import (
@@ -46,7 +48,7 @@ from tvm_helper.measure.sources import (
     campaign_tasks,
     reference_task,
 )
-from tvm_helper.measure.tables import failures_by_kind, write_tables
+from tvm_helper.measure.tables import MeasureReport, failures_by_kind, write_tables
 from tvm_helper.measure.target import MeasureTarget, check_machine, measure_target
 from tvm_helper.measure.trials import (
     LEAST_FREE_BYTES,
@@ -62,70 +64,10 @@ _FIXED = ("device", "target", "threads", "rpc", "timing")
 #: Batches between two writes of the table of machine code. What a kill takes of it,
 #: `cdmpp measure --machine-code` compiles again.
 _CODE_BATCHES = 8
+#: Batches after which programs of them are measured again.
+_AGAIN_BATCHES = 64
 
 _log = logging.getLogger("cdmpp")
-
-
-@dataclass(frozen=True)
-class MeasureReport:
-    """What a campaign's folder holds.
-
-    Attributes:
-        folder: the extracted dataset.
-        device: label.
-        target: TVM's target as JSON.
-        threads: of a program on a CPU, None on other devices.
-        tasks: number of tasks.
-        measured: programs in the tables; `before` of them from earlier runs.
-        failures: kinds of failure, as `failures_by_kind`.
-        draw_failures: tasks of which no schedule could be drawn: name (and the way, but for random
-            schedules) -> first error text.
-        tables: what was written.
-    """
-
-    folder: Path
-    device: str
-    target: str
-    threads: int | None
-    tasks: int
-    measured: int
-    before: int
-    failures: list[dict[str, Any]]
-    draw_failures: dict[str, str]
-    tables: ExtractReport
-
-    def summary(self) -> str:
-        """Returns the report as lines of text."""
-        failed = sum(kind["count"] for kind in self.failures)
-        threads = "" if self.threads is None else f", {self.threads} threads"
-        lines = [
-            f"{self.measured} programs of {self.tasks} tasks on {self.device} ({self.target}"
-            f"{threads}), {failed} of them failed; {self.before} were there before"
-        ]
-        for kind in self.failures:
-            lines.append(f"  {kind['count']} {kind['name']}; the first: {kind['first_text']}")
-        lines += _without_schedule(self.draw_failures)
-        lines.append(
-            f"{self.tables.shards} shards; train on them: cdmpp train --dataset {self.folder}"
-        )
-        return "\n".join(lines)
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the report as JSON values."""
-        value = asdict(self)
-        return {**value, "folder": str(self.folder), "tables": self.tables.to_json()}
-
-
-def _without_schedule(failures: Mapping[str, str]) -> list[str]:
-    """Returns a line for each reason for which tasks have no schedule."""
-    reasons: dict[str, list[str]] = {}
-    for name, text in failures.items():
-        reasons.setdefault(text, []).append(name)
-    return [
-        f"  no schedule of {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: "
-        f"{text}"
-        for text, names in reasons.items()
-    ]
 
 
 def run_campaign(
@@ -154,6 +96,7 @@ def run_campaign(
     if options.rpc is not None:
         rpc_address(options.rpc)
     target = measure_target(options, device_folders)
+    options.check_threads(target.threads)
     if options.rpc is None:
         spec = find_device(options.device, device_folders)
         check_machine(options.device, target.tvm_target(), spec, is_forced=options.force)
@@ -196,6 +139,7 @@ class Campaign:
         self._reference = reference
         self._command = command
         self._least_free_bytes = least_free_bytes
+        self._lock, self._is_stopped, self._batches = RLock(), False, 0
         self._failures = SameFailures(
             options.stop_after_failures, f", or look closer: cdmpp doctor {self._folder}"
         )
@@ -227,7 +171,7 @@ class Campaign:
         values = {
             **self._target.to_json(),
             "rpc": self._options.rpc,
-            "timing": to_dict(self._options.timing),
+            "timing": self._options.timing.to_json(),
             "options": to_dict(self._options),
         }
         settle(self._folder, values, fixed=_FIXED, machine=machine, command=COMMAND)
@@ -245,62 +189,95 @@ class Campaign:
     # The work.
 
     def _measure(self, show: OnProgress) -> None:
-        options = self._options
-        code: dict[str, NDArray[np.float32]] = {}
-        if options.machine_code:
-            code = known_columns(self._folder, self._code_targets)
-        with TrialRunner(
-            options,
+        self._show, self._code = show, {}
+        if self._options.machine_code:
+            self._code = known_columns(self._folder, self._code_targets)
+        jobs = self._options.jobs
+        cpus = [None] if jobs == 1 else sorted(os.sched_getaffinity(0))[:jobs]
+        with ExitStack() as stack:
+            lanes = [_Lane(stack.enter_context(self._runner(cpu))) for cpu in cpus]
+            try:
+                self._draw(lanes[0].trials)
+                missing = self._missing()
+                self._total = self._journal.measured_count + len(missing)
+                self._clock = Clock(len(missing))
+                part = _AGAIN_BATCHES * self._options.batch
+                for start in range(0, max(len(missing), 1), part):
+                    self._measure_jobs(missing[start : start + part], lanes)
+                    self._measure_jobs(self._chosen_again(), lanes)
+            finally:
+                self._save()
+
+    def _runner(self, cpu: int | None) -> TrialRunner:
+        return TrialRunner(
+            self._options,
             self._target,
             self._folder,
-            rpc=options.rpc,
+            rpc=self._options.rpc,
             command=self._command,
             least_free_bytes=self._least_free_bytes,
-        ) as self._trials:
-            try:
-                self._draw(show)
-                jobs = self._missing()
-                if jobs:
-                    self._measure_jobs(jobs, code, show)
-            finally:
-                self._save(code)
+            cpu=cpu,
+        )
 
-    def _measure_jobs(
-        self, jobs: Sequence[_Job], code: dict[str, NDArray[np.float32]], show: OnProgress
-    ) -> None:
+    def _measure_jobs(self, jobs: Sequence[_Job], lanes: Sequence[_Lane]) -> None:
+        """Measures programs in batches, on all lanes side by side."""
+        if not jobs:
+            return None
         size = self._options.batch
-        total = self._journal.measured_count + len(jobs)
-        reference = self._built_reference()
-        clock = Clock(len(jobs))
-        for start in range(0, len(jobs), size):
-            self._append_health(reference)
-            if start % (_CODE_BATCHES * size) == 0:
-                self._save(code)
-            batch = {job.program_id: job for job in jobs[start : start + size]}
-            show(self._progress("building", total, clock))
-            built: list[tuple[_Job, Outcome]] = []
-            with timer("build a batch"):
-                for name, outcome in self._trials.build(
-                    {name: self._program(job.task, job.schedule) for name, job in batch.items()}
-                ):
-                    if outcome.error_code:
-                        self._note(batch[name], outcome, build_s=outcome.seconds, run_s=0.0)
-                        clock.add()
-                    else:
-                        built.append((batch[name], outcome))
-            for job, program in built:
-                with timer("time a program"):
-                    outcome = self._trials.run(job.program_id, program.arguments)
-                self._note(job, outcome, build_s=program.seconds, run_s=outcome.seconds)
-                if program.machine_code and not outcome.error_code:
-                    code[job.program_id] = np.array(program.machine_code, np.float32)
-                clock.add()
-                show(self._progress("timing", total, clock))
+        batches = iter([jobs[start : start + size] for start in range(0, len(jobs), size)])
+        if len(lanes) == 1:
+            return self._measure_batches(batches, lanes[0])
+        self._is_stopped = False
+        with ThreadPoolExecutor(len(lanes)) as pool:
+            for lane in [pool.submit(self._measure_batches, batches, lane) for lane in lanes]:
+                try:
+                    lane.result()
+                except BaseException:
+                    self._is_stopped = True  # the others finish the program that they are at
+                    raise
+
+    def _measure_batches(self, batches: Iterator[Sequence[_Job]], lane: _Lane) -> None:
+        """Measures the batches that no other lane has taken."""
+        try:
+            if lane.reference is None:
+                lane.reference = self._built_reference(lane.trials)
+            while not self._is_stopped:
+                with self._lock:
+                    batch = next(batches, None)
+                if batch is None:
+                    return
+                self._append_health(lane)
+                self._measure_batch({job.program_id: job for job in batch}, lane.trials)
+        except BaseException:
+            self._is_stopped = True
+            raise
+
+    def _measure_batch(self, batch: Mapping[str, _Job], trials: TrialRunner) -> None:
+        self._show_progress("building")
+        built: list[tuple[_Job, Outcome]] = []
+        with timer("build a batch"):
+            for name, outcome in trials.build(
+                {name: self._program(job.task, job.schedule) for name, job in batch.items()}
+            ):
+                if outcome.error_code:
+                    self._note(batch[name], outcome, build_s=outcome.seconds, run_s=0.0)
+                else:
+                    built.append((batch[name], outcome))
+        for job, program in built:
+            if self._is_stopped:
+                return
+            with timer("time a program"):
+                outcome = trials.run(job.program_id, program.arguments)
+            self._note(job, outcome, build_s=program.seconds, run_s=outcome.seconds)
+            if program.machine_code and not outcome.error_code:
+                with self._lock:
+                    self._code[job.program_id] = np.array(program.machine_code, np.float32)
+            self._show_progress("timing")
 
     @timer("draw programs")
-    def _draw(self, show: OnProgress) -> None:
+    def _draw(self, trials: TrialRunner) -> None:
         """Draws the programs of the tasks that have none yet."""
-        options = self._options
+        options, show = self._options, self._show
         drawn = {_drawing(entry) for entry in self._drawn()}
         drawings = [(task, way, count) for task in self._tasks for way, count in self._ways(task)]
         missing = [one for one in drawings if (one[0].key, *one[1:]) not in drawn]
@@ -321,7 +298,7 @@ class Campaign:
                 )
                 outcome = Outcome(0, "", 0.0, programs)
             else:
-                outcome = self._trials.draw(
+                outcome = trials.draw(
                     self._task_file(task), timeout_s=options.draw_timeout_s, **wanted, **model
                 )
             self._journal.append(
@@ -376,35 +353,62 @@ class Campaign:
             jobs = jobs[: self._options.most_programs]
         return [job for job in jobs if job.program_id not in done]
 
+    def _chosen_again(self) -> list[_Job]:
+        """Returns the programs that are to be measured once more: drawn by their hash."""
+        share, seed = self._options.again_share, self._options.seed
+        done = {entry["program_id"] for entry in self._journal.of_kind("again")}
+        wanted = {task.key: task for task in self._tasks}
+        schedules = {
+            program["program_id"]: program["schedule"]
+            for entry in self._drawn()
+            for program in entry["programs"]
+        }
+        return [
+            _Job(wanted[entry["task"]], name, schedules[name], is_again=True)
+            for entry in self._journal.of_kind("measured")
+            if not entry["error_code"]
+            and (name := entry["program_id"]) not in done
+            and name in schedules
+            and uniform_draw(f"again|{name}", seed) < share
+        ]
+
     def _note(self, job: _Job, outcome: Outcome, *, build_s: float, run_s: float) -> None:
         """Notes a program; raises when it is the last of too many failures of one kind."""
-        self._journal.append(
-            {
-                "kind": "measured",
-                "program_id": job.program_id,
-                "task": job.task.key,
-                "measured_at": int(time.time()),
-                "error_code": outcome.error_code,
-                "error": outcome.error or None,
-                "costs_s": outcome.costs_s,
-                "build_s": build_s,
-                "run_s": run_s,
-            }
-        )
-        self._failures.add(failure_name(outcome.error_code), outcome.error)
+        extra: dict[str, Any] = {}
+        if outcome.timings_s:
+            extra["timings_s"] = outcome.timings_s
+        if self._options.timing.clock != "wall":
+            extra["clock"] = self._options.timing.clock
+        entry = {
+            "kind": "again" if job.is_again else "measured",
+            "program_id": job.program_id,
+            "task": job.task.key,
+            "measured_at": int(time.time()),
+            "error_code": outcome.error_code,
+            "error": outcome.error or None,
+            "costs_s": outcome.costs_s,
+            "build_s": build_s,
+            "run_s": run_s,
+            **extra,
+        }
+        with self._lock:
+            if not job.is_again:
+                self._clock.add()
+            self._journal.append(entry)
+            self._failures.add(failure_name(outcome.error_code), outcome.error)
 
-    def _save(self, code: dict[str, NDArray[np.float32]]) -> None:
-        if code:
-            MachineCode(self._code_targets, code).save(self._folder)
+    def _save(self) -> None:
+        if self._code:
+            MachineCode(self._code_targets, self._code).save(self._folder)
 
     # The reference program and the machine.
 
     @timer("build the reference")
-    def _built_reference(self) -> Outcome | None:
+    def _built_reference(self, trials: TrialRunner) -> Outcome | None:
         """Returns the reference program, built; None where there is none."""
         if self._reference is None:
             return None
-        built = self._trials.build_one(
+        built = trials.build_one(
             _REFERENCE, self._task_file(self._reference), timeout_s=self._options.draw_timeout_s
         )
         if built.error_code:
@@ -415,14 +419,20 @@ class Campaign:
             )
         return built
 
-    def _append_health(self, reference: Outcome | None) -> None:
-        """Times the reference program and notes the load; its failure is noted, no more."""
+    def _append_health(self, lane: _Lane) -> None:
+        """Times the reference program and notes the load; its failure is noted, no more. Saves the
+        table of machine code now and then.
+        """
         entry: dict[str, Any] = {"kind": "health", "at": int(time.time()), **snapshot()}
-        if reference is not None:
-            timed = self._trials.run(_REFERENCE, reference.arguments, is_kept=True)
+        if lane.reference is not None:
+            timed = lane.trials.run(_REFERENCE, lane.reference.arguments, is_kept=True)
             entry["reference_costs_s"] = timed.costs_s or None
             entry["reference_error"] = timed.error or None
-        self._journal.append(entry)
+        with self._lock:
+            self._journal.append(entry)
+            if self._batches % _CODE_BATCHES == 0:
+                self._save()
+            self._batches += 1
 
     def _task_file(self, task: MeasuredTask) -> Path:
         return (self._folder / TASKS_FOLDER / f"{task.key}.json").absolute()
@@ -430,10 +440,12 @@ class Campaign:
     def _program(self, task: MeasuredTask, schedule: Any) -> dict[str, Any]:
         return {"task": str(self._task_file(task)), "schedule": schedule}
 
-    def _progress(self, stage: str, total: int, clock: Clock) -> CampaignProgress:
-        measured = self._journal.of_kind("measured")
-        failed = sum(entry["error_code"] != 0 for entry in measured)
-        return CampaignProgress(stage, len(measured), total, failed, clock.seconds_left())
+    def _show_progress(self, stage: str) -> None:
+        with self._lock:
+            measured = self._journal.of_kind("measured")
+            failed = sum(entry["error_code"] != 0 for entry in measured)
+            left = self._clock.seconds_left()
+            self._show(CampaignProgress(stage, len(measured), self._total, failed, left))
 
     @timer("write tables")
     def _report(self, before: int) -> MeasureReport:
@@ -474,6 +486,8 @@ class Campaign:
                 for e in self._journal.of_kind("drawn")
                 if e["error"]
             },
+            noise=noise_of_repeats(self._journal.entries),
+            clock=self._options.timing.clock,
             tables=tables,
         )
 
@@ -488,6 +502,15 @@ class _Job:
     task: MeasuredTask
     program_id: str
     schedule: Any
+    is_again: bool = False
+
+
+@dataclass
+class _Lane:
+    """The processes that measure on one CPU, and the reference program once they have built it."""
+
+    trials: TrialRunner
+    reference: Outcome | None = None
 
 
 def _check_model(options: MeasureOptions) -> None:

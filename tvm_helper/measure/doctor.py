@@ -70,6 +70,8 @@ def folder_report(folder: Path) -> dict[str, Any]:
             "run": sum(entry["run_s"] for entry in measured),
         },
         **report,
+        "measured_again": measure_health.noise_of_repeats(entries),
+        "timing_clock": settings.get("timing", {}).get("clock", "wall"),
     }  # fmt: skip
 
 
@@ -187,6 +189,14 @@ def report_text(report: dict[str, Any]) -> str:
         f"{_number(report['machine'].get('cpu_quota'), 'none known')}",
         f"processor      {report['machine'].get('processor') or 'unknown'}",
     ]
+    again = report.get("measured_again", {"n": 0})
+    if again["n"]:
+        lines.append(
+            f"measured again {_percent(again['median'])} median, {_percent(again['mean'])} mean "
+            f"deviation, built anew (n = {again['n']})"
+        )
+    if report.get("timing_clock") == "cpu":
+        lines.append("timed by       CPU time of the program's thread, not by the clock")
     for kind in report.get("failures", []):
         lines.append(f"failure        {kind['count']} {kind['name']}: {kind['first_text']}")
     for name, text in report.get("draw_failures", {}).items():

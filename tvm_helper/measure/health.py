@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cdmpp.machine import allowed_cpus, cpu_quota, measuring_machine, read_text
@@ -43,6 +43,26 @@ def noise_floor(costs: Sequence[Sequence[float]]) -> dict[str, float | int | Non
         return {"n": 0, "median": None, "p90": None}
     high = spreads[min(len(spreads) - 1, int(0.9 * len(spreads)))]
     return {"n": len(spreads), "median": statistics.median(spreads), "p90": high}
+
+
+def noise_of_repeats(entries: Iterable[Mapping[str, Any]]) -> dict[str, float | int | None]:
+    """Returns n, median and mean of how far programs' times are off when they are measured again.
+
+    Args:
+        entries: of a campaign's journal, `measured` and `again`.
+    """
+    first_s: dict[str, float] = {}
+    off: list[float] = []
+    for entry in entries:
+        if entry.get("costs_s") and entry["kind"] in ("measured", "again"):
+            cost_s = statistics.fmean(entry["costs_s"])
+            if entry["kind"] == "measured":
+                first_s[entry["program_id"]] = cost_s
+            elif entry["program_id"] in first_s:
+                off.append(abs(cost_s / first_s[entry["program_id"]] - 1))
+    if not off:
+        return {"n": 0, "median": None, "mean": None}
+    return {"n": len(off), "median": statistics.median(off), "mean": statistics.fmean(off)}
 
 
 def drift(references: Sequence[float]) -> dict[str, float | int | None]:

@@ -12,8 +12,9 @@ from cdmpp.processes.campaign import JOURNAL_FILE
 TASKS_FOLDER = "tasks"
 #: What makes folders of such campaigns.
 COMMAND = "cdmpp measure"
-#: What a line of a campaign is about; `begun`, `drafted` and `round` are a search's.
-KINDS = ("drawn", "measured", "health", "begun", "drafted", "round")
+#: What a line of a campaign is about; `again` is a program built and timed once more; `begun`,
+#: `drafted` and `round` are a search's.
+KINDS = ("drawn", "measured", "again", "health", "begun", "drafted", "round")
 _NO_SPACE_TEXT = ("No space left on device", "Disk quota exceeded")
 
 

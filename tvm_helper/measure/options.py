@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from cdmpp.config import to_dict
 from cdmpp.devices.registry import check_lasts
 from cdmpp.errors import UsageError
+from cdmpp.machine import allowed_cpus
 
 #: How programs get their schedules: random ones of MetaSchedule's space, the loops as relax leaves
 #: them, DLight's rules, and schedules as people write them.
@@ -25,6 +27,9 @@ class TimingOptions:
         budget_s: seconds of timing after which it ends.
         flush_cache: whether caches are emptied before every single run (CPUs; then a timing is one
             run, as in Tenset's CPU records).
+        keep: which timings are a program's costs: all, or the least alone.
+        clock: `wall`, or `cpu`: the CPU time of a program of one thread, for a machine that has
+            other work.
     """
 
     min_repeats: int = 3
@@ -33,6 +38,16 @@ class TimingOptions:
     spread: float = 0.02
     budget_s: float = 3.0
     flush_cache: bool = False
+    keep: Literal["all", "minimum"] = "all"
+    clock: Literal["wall", "cpu"] = "wall"
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns what a campaign's file says of it: as in older ones where it is as in these."""
+        values = to_dict(self)
+        for name, default in (("keep", "all"), ("clock", "wall")):
+            if values[name] == default:
+                del values[name]
+        return values
 
 
 @dataclass(frozen=True)
@@ -111,6 +126,8 @@ class MeasureOptions(TrialOptions):
             to be the fastest. 1 = random ones.
         model: what chooses: a run folder, or a packaged model.
         batch: programs that are built before they are timed.
+        again_share: share of the programs that are built and timed once more, for the noise.
+        jobs: CPUs that measure side by side, each for itself; for programs of one thread.
         draw_timeout_s: seconds in which a task's schedules have to be drawn.
         stop_after_failures: consecutive failures of one kind after which the campaign stops; 0 =
             never.
@@ -132,6 +149,8 @@ class MeasureOptions(TrialOptions):
     choose_from: int = 1
     model: str = "pretrained"
     batch: int = 16
+    again_share: float = 0.0
+    jobs: int = 1
     draw_timeout_s: float = 900.0
     stop_after_failures: int = 20
     rpc: str | None = None
@@ -152,12 +171,41 @@ class MeasureOptions(TrialOptions):
             )
         if not self.schedules:
             raise UsageError("schedules is empty; expected some of random, default, dlight, hand")
-        for name in ("per_task", "choose_from", "batch"):
+        for name in ("per_task", "choose_from", "batch", "jobs"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("most_programs", "most_tasks", "least_flops", "sample_random"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if not 0 <= self.again_share <= 1:
+            raise UsageError(f"again_share must be a share from 0 to 1, got {self.again_share}")
+        timing = self.timing
+        if timing.clock == "cpu" and (self.rpc is not None or timing.flush_cache):
+            raise UsageError(
+                "timing.clock=cpu: expected programs on this machine with warm caches; leave out "
+                "--rpc and timing.flush_cache"
+            )
+
+    def check_threads(self, threads: int | None) -> None:
+        """Checks what only programs of one thread allow.
+
+        Args:
+            threads: of a program; None = it runs on no CPU.
+
+        Raises:
+            UsageError: there are more, or fewer CPUs than jobs.
+        """
+        for name, is_asked in (
+            ("timing.clock=cpu", self.timing.clock == "cpu"), (f"jobs={self.jobs}", self.jobs > 1)
+        ):  # fmt: skip
+            if is_asked and (threads != 1 or self.rpc is not None):
+                raise UsageError(
+                    f"{name}: programs of {self.device} have {threads or 'no CPU'} threads; "
+                    "expected a label of one thread, on this machine"
+                )
+        cpus = allowed_cpus() or 1
+        if self.jobs > cpus:
+            raise UsageError(f"jobs must be at most the {cpus} CPUs to use, got {self.jobs}")
 
 
 def rpc_address(text: str) -> tuple[str, int, str]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 from cdmpp.datasets.extraction.extract import ExtractReport, OnProgress, extract
+from cdmpp.datasets.extraction.extracted import MANIFEST
 from cdmpp.datasets.extraction.schema import SMALL_LEVEL
 from cdmpp.datasets.extraction.source import Featurised, RecordSource, ShardPlan
 from cdmpp.datasets.metaschedule.databases import Workload, parse_tuning_record
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.errors import DataError, ReplayError
+from cdmpp.files.atomic import read_json, write_json
 from cdmpp.files.json_text import parse_json
 from cdmpp.processes.campaign import read_campaign
 from cdmpp.programs.compact_ast import CompactAst
@@ -93,7 +95,13 @@ def write_tables(folder: Path, *, on_progress: OnProgress = lambda _: None) -> E
     Raises:
         DataError: there is no campaign, or a file cannot be read or written.
     """
-    return extract(CampaignSource(Path(folder)), Path(folder), jobs=1, on_progress=on_progress)
+    folder = Path(folder)
+    report = extract(CampaignSource(folder), folder, jobs=1, on_progress=on_progress)
+    clock = read_campaign(folder, COMMAND).get("timing", {}).get("clock")
+    if clock is not None:
+        manifest = read_json(folder / MANIFEST, what="manifest", hint="run the command again")
+        write_json(folder / MANIFEST, {**manifest, "clock": clock})
+    return report
 
 
 def _measured(folder: Path) -> list[dict[str, Any]]:
@@ -195,3 +203,77 @@ def failures_by_kind(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         )  # fmt: skip
         kind["count"] += 1
     return sorted(kinds.values(), key=lambda kind: (-kind["count"], kind["error_code"]))
+
+
+@dataclass(frozen=True)
+class MeasureReport:
+    """What a campaign's folder holds.
+
+    Attributes:
+        folder: the extracted dataset.
+        device: label.
+        target: TVM's target as JSON.
+        threads: of a program on a CPU, None on other devices.
+        tasks: number of tasks.
+        measured: programs in the tables; `before` of them from earlier runs.
+        failures: kinds of failure, as `failures_by_kind`.
+        noise: how far programs were off that were measured again, as `noise_of_repeats`.
+        clock: `wall` or `cpu`, by which programs were timed.
+        draw_failures: tasks of which no schedule could be drawn: name (and the way, but for random
+            schedules) -> first error text.
+        tables: what was written.
+    """
+
+    folder: Path
+    device: str
+    target: str
+    threads: int | None
+    tasks: int
+    measured: int
+    before: int
+    failures: list[dict[str, Any]]
+    draw_failures: dict[str, str]
+    noise: dict[str, float | int | None]
+    clock: str
+    tables: ExtractReport
+
+    def summary(self) -> str:
+        """Returns the report as lines of text."""
+        failed = sum(kind["count"] for kind in self.failures)
+        threads = "" if self.threads is None else f", {self.threads} threads"
+        lines = [
+            f"{self.measured} programs of {self.tasks} tasks on {self.device} ({self.target}"
+            f"{threads}), {failed} of them failed; {self.before} were there before"
+        ]
+        if self.clock == "cpu":
+            lines.append("timed by the CPU time of their thread, not by the clock")
+        median, mean = self.noise["median"], self.noise["mean"]
+        if median is not None and mean is not None:
+            lines.append(
+                f"noise: {self.noise['n']} programs built and timed again are off by "
+                f"{100 * median:.1f} % (median), {100 * mean:.1f} % (mean)"
+            )
+        for kind in self.failures:
+            lines.append(f"  {kind['count']} {kind['name']}; the first: {kind['first_text']}")
+        lines += _without_schedule(self.draw_failures)
+        lines.append(
+            f"{self.tables.shards} shards; train on them: cdmpp train --dataset {self.folder}"
+        )
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the report as JSON values."""
+        value = asdict(self)
+        return {**value, "folder": str(self.folder), "tables": self.tables.to_json()}
+
+
+def _without_schedule(failures: Mapping[str, str]) -> list[str]:
+    """Returns a line for each reason for which tasks have no schedule."""
+    reasons: dict[str, list[str]] = {}
+    for name, text in failures.items():
+        reasons.setdefault(text, []).append(name)
+    return [
+        f"  no schedule of {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: "
+        f"{text}"
+        for text, names in reasons.items()
+    ]

@@ -45,6 +45,7 @@ class Outcome:
         programs: of a task: drawn ones, `program_id` and `schedule` of each.
         arguments: of a built program: types and shapes.
         costs_s: of a timed program.
+        timings_s: of a timed program of which not all timings are costs: all of them.
         machine_code: of a built program, where it is asked for: the columns of its code.
     """
 
@@ -54,6 +55,7 @@ class Outcome:
     programs: tuple[dict[str, Any], ...] = ()
     arguments: tuple[Any, ...] = ()
     costs_s: tuple[float, ...] = ()
+    timings_s: tuple[float, ...] = ()
     machine_code: tuple[float, ...] = ()
 
 
@@ -67,6 +69,7 @@ class TrialRunner:
         rpc: `HOST:PORT:KEY` of TVM's RPC tracker; None = programs run on this machine.
         command: what workers run.
         least_free_bytes: below this the disk counts as full.
+        cpu: number of the CPU that builds and runs; None = any.
 
     Raises:
         DataError: the folder cannot be made.
@@ -81,11 +84,14 @@ class TrialRunner:
         rpc: str | None = None,
         command: Sequence[str] = WORKER_COMMAND,
         least_free_bytes: int = LEAST_FREE_BYTES,
+        cpu: int | None = None,
     ) -> None:
         self._options = options
         self._target = target
         self._rpc = rpc
-        scratch = folder / f"build.{os.getpid()}.tmp"
+        self._cpu = cpu
+        own = "build" if cpu is None else f"build-{cpu}"
+        scratch = folder / f"{own}.{os.getpid()}.tmp"
         self._folder = make_folder(scratch, what="built programs").absolute()
         self._least_free_bytes = least_free_bytes
         threads = target.threads
@@ -100,7 +106,11 @@ class TrialRunner:
             command,
             self._folder / f"{name}.log",
             queue_timeout_s=self._options.queue_timeout_s,
-            environment={"OMP_NUM_THREADS": "1", **environment},
+            # TVM's threads would leave the CPU that they are given.
+            environment={"OMP_NUM_THREADS": "1", "TVM_BIND_THREADS": "0", **environment}
+            if self._cpu is not None
+            else {"OMP_NUM_THREADS": "1", **environment},
+            cpu=self._cpu,
         )
 
     def draw(self, task: Path, *, timeout_s: float, **values: Any) -> Outcome:
@@ -240,7 +250,7 @@ class TrialRunner:
 
     def _outcome(self, answer: Answer, stage: Stage) -> Outcome:
         if answer.outcome == "done":
-            names = ("programs", "arguments", "costs_s", "machine_code")
+            names = ("programs", "arguments", "costs_s", "timings_s", "machine_code")
             found = {name: tuple(answer.value.get(name, ())) for name in names}
             return Outcome(0, "", answer.elapsed_s, **found)
         if says_disk_is_full(answer.text):

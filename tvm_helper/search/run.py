@@ -82,7 +82,7 @@ class SearchPlan:
             "neighbours": True if is_ours and options.neighbours else None,
             "safety_net": options.safety_net if is_ours else None,
             "network": None if options.network is None else sha256_file(Path(options.network)),
-            "timing": to_dict(options.timing),
+            "timing": options.timing.to_json(),
         }  # fmt: skip
         return {
             "fixed": fixed, "options": to_dict(options), "machine": machine(),

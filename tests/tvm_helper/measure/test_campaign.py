@@ -410,3 +410,58 @@ def test_a_worker_is_ended_by_a_signal_to_its_campaign(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_the_first_line_that_says_something(text: str, first: str) -> None:
     assert first_error_text(text) == first
+
+
+@pytest.fixture
+def pinned(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The CPUs that workers are given, of two that there seem to be."""
+    cpus: set[int] = set()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, given: cpus.update(given))
+    return cpus
+
+
+def test_two_cpus_measure_every_program_once_and_some_again(
+    tmp_path: Path, pinned: set[int]
+) -> None:
+    report = campaign(tmp_path / "out", jobs=2, again_share=1.0, batch=2).run()
+    assert pinned == {0, 1}
+    assert sorted(codes(tmp_path / "out")) == sorted(program_ids())
+    assert report.noise == {"n": 3 * PROGRAMS, "median": 0.0, "mean": 0.0}
+    assert "12 programs built and timed again are off by 0.0 % (median)" in report.summary()
+    kinds = [entry["kind"] for entry in read_journal(tmp_path / "out")]
+    assert (kinds.count("measured"), kinds.count("again")) == (12, 12)
+    before = (tmp_path / "out" / "journal.jsonl").read_bytes()
+    assert campaign(tmp_path / "out", again_share=1.0).run().before == 12
+    assert (tmp_path / "out" / "journal.jsonl").read_bytes() == before
+    assert not list((tmp_path / "out").glob("*.tmp"))
+
+
+@pytest.mark.usefixtures("pinned")
+def test_one_fault_stops_both_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan(monkeypatch, **dict.fromkeys(program_ids(), "run-fail"))
+    with pytest.raises(DeviceError, match="4 consecutive failures"):
+        campaign(tmp_path / "out", jobs=2, batch=2, stop_after_failures=4).run()
+    assert 4 <= len(codes(tmp_path / "out")) < 12
+
+
+def test_a_campaign_of_before_goes_on_with_its_timing_rules(tmp_path: Path) -> None:
+    """Its file says nothing of the options that came later."""
+    campaign(tmp_path / "out", most_programs=3).run()
+    settings = json.loads((tmp_path / "out" / "campaign.json").read_text())
+    assert set(settings["timing"]) == {
+        "min_repeats", "max_repeats", "min_repeat_s", "spread", "budget_s", "flush_cache",
+    }  # fmt: skip
+    for name in ("schedules", "sample_random", "held_out", "again_share", "jobs"):
+        del settings["options"][name]
+    (tmp_path / "out" / "campaign.json").write_text(json.dumps(settings), encoding="utf-8")
+    assert campaign(tmp_path / "out").run().before == 3
+
+
+def test_what_needs_one_thread_is_refused_for_more() -> None:
+    from tests.tvm_helper.measure.campaigns import options
+    from tvm_helper.measure.options import TimingOptions
+
+    for more in ({"jobs": 2}, {"timing": TimingOptions(clock="cpu")}):
+        with pytest.raises(UsageError, match="have 2 threads; expected a label of one thread"):
+            options(**more).check_threads(2)
