@@ -100,6 +100,7 @@ def test_a_missing_extra_is_one_sentence_with_the_command(tmp_path: Path) -> Non
     from cdmpp.analytic.conv.seer.workbook import read_workbook
     from cdmpp.autotune.storage import open_storage
     from cdmpp.networks.graph.network_file import onnx_batch
+    from cdmpp.networks.onnx_files.sizes import InputSizes
 
     file = tmp_path / "file.onnx"
     book = tmp_path / "book.xlsx"
@@ -108,7 +109,7 @@ def test_a_missing_extra_is_one_sentence_with_the_command(tmp_path: Path) -> Non
     hidden = dict.fromkeys(("onnx", "openpyxl", "psycopg"))
     with mock.patch.dict(sys.modules, hidden):
         calls = {
-            "onnx": lambda: onnx_batch(file),
+            "onnx": lambda: onnx_batch(file, InputSizes()),
             "analytic": lambda: read_workbook(book),
             "autotune": lambda: open_storage("postgresql://user@host/name", lease_s=60.0),
         }

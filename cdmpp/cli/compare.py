@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
@@ -31,6 +32,8 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import write_text
 from cdmpp.networks.graph.network_file import onnx_batch
+from cdmpp.networks.onnx_files.sizes import InputSizes
+from cdmpp.networks.shape_text import parse_input_shapes
 from cdmpp.replay.file_kind import file_kind
 from cdmpp.report.page import page_html
 from cdmpp.text import aligned
@@ -77,7 +80,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         --provider NAME              only this provider's shipped prices, e.g. 'Oracle Cloud'
     """)  # fmt: skip
     add_table(parser, f"""
-        --batch N[,N]  samples or sequences of one run (default: 1); files have their own
+        --batch N[,N]  samples or sequences of one run (default: 1; ONNX: as the file says, needed
+            where it leaves its first axes open)
+        --input NAME=SHAPE...  ONNX: whole shape of an input whose sizes are open
         --objective {"|".join(OBJECTIVES)} = latency  what the tables are sorted by (default:
             latency)
         --export           follow torch networks with torch.export at once: slower, understands
@@ -92,8 +97,10 @@ def run(args: argparse.Namespace) -> int:
     if args.networks or args.transformer:
         of_code = [text for text in args.networks if not text.endswith(_FILES)]
         check_goes_with("MODULE:FACTORY", of_code, export=args.export)
-        either = "MODULE:FACTORY or --transformer"
-        check_goes_with(either, of_code or args.transformer, batch=args.batch)
+        onnx = [text for text in args.networks if text.endswith(".onnx")]
+        either = "MODULE:FACTORY, FILE.onnx or --transformer"
+        check_goes_with(either, of_code or onnx or args.transformer, batch=args.batch)
+        check_goes_with("FILE.onnx", onnx, input=args.input)
         check_goes_with(
             "--transformer", args.transformer, prefill=args.prefill, decode_at=args.decode_at,
             tensor_parallel=args.tensor_parallel,
@@ -112,7 +119,11 @@ def run(args: argparse.Namespace) -> int:
             passes=_passes(args.prefill, args.decode_at, batches, args.tensor_parallel or "1"),
             batches=batches, prices=prices,
         ),
-        onnx_cells=_onnx_cells, kernels=GpuKernels.packaged,
+        onnx_cells=partial(
+            _onnx_cells, batches=batches if args.batch else [None],
+            shapes=parse_input_shapes(args.input or ()),
+        ),
+        kernels=GpuKernels.packaged,
     )  # fmt: skip
     if args.html:
         page = comparison_page(cells, args.objective, command_line())
@@ -174,9 +185,27 @@ def _numbers(text: str | None, option: str) -> list[int]:
     return list(dict.fromkeys(int(part) for part in parts))
 
 
-def _onnx_cells(path: Path, name: str, devices: Sequence[DeviceSpec]) -> list[CompareCell]:
-    batch, known = onnx_batch(path), load_registry()
+def _onnx_cells(
+    path: Path,
+    name: str,
+    devices: Sequence[DeviceSpec],
+    *,
+    batches: Sequence[int | None],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> list[CompareCell]:
+    known = load_registry()
     labels = [spec.name for spec in devices if spec.name in known]
-    rows = load().network(path, labels, name=name, ways=("tvm-untuned",))
-    answers = {one.device: (one.latency_s, one.low_s, one.high_s, one.reasons) for one in rows}
-    return [compiled_cell(name, batch, spec, answers.get(spec.name)) for spec in devices]
+    found: list[CompareCell] = []
+    for batch in batches:
+        samples = onnx_batch(path, InputSizes(shapes, batch))
+        rows = load().network(
+            path,
+            labels,
+            name=name,
+            ways=("tvm-untuned",),
+            input_shapes=shapes,
+            batches=None if batch is None else [batch],
+        )
+        answers = {one.device: (one.latency_s, one.low_s, one.high_s, one.reasons) for one in rows}
+        found += [compiled_cell(name, samples, spec, answers.get(spec.name)) for spec in devices]
+    return found

@@ -36,6 +36,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         --replay-device LABEL... as replay_devices = []  devices whose records are replayed
             (default: all of the target's kind)
         --network FILE+ = []         schedules of the tasks of a network (.onnx, .pt2)
+        --batch N: int as network_batch        ONNX: size of every first axis that the file leaves
+            open
+        --input NAME=SHAPE... as network_input = []  ONNX: whole shape of an input whose sizes are
+            open
         --tasks-of CAMPAIGN... = []  the tasks of another campaign, sampled again (another seed,
             another device, or choose_from)
         --list-tasks                 list the task kinds and sizes

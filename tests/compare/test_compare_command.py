@@ -199,7 +199,8 @@ def test_dynamic_shapes_are_one_sentence(capsys, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("axis", "message"), [("n", "dynamic shapes (n)"), (0, "its input 'x' is empty")]
+    ("axis", "message"),
+    [("n", "the sizes of 'x' (nx4) are not known"), (0, "the sizes of 'x' (?x4) are not known")],
 )
 def test_dynamic_and_empty_shapes_of_onnx_are_one_sentence(
     capsys, tmp_path: Path, axis: str | int, message: str

@@ -9,6 +9,8 @@ from cdmpp.config import to_dict
 from cdmpp.devices.registry import check_lasts
 from cdmpp.errors import UsageError
 from cdmpp.machine import allowed_cpus
+from cdmpp.networks.onnx_files.sizes import InputSizes
+from cdmpp.networks.shape_text import parse_input_shapes
 
 #: How programs get their schedules: random ones of MetaSchedule's space, the loops as relax leaves
 #: them, DLight's rules, and schedules as people write them.
@@ -67,6 +69,8 @@ class TrialOptions:
         queue_timeout_s: seconds in which a worker or a remote device has to be free. It is never
             part of the other ones.
         timing: when a program has been timed enough.
+        network_batch: size of every first axis that an ONNX network leaves open.
+        network_input: whole shapes of its open inputs, e.g. `images=1x3x224x224`.
     """
 
     device: str = ""
@@ -80,6 +84,15 @@ class TrialOptions:
     run_timeout_s: float = 60.0
     queue_timeout_s: float = 900.0
     timing: TimingOptions = field(default_factory=TimingOptions)
+    network_batch: int | None = None
+    network_input: tuple[str, ...] = ()
+
+    @property
+    def network_sizes(self) -> InputSizes | None:
+        """What is told of a network's inputs; None = nothing."""
+        if self.network_batch is None and not self.network_input:
+            return None
+        return InputSizes(parse_input_shapes(self.network_input), self.network_batch)
 
     def check_trials(self, *timeouts: str) -> None:
         """Checks these options and the named time-outs.

@@ -16,6 +16,7 @@ from cdmpp.datasets.tenset.flops import flop_count
 from cdmpp.datasets.tenset.operator_name import operator_name
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import write_json
+from cdmpp.networks.onnx_files.sizes import InputSizes
 from cdmpp.programs.ansor.json_graph import JsonGraph
 from cdmpp.records import MeasureRecord, Source, program_id_of_text
 from tvm_helper.drawn.task_names import drawn_names
@@ -99,7 +100,7 @@ def campaign_tasks(
         for task in _sampled(name):
             found.setdefault(task.key, task)
     for number, name in enumerate(options.network, start=1):
-        for task in _of_network(Path(name), target):
+        for task in _of_network(Path(name), options.network_sizes, target):
             same = found.get(task.key)
             if same is not None:  # in two networks, or in one and by name
                 networks = sorted({*same.networks, *task.networks})
@@ -153,10 +154,10 @@ def _sampled(name: str) -> Iterator[MeasuredTask]:
     yield replace(task, content={**task.content, "indices": bounds}) if bounds else task
 
 
-def _of_network(path: Path, target: Any) -> Iterator[MeasuredTask]:
+def _of_network(path: Path, sizes: InputSizes | None, target: Any) -> Iterator[MeasuredTask]:
     from tvm_helper.tasks.network_tasks import load_network, network_tasks
 
-    for task in network_tasks(load_network(path), target).tasks:
+    for task in network_tasks(load_network(path, sizes), target).tasks:
         networks = ((path.stem, task.weight),)
         yield module_task(f"{path.stem}:{task.name}", task.module, networks=networks)
 

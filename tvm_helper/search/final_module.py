@@ -136,7 +136,9 @@ class _Final:
             {"op": "network" if self._options.network else "tasks", "artifact": str(path),
              "tasks": [self._task(task, traces.get(task.key)) for task in self._tasks],
              "is_untuned": name == _UNTUNED,
-             "target": dict(self._target.options), "network": self._network()}
+             "target": dict(self._target.options), "network": self._network(),
+             "network_input": list(self._options.network_input),
+             "network_batch": self._options.network_batch}
         )  # fmt: skip
         return path, answer
 

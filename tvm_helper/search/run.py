@@ -109,7 +109,7 @@ def plan_search(options: SearchOptions, *, device_folders: Sequence[Path] = ()) 
     import_tensor_intrinsics(tvm_target.kind.name)  # before TVM does it, at its own pace
     unknown: dict[str, int] = {}
     if options.network is not None:
-        tasks, unknown = tasks_of_network(Path(options.network), tvm_target)
+        tasks, unknown = tasks_of_network(Path(options.network), options.network_sizes, tvm_target)
     else:
         tasks = named_tasks(options.task)
     model, note = _trained(options)

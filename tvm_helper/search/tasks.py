@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import CdmppError, DataError, last_line
+from cdmpp.networks.onnx_files.sizes import InputSizes
 from cdmpp.predict.estimates import TrainedModel
 from tvm_helper.measure.options import MeasureOptions
 from tvm_helper.measure.sources import MeasuredTask, campaign_tasks, module_task
@@ -79,15 +80,22 @@ def named_tasks(names: Sequence[str]) -> list[SearchTask]:
     return _with_symbols(found)
 
 
-def tasks_of_network(path: Path, target: Any) -> tuple[list[SearchTask], dict[str, int]]:
+def tasks_of_network(
+    path: Path, sizes: InputSizes | None, target: Any
+) -> tuple[list[SearchTask], dict[str, int]]:
     """Returns the tasks of a network, and the calls of what is no tensor program by name.
+
+    Args:
+        path: an ONNX or torch.export file.
+        sizes: of the inputs of an ONNX file; None = as the file has them.
+        target: what it is compiled for.
 
     Raises:
         DataError: the file cannot be read or imported, or has no task.
     """
     from tvm_helper.tasks.network_tasks import load_network, network_tasks
 
-    found = network_tasks(load_network(path), target)
+    found = network_tasks(load_network(path, sizes), target)
     if not found.tasks:
         raise DataError(
             f"{path}: has no task that can be searched ({', '.join(sorted(found.unknown))}); "

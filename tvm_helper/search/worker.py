@@ -9,6 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from cdmpp.networks.onnx_files.sizes import InputSizes
+from cdmpp.networks.shape_text import parse_input_shapes
 from cdmpp.processes.serve import ProgramError, error_text, serve
 
 _COMPILE_HOST, _RUNTIME = 2, 4
@@ -53,7 +55,10 @@ def _compile_network(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
 
     begin()
     target = Target(request["target"])
-    fused = _fused(request["network"], json.dumps(request["target"]))
+    fused = _fused(
+        request["network"], tuple(request["network_input"]), request["network_batch"],
+        json.dumps(request["target"]),
+    )  # fmt: skip
     scheduled = [
         (_module(task["file"]), _schedule(task, request, target)) for task in request["tasks"]
     ]
@@ -103,12 +108,13 @@ def _export(compiled: Callable[[], Any], request: dict[str, Any]) -> None:
 
 
 @lru_cache(maxsize=1)
-def _fused(path: str, target: str) -> Any:
+def _fused(path: str, inputs: tuple[str, ...], batch: int | None, target: str) -> Any:
     """Returns the network in tensor programs; it is compiled twice, tuned and untuned."""
     from tvm_helper.compat import Target
     from tvm_helper.tasks.network_tasks import fused_network, load_network
 
-    return fused_network(load_network(Path(path)), Target(json.loads(target)))
+    module = load_network(Path(path), InputSizes(parse_input_shapes(inputs), batch))
+    return fused_network(module, Target(json.loads(target)))
 
 
 def _schedule(task: dict[str, Any], request: dict[str, Any], target: Any) -> Any:

@@ -18,9 +18,9 @@ from cdmpp.cli.shared.options import (
     labels_of,
     sizes_of,
 )
-from cdmpp.cli.shared.sizes import parse_input_shapes
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import write_text
+from cdmpp.networks.shape_text import parse_input_shapes
 from cdmpp.replay.file_kind import FileKind
 from cdmpp.report.explain_page import explain_page
 from cdmpp.report.page import page_html

@@ -25,9 +25,9 @@ from cdmpp.cli.shared.options import (
     labels_of,
     sizes_of,
 )
-from cdmpp.cli.shared.sizes import parse_batches, parse_input_shapes
 from cdmpp.errors import UsageError
 from cdmpp.networks.graph.factory import load_factory
+from cdmpp.networks.shape_text import parse_batches, parse_input_shapes
 from cdmpp.predict.networks import WAYS
 from cdmpp.pretrained import PRETRAINED
 from cdmpp.replay.file_kind import FileKind

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from cdmpp.cli.shared.sizes import parse_batches, parse_shape
 from cdmpp.errors import UsageError
+from cdmpp.networks.shape_text import parse_batches, parse_shape
 
 _MEMORY = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}

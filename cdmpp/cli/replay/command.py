@@ -18,11 +18,11 @@ from cdmpp.cli.shared.options import (
     check_goes_with,
     labels_of,
 )
-from cdmpp.cli.shared.sizes import parse_input_shapes
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
 from cdmpp.files.places import given_or_shipped
 from cdmpp.networks.onnx_files.sizes import InputSizes
+from cdmpp.networks.shape_text import parse_input_shapes
 from cdmpp.predict.estimates import load_trained
 from cdmpp.predict.record_costs import RecordChoice, replay_records
 from cdmpp.pretrained import model_folder

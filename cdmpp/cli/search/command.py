@@ -57,6 +57,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             with TVMScript
         --program FILE.py... = []  as --task FILE.py
         --network FILE          a network (.onnx, .pt2) instead of tasks
+        --batch N: int as network_batch        ONNX: size of every first axis that the file leaves
+            open
+        --input NAME=SHAPE... as network_input = []  ONNX: whole shape of an input whose sizes are
+            open
         how:
         --cost-model cdmpp|xgb|random  who chooses (default: cdmpp)
         --model RUN                    run folder of `cdmpp train` (default: pretrained)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cdmpp.errors import DataError, last_line
 from cdmpp.extras import require
 from cdmpp.files.exported_archive import check_archive
+from cdmpp.networks.onnx_files.sizes import InputSizes, inputs_of, set_sizes
 from cdmpp.processes.native_stderr import hidden_python_output
 
 if TYPE_CHECKING:
@@ -107,35 +108,25 @@ def _inputs(program: ExportedProgram) -> list[Any]:
     return [node.meta["val"] for node in nodes if node.name in wanted]
 
 
-def onnx_batch(path: Path) -> int:
-    """Returns the first axis of an ONNX file's inputs.
+def onnx_batch(path: Path, sizes: InputSizes) -> int:
+    """Returns the first axis of an ONNX file's inputs, where those have these sizes.
 
     Raises:
-        UsageError: the package onnx is missing.
-        DataError: it is no ONNX file, its shapes are dynamic or empty, or its inputs do not share
-            their first axis.
+        UsageError: the package onnx is missing, or sizes do not fit.
+        DataError: it is no ONNX file, a size is not known, or its inputs do not share their
+            first axis.
     """
     onnx = require("onnx", extra="onnx", purpose=f"reading {path.name}")
     try:
-        graph = onnx.load(str(path), load_external_data=False).graph
+        model = onnx.load(str(path), load_external_data=False)
     except Exception as error:  # protobuf raises its own kinds
         raise DataError(f"{path} is no ONNX file ({last_line(error)})") from None
-    weights = {one.name for one in graph.initializer}
-    inputs = [one for one in graph.input if one.name not in weights]
-    axes = [axis for one in inputs for axis in _axes(one)]
-    dynamic = [axis.dim_param or "?" for axis in axes if not axis.HasField("dim_value")]
-    if dynamic:
-        raise DataError(
-            f"{path}: its inputs have dynamic shapes ({', '.join(dict.fromkeys(dynamic))}); export "
-            "it with fixed ones"
-        )
-    empty = [one.name for one in inputs if any(axis.dim_value < 1 for axis in _axes(one))]
-    if empty:
-        raise DataError(f"{path}: its input {empty[0]!r} is empty: an axis of it has no elements")
-    sizes = {_axes(one)[0].dim_value for one in inputs if _axes(one)}
-    if len(sizes) != 1:
+    set_sizes(model, sizes, str(path))
+    inputs = inputs_of(model)
+    batches = {_axes(one)[0].dim_value for one in inputs if _axes(one)}
+    if len(batches) != 1:
         raise DataError(f"{path}: its inputs do not share a first axis, so its batch is not known")
-    return int(sizes.pop())
+    return int(batches.pop())
 
 
 def _axes(one: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,11 @@ from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError, UsageError
 from cdmpp.networks.onnx_files.sizes import InputSizes
 from cdmpp.predict.cut_costs import CutCosts
+from tvm_helper.measure.options import MeasureOptions
+from tvm_helper.measure.sources import campaign_tasks
 from tvm_helper.replay.graph import network_graph
+from tvm_helper.search import worker
+from tvm_helper.search.tasks import tasks_of_network
 from tvm_helper.tasks.network_tasks import cut_operators, load_network, network_tasks
 from tvm_helper.tasks.target import device_target
 
@@ -76,6 +81,33 @@ def test_open_sizes_are_set_and_the_network_is_the_fixed_one(tmp_path: Path) -> 
     assert keys(path, InputSizes({"": (2, 3, 32, 32)})) == fixed
     path = save(tmp_path / "batch.onnx", [CONV, RELU], ["N", 3, 32, 32], [KERNEL])
     assert keys(path, InputSizes(batch=2)) == fixed
+
+
+def test_a_campaign_a_search_and_a_comparison_take_the_sizes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fixed = save(tmp_path / "fixed.onnx", [CONV, RELU], [2, 3, 32, 32], [KERNEL])
+    path = save(tmp_path / "open.onnx", [CONV, RELU], ["N", 3, "H", "W"], [KERNEL])
+    target = device_target(CPU)
+    given = ("x=2x3x32x32",)
+    wanted = {
+        task.workload_key for task in campaign_tasks(MeasureOptions(network=(str(fixed),)), target)
+    }
+    options = MeasureOptions(network=(str(path),), network_input=given)
+    assert {task.workload_key for task in campaign_tasks(options, target)} == wanted
+    tasks, _ = tasks_of_network(path, options.network_sizes, target)
+    assert {task.task.workload_key for task in tasks} == wanted
+    compiled_for = json.dumps({"kind": "llvm", "mcpu": "core-avx2"})
+    module = worker._fused(str(path), given, None, compiled_for)
+    assert "R.Tensor((2, 3, 32, 32)" in module["main"].script()
+    words = ["compare", str(path), "--device", CPU.name, "--json", "--input"]
+    assert main([*words, given[0]]) == 0
+    (cell,) = json.loads(capsys.readouterr().out)
+    assert cell["batch"] == 2
+    assert main([*words, "x=4x3x32x32", "--batch", "4"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["batch"] == 4
+    assert main(["compare", str(path), "--device", CPU.name]) == 3
+    assert "--input x=1x3x224x224" in capsys.readouterr().err
 
 
 def test_shape_arithmetic_is_computed(tmp_path: Path) -> None:
