@@ -28,6 +28,7 @@ SAYS = {
 }
 #: What commands are given: a module to import, no script.
 MODULES = {"kernel", "networks"}
+TIMING = ("add_device", "tune_with_our_model")
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
@@ -48,8 +49,8 @@ def test_an_example_is_short_and_says_what_it_shows(path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        # Its search builds and runs programs; `tests/tvm_helper/search` holds a smaller one.
-        pytest.param(name, marks=[pytest.mark.exhaustive] * (name == "tune_with_our_model"))
+        # They build and run programs; the tests of `search` and `device_add` hold smaller ones.
+        pytest.param(name, marks=[pytest.mark.exhaustive] * (name in TIMING))
         for name in SAYS
     ],
 )

@@ -15,7 +15,7 @@ import pytest
 from tests.datasets.tiny import write_tiny_dataset
 from tests.paths import ROOT
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.training, pytest.mark.exhaustive]
 
 _SCRIPT = """
     import sys

@@ -25,6 +25,7 @@ def _is_on_matrix_units(case: Case) -> bool:
     return case.dtype in ("float16", "int8") and "product" in case.name and "written" in case.name
 
 
+@pytest.mark.exhaustive
 def test_a_part_of_the_sweep_is_right_marked_or_refused(predictor: Predictor) -> None:
     # DLight needs TVM's matrix intrinsics for some, whose import takes 5 seconds.
     plain = (one for one in cases(1, [3_000_000]) if not _is_on_matrix_units(one))

@@ -88,6 +88,7 @@ def test_kernels_of_convolutions(form) -> None:
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_serving_kernels(tmp_path) -> None:
     folder = write_kernels(tmp_path)

@@ -317,6 +317,7 @@ def test_two_objectives_give_a_front(tmp_path):
     }
 
 
+@pytest.mark.exhaustive
 def test_hyperband_and_the_mix_with_order(tmp_path):
     options = replace(
         OPTIONS,

@@ -75,6 +75,7 @@ def test_model_of_the_run_can_be_used(tuned, data, capsys):
     assert [spec["name"] for spec in card["devices"]] == list(DEVICES)
 
 
+@pytest.mark.exhaustive
 def test_times_on_a_known_device_count_in(data, source, tmp_path, capsys):
     run = tmp_path / "beside"
     options = ["--from", str(source), "--device", DEVICES[1], "--measured-on", DEVICES[0]]
@@ -115,6 +116,7 @@ def test_json_is_one_value(data, source, tmp_path, capsys):
     assert len(values["budget_tasks"]) == 2
 
 
+@pytest.mark.exhaustive
 def test_all_tasks_make_the_best_model_and_judge_as_they_were_held_out(
     data, source, tmp_path, capsys
 ):

@@ -100,6 +100,7 @@ def test_a_preset_names_what_has_no_interval(capsys: pytest.CaptureFixture[str])
     assert "host link assumed" not in capsys.readouterr().out
 
 
+@pytest.mark.exhaustive
 def test_presets_run_on_every_gpu() -> None:
     preset = load_dlrm(PRESET)
     for label, spec in load_registry().items():

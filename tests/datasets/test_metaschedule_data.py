@@ -19,6 +19,7 @@ from lab.experiments.search import TASKS
 from tests.paths import ROOT
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "device", "programs", "tasks"),
     [
@@ -47,9 +48,9 @@ def test_they_load_without_an_extraction(
         pytest.param("metaschedule-cpu-broad", 3558, 3558, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-broad2", 4859, 4859, marks=pytest.mark.exhaustive),
         ("metaschedule-cpu-chosen", 998, 499),
-        ("metaschedule-cpu-searched", 5844, 195),
-        ("metaschedule-cpu-wide", 2033, 174),
-        ("metaschedule-cpu-wider", 5429, 4190),
+        pytest.param("metaschedule-cpu-searched", 5844, 195, marks=pytest.mark.exhaustive),
+        pytest.param("metaschedule-cpu-wide", 2033, 174, marks=pytest.mark.exhaustive),
+        pytest.param("metaschedule-cpu-wider", 5429, 4190, marks=pytest.mark.exhaustive),
         ("sealed2-cpu", 699, 699),
         pytest.param("sealed3-cpu", 499, 499, marks=pytest.mark.exhaustive),
         ("zen5-kernels", 488, 268),

@@ -189,6 +189,7 @@ def test_a_deep_device_file_does_not_end_the_process(tmp_path: Path) -> None:
             read_device_file(path)
 
 
+@pytest.mark.exhaustive
 def test_the_campaigns_of_a_whole_attack_go_on_where_they_were_stopped(tmp_path: Path) -> None:
     found = run_campaign("other lines", 40, 3, tmp_path)
     assert (found["cases"], found["crashes"], found["seeds"]) == (40, {}, [3, 3])

@@ -177,6 +177,7 @@ def test_another_device_is_a_guess_within_what_its_hardware_allows(folder):
         predicted(folder, module, [(3, 16, 16)], devices=["tt4"])
 
 
+@pytest.mark.exhaustive
 def test_what_was_measured_lies_within_what_a_device_never_measured_is_told():
     """The shares of the roofline that bound its interval, on the shipped networks."""
     samples = assemble(read_dataset(ROOT / "data" / "networks-cpu"))

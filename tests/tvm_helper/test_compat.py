@@ -85,6 +85,7 @@ INTRINSICS = (
 )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_quick_import_leaves_tvm_as_the_slow_one_does_and_the_rest_for_later() -> None:
     slow = "import sys; sys.modules['torch'] = None; import tvm;" + FACTS

@@ -215,6 +215,7 @@ def test_the_published_table_is_read() -> None:
     assert tenths[-1].min() > 4 * tenths[0].min()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (1, 2))]

@@ -157,6 +157,7 @@ def test_the_test_part_does_not_reach_the_fits():
         assert np.array_equal(before.predicted_s, after.predicted_s)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_intervals_hold_nine_of_ten_lookups_of_tables_never_seen():
     campaign = read_folder(ROOT / "data" / "embedding-cpu")

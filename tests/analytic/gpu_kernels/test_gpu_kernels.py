@@ -195,6 +195,7 @@ def test_what_was_learned_fades_beyond_the_largest_call(fitted):
         assert beyond == pytest.approx(within * np.exp(power - 1.0))
 
 
+@pytest.mark.exhaustive
 def test_judging_finds_the_rule_where_it_was_not_fitted(folder, tmp_path, capfd):
     arguments = ["analytic", "kernels", "evaluate", "--data", str(folder), "--seeds", "0", "--json"]
     assert main([*arguments, "--out", str(tmp_path)]) == 0

@@ -177,6 +177,7 @@ def test_same_seed_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["softmax", "ln"])
 def test_intervals_hold_nine_of_ten_calls_of_shapes_never_seen(family: str) -> None:

@@ -127,6 +127,7 @@ def test_a_malformed_graph_is_a_data_error(text: str) -> None:
         JsonGraph(text)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_flop_counts_equal_the_original_compilers(tasks: TaskIndex) -> None:
     path = GOLDEN / "golden_llvm.jsonl.gz"

@@ -138,6 +138,7 @@ def test_tlp_is_not_applicable_without_schedules(kind):
         model.predict(without)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["gbdt", "segment-mlp", "recursive-lstm", "cdmpp-paper"])
 def test_peer_beats_constant_and_roofline_on_unseen_tasks(kind):
     train, validation, test = split_by_task(make_samples(60, 6, seed=4))
@@ -203,6 +204,7 @@ def test_programs_of_a_batch_do_not_touch_each_other(kind):
     assert np.allclose(together, alone, rtol=1e-4)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["gbdt", "segment-mlp", "tlp", "recursive-lstm", "cdmpp-paper"])
 def test_added_columns_are_used_and_can_be_left_out(kind):
     """The latency is a function of an added column alone."""

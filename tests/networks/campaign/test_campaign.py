@@ -254,7 +254,9 @@ def wait_for_samples(folder: Path, count: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive)]
+)
 def test_killed_or_interrupted_it_goes_on_where_it_was(tmp_path: Path, how: signal.Signals) -> None:
     process = start(tmp_path, CONFIG, seconds="0.3")
     out = tmp_path / "out"
@@ -352,6 +354,7 @@ def ask(worker: Worker, *, timeout_s: float = 100, **values: object) -> dict[str
 WEIGHT_BYTES = 4 * (2048 * 2049 * 2 + 2049 * 10 - 10 + 20)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_memory_of_a_real_sample_is_that_of_its_weights(worker: Worker) -> None:

@@ -140,6 +140,7 @@ def test_the_output_is_the_networks():
         torch.testing.assert_close(seen[-1], network(inputs))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_model_learns_from_operators_what_networks_do_not_tell():
     """All networks have equal parts of two kinds; only the operators tell which one is slow."""

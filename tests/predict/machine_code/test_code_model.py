@@ -70,6 +70,7 @@ def test_they_see_what_the_model_does_not(found):
     assert found.calibration.trees + found.calibration.perceptron >= 0.5
 
 
+@pytest.mark.exhaustive
 def test_a_model_that_sees_more_keeps_its_share():
     calibration = fitted(hidden=0.0).calibration
     assert calibration.trees + calibration.perceptron <= 0.5

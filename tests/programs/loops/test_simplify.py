@@ -61,7 +61,7 @@ def simplifier() -> Simplifier:
     return Simplifier({name: (0, extent - 1) for name, extent in EXTENTS.items()})
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(indices, st.lists(points, min_size=1, max_size=6))
 def test_index_keeps_its_value_and_bounds_hold(expr: Expr, values: list[dict[str, int]]) -> None:
     rules = simplifier()
@@ -74,7 +74,7 @@ def test_index_keeps_its_value_and_bounds_hold(expr: Expr, values: list[dict[str
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(comparisons, comparisons, st.lists(points, min_size=1, max_size=6))
 def test_condition_keeps_its_value(first: Expr, second: Expr, values: list[dict[str, int]]) -> None:
     for op in ("and", "or"):
@@ -84,7 +84,7 @@ def test_condition_keeps_its_value(first: Expr, second: Expr, values: list[dict[
             assert bool(evaluate(simple, point)) == bool(evaluate(both, point))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(comparisons, indices, st.lists(points, min_size=1, max_size=10))
 def test_assumed_condition_only_changes_points_where_it_fails(
     condition: Expr, expr: Expr, values: list[dict[str, int]]

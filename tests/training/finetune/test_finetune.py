@@ -210,6 +210,7 @@ def test_known_devices_are_saved(base, target, tmp_path):
         assert np.array_equal(first.predict(target), second.predict(target))
 
 
+@pytest.mark.exhaustive
 def test_auto_is_the_mean_of_both_kinds_of_tuning(tuned):
     """As predictions of their mean lie between: it moves all weights, half as far."""
     assert tuned("auto").steps == {"adapters": 20, "all": 20}
@@ -259,6 +260,7 @@ def test_distance_from_the_start_is_held_by_its_weight(base, tuned):
     assert distance(tuned("all", l2_to_start=10.0)) < 0.2 * distance(tuned("all"))
 
 
+@pytest.mark.exhaustive
 def test_source_samples_are_rehearsed(base, parts, samples, tuned):
     """With them the source device is forgotten less; asked of the tuned model, kept or not."""
     source = of_device(samples, 0)
@@ -276,6 +278,7 @@ def test_same_seed_same_predictions_also_of_a_tuning_that_continues(base, parts,
         assert np.array_equal(model.predict(parts[2]), result.model.predict(parts[2]))
 
 
+@pytest.mark.exhaustive
 def test_of_an_ensemble_the_transformer_is_tuned(base, parts, result):
     ensemble = EnsembleCostModel()
     ensemble.transformer = base

@@ -78,6 +78,7 @@ def chosen(
     )  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_the_shipped_model_wins_where_little_can_be_learned(
     shipped: Path, handful: Samples, tmp_path: Path
 ) -> None:

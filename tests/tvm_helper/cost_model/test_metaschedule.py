@@ -132,6 +132,7 @@ def test_a_search_touches_no_global_random_state(run_folder: Path, tmp_path: Pat
     assert random_states() == before
 
 
+@pytest.mark.exhaustive
 def test_the_same_search_twice_measures_the_same_programs(run_folder: Path, tmp_path: Path) -> None:
     runs = [
         search(matmul(48), tmp_path / str(number), CdmppCostModel(run_folder, DEVICE)).measured_s
@@ -187,6 +188,7 @@ def test_frozen_weights_stay(run_folder: Path) -> None:
     assert spearman(before, after) == pytest.approx(1.0)
 
 
+@pytest.mark.exhaustive
 def test_tuning_learns_another_machine(run_folder: Path) -> None:
     batch = Batch(matmul(64), 48)
     model = CdmppCostModel(

@@ -86,6 +86,7 @@ def test_targets_are_compared_by_what_they_say() -> None:
     assert not is_target(WIDE, '{"kind": "llvm", "mcpu": "core-avx2", "num-cores": 1}')
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_campaigns_table_is_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -178,6 +178,7 @@ def test_tasks_of_a_network_carry_its_name_and_weights(tmp_path: Path) -> None:
     assert tasks[0].operator.startswith("dense")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_model_chooses_what_is_measured(tmp_path: Path) -> None:
     task, device = "matmul:m=24,n=40,k=56", "epyc-avx2-1c"
@@ -198,6 +199,7 @@ def test_a_model_chooses_what_is_measured(tmp_path: Path) -> None:
     assert set(chosen.programs.program_id) == set(names[:2])
 
 
+@pytest.mark.exhaustive
 def test_tasks_of_a_campaign_are_bounded(tmp_path: Path) -> None:
     names = ("matmul:m=8,n=8,k=8", "matmul:m=8,n=8,k=16", "matmul:m=8,n=8,k=32")
     first = MeasureOptions(

@@ -261,7 +261,7 @@ def test_a_draft_that_was_cut_off_goes_on_where_scheduler_and_model_were(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verify", [1, 2])
+@pytest.mark.parametrize("verify", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_kill_9_loses_nothing(verify: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     monkeypatch.setenv("CDMPP_FAKE", json.dumps({"pause": "0.7"}))

@@ -62,7 +62,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cost_model", ["cdmpp", "xgb"])
+@pytest.mark.parametrize("cost_model", ["cdmpp", pytest.param("xgb", marks=pytest.mark.exhaustive)])
 def test_a_search_with_every_cost_model_that_learns(
     cost_model: str, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,6 +99,7 @@ def result_of_matmul(module: Path, symbol: str) -> float:
     return float(np.abs(tensors[2].numpy() - a @ b).max() / (a @ b).max())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_programs_that_crash_or_hang_cost_themselves_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

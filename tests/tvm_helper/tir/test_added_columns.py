@@ -181,6 +181,7 @@ def test_shipped_programs_have_finite_columns(library: Any) -> None:
     assert_finite_and_in_use(library, index, dataset_lines(4))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "folder"), [("llvm", "tenset-cpu"), ("cuda", "tenset-cuda"), ("gpu", "ansor-gpu")]

@@ -263,6 +263,7 @@ def test_the_reference_moves_between_rounds_only(records: tuple[TensetTask, list
     assert scorer.core.usage.tunings == 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_tuned_weights_are_kept_if_better_saved_and_loaded(
     records: tuple[TensetTask, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -329,6 +330,7 @@ def test_a_model_over_the_pipe_answers_like_one_here_until_it_dies(
         client.ask("save", path="nowhere")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_trouble_at_the_start_has_its_own_class(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match=f"did you mean '{DEVICE}'"):
