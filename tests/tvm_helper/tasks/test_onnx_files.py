@@ -192,7 +192,7 @@ QCONV = helper.make_node(
     "QLinearConv", ["x", "s", "z", "w", "s", "z", "s", "z"], ["y"], pads=[1, 1, 1, 1]
 )
 QMATMUL = helper.make_node("QLinearMatMul", ["x", "s", "z", "w", "s", "z", "s", "z"], ["y"])
-LACKING = {
+LACKING: dict[str, Any] = {
     "LSTM": (
         [LSTM, helper.make_node("Relu", ["h"], ["y"])], [10, 4, 16], FLOAT,
         [("W", np.zeros((1, 128, 16), np.float32)), ("R", np.zeros((1, 128, 32), np.float32))],
