@@ -100,9 +100,8 @@ claims: $(STAMP) ## look up what the README says in the pages of results: claims
 golden: $(STAMP) ## compare replayed records with the original TVM's results (GOLDEN=FILE)
 	$(BIN)/python -m lab golden $(GOLDEN) --network-info data/tenset-cpu/network_info
 
-# Measured programs: extracted datasets, and campaigns that are kept packed, without tables.
-EXTRACTED = data/metaschedule-cpu data/metaschedule-cpu-found
-PACKED = $(filter-out $(EXTRACTED),$(patsubst %/campaign.tar.xz,%,$(wildcard data/metaschedule-cpu*/campaign.tar.xz)))
+# Measured programs: campaigns that are kept packed; their tables are made by the code of today.
+PACKED = $(patsubst %/campaign.tar.xz,%,$(wildcard data/metaschedule-cpu*/campaign.tar.xz))
 # What searches of random networks measured: nothing learns from it, it says what the fastest programs take.
 SEARCHED = data/metaschedule-cpu-searched
 CAMPAIGNS = $(filter-out $(SEARCHED),$(PACKED))
@@ -121,7 +120,7 @@ HELD_OUT = $(foreach d,sealed-cpu sealed2-cpu zen5-records zen5-kernels,cache/da
 tables: $(TABLES) $(HELD_OUT) ## extract the campaigns that data/ keeps packed, into cache/data
 
 pretrained: $(STAMP) $(TABLES) ## train and package the model behind --model pretrained (AUTOTVM=DIR)
-	$(BIN)/python -m lab pretrain --package --programs-per-device 0 --config configs/train/pretrained.yaml $(foreach d,$(EXTRACTED) $(CAMPAIGNS:%=cache/%) $(AUTOTVM) data/ansor-gpu data/metaschedule-a100,--data $(d))
+	$(BIN)/python -m lab pretrain --package --programs-per-device 0 --config configs/train/pretrained.yaml $(foreach d,$(CAMPAIGNS:%=cache/%) $(AUTOTVM) data/ansor-gpu data/metaschedule-a100,--data $(d))
 	$(BIN)/cdmpp dataset extract --out cache/tenset-cpu
 	$(BIN)/cdmpp train-code --model pretrained --package --data cache/tenset-cpu $(foreach d,$(CAMPAIGNS),$(if $(wildcard $(d)/machine_code.parquet),--data cache/$(d))) $(SEARCHED:%=--searched cache/%)
 

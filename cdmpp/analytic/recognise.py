@@ -24,7 +24,8 @@ from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.analytic.embedding.shapes import EmbeddingShape, default_rows_per_block
 from cdmpp.arrays import BoolArray, FloatArray, IntArray
 from cdmpp.datasets.samples import ProgramArrays
-from cdmpp.programs.added_columns import LEAF_EXTRA_COUNT, LEAF_EXTRA_NAMES
+from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
+from cdmpp.programs.compact_ast import has_added_columns
 from cdmpp.programs.schema import ACCESS_SLOT_COUNT, LEAF_FEATURE_NAMES
 
 #: Why a program is not one of the two: `other` = neither a sum of products of two buffers nor a
@@ -91,7 +92,7 @@ def recognise(programs: ProgramArrays, rows: IntArray) -> Recognised:
     found = Recognised({}, {}, {})
     for row in rows.tolist():
         leaves = slice(int(programs.leaf_offset[row]), int(programs.leaf_offset[row + 1]))
-        if programs.leaf_extra.shape[1] != LEAF_EXTRA_COUNT:
+        if not has_added_columns(programs.leaf_extra):
             found.reason[row] = "no-columns"
             continue
         view = _Leaves(

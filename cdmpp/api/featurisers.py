@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from cdmpp.datasets.sources import Featurisers, TvmFeaturiser
+from cdmpp.programs.compact_ast import LEAF_EXTRA_SCHEMA_VERSION
 
 
-def tvm_featurisers(prepare: Callable[[], object] | None = None) -> Featurisers:
+def tvm_featurisers(
+    prepare: Callable[[], object] | None = None, *, version: int = LEAF_EXTRA_SCHEMA_VERSION
+) -> Featurisers:
     """Returns what `cdmpp.datasets.sources` asks for featurisers.
 
     Args:
         prepare: called before the old TVM is needed; None = an error where it is missing.
+        version: of the added leaf columns; only an extraction's is the newest always.
     """
 
     def featuriser(name: TvmFeaturiser) -> Callable[..., Any]:
         if name == "metaschedule":
             from tvm_helper.tasks.metaschedule import featurise_traces
 
-            return featurise_traces
+            is_newest = version == LEAF_EXTRA_SCHEMA_VERSION
+            return featurise_traces if is_newest else partial(featurise_traces, version=version)
         from tvm_helper.legacy.environment import find_environment
         from tvm_helper.legacy.fallback import featurise_with_ansor
         from tvm_helper.legacy.featurise import featurise_autotvm

@@ -225,7 +225,7 @@ class Model:
         trained = self.trained(machine_code=machine_code)
         labels, files = split_devices(device)
         devices = asked_devices(labels, files, trained.card) if labels or files else ()
-        source = _source_of_tvm(path, measured_on, target, prepare)
+        source = _source_of_tvm(path, measured_on, target, prepare, trained.card.leaf_extra_version)
         if source is None:
             found = predict_records(
                 trained, path, devices=devices,
@@ -464,6 +464,7 @@ def _source_of_tvm(
     measured_on: str | None,
     target: str | None,
     prepare: Callable[[], object] | None,
+    version: int,
 ) -> RecordSource | None:
     """Returns an AutoTVM log or a MetaSchedule database; None of other records."""
     from cdmpp.api.featurisers import tvm_featurisers
@@ -478,7 +479,8 @@ def _source_of_tvm(
         if target is not None:
             raise UsageError(f"{path}: a target chooses among records of AutoTVM or MetaSchedule")
         return None
-    return source_at(path, labels, target=target, featurisers=tvm_featurisers(prepare))
+    featurisers = tvm_featurisers(prepare, version=version)
+    return source_at(path, labels, target=target, featurisers=featurisers)
 
 
 def _record_compiler() -> CompiledCode:

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.programs.compact_ast import (
-    LEAF_EXTRA_SCHEMA_VERSION,
     LEAF_FEATURE_COUNT,
     LEAF_SCHEMA_VERSION,
     CompactAst,
+    leaf_extra_version,
 )
 from cdmpp.programs.work import WORK_COLUMNS, ProgramWork
 
@@ -78,7 +78,7 @@ def assemble_samples(asked: Sequence[AskedProgram]) -> Samples:
             [np.zeros(0, np.int32)] + [program.ast.leaf_position for program in asked]
         ),
         data_hash="",
-        feature_schema={"leaf": LEAF_SCHEMA_VERSION, "leaf_extra": LEAF_EXTRA_SCHEMA_VERSION},
+        feature_schema={"leaf": LEAF_SCHEMA_VERSION, "leaf_extra": leaf_extra_version(extra)},
         tree_offset=_offsets([len(program.ast.tree) for program in asked]),
         tree=np.concatenate([np.zeros(0, np.int32)] + [program.ast.tree for program in asked]),
         schedule_offset=_offsets([len(schedule) for schedule in schedules]),

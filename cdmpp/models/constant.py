@@ -47,7 +47,7 @@ class ConstantCostModel(CostModel):
 
     def predict(self, samples: Samples) -> NDArray[np.float64]:
         """Returns float64 [N], seconds."""
-        check_schema(self._schema, samples)
+        samples = check_schema(self._schema, samples)
         per_device = np.array(
             [self._median_s.get(spec.name, self._overall_s) for spec in samples.devices], np.float64
         )

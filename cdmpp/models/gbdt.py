@@ -108,7 +108,7 @@ class GbdtCostModel(CostModel):
 
     def predict(self, samples: Samples) -> FloatArray:
         """Returns float64 [N], seconds."""
-        check_schema(self._schema, samples)
+        samples = check_schema(self._schema, samples)
         if len(samples) == 0:
             return np.zeros(0)
         rows = tree_rows(self._matrix(samples), threads=self._options.threads)

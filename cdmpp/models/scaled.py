@@ -52,7 +52,7 @@ class ScaledCostModel(CostModel):
 
     def predict(self, samples: Samples) -> FloatArray:
         """Returns float64 [N], seconds; NaN where there is no analytic time."""
-        check_schema(self._schema, samples)
+        samples = check_schema(self._schema, samples)
         if not self._factor:
             return np.full(len(samples), np.nan)
         mean = float(np.exp(np.mean(np.log(list(self._factor.values())))))

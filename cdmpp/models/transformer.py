@@ -94,7 +94,7 @@ class TransformerCostModel(CostModel):
 
     def predict(self, samples: Samples) -> NDArray[np.float64]:
         """Returns float64 [N], seconds."""
-        check_schema(self._schema, samples)
+        samples = check_schema(self._schema, samples)
         assert self._statistics is not None
         assert self._network is not None
         log_latency = np.zeros(len(samples))
@@ -108,7 +108,7 @@ class TransformerCostModel(CostModel):
 
     def leaf_shares(self, samples: Samples) -> list[NDArray[np.float64]]:
         """Returns for each sample float64 [leaves], sum 1."""
-        check_schema(self._schema, samples)
+        samples = check_schema(self._schema, samples)
         assert self._network is not None
         found: list[NDArray[np.float64]] = [np.zeros(0)] * len(samples)
         batches = self._batches(samples) if len(samples) else None
@@ -214,8 +214,7 @@ class TransformerCostModel(CostModel):
         Raises:
             DataError: the samples have features of another schema version.
         """
-        for samples in (train, validation):
-            check_schema(self._schema, samples)
+        train, validation = (check_schema(self._schema, one) for one in (train, validation))
         assert self._statistics is not None
         options = replace(self._options, loop=loop)
         return LatencyTrainee(train, validation, self._statistics, options, seed)

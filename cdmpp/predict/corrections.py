@@ -46,7 +46,7 @@ class MachineCodeCorrection:
         """Returns estimates corrected by machine code."""
         reader = trained.gpu_code if self.kind == "gpu" else trained.code
         assert reader is not None
-        check_schema(reader.feature_schema, samples)
+        samples = check_schema(reader.feature_schema, samples)
         is_compiled = ~np.isnan(self.code[:, 0])
         known = np.flatnonzero(is_compiled)
         if len(known) == 0:

@@ -16,6 +16,7 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.devices.registry import as_described_now
 from cdmpp.devices.spec import DeviceSpec, family
 from cdmpp.models.base import CostModel
+from cdmpp.models.parts.checks import check_schema
 from cdmpp.predict.machine_code.model import CodeModel
 from cdmpp.predict.saved_model import ModelCard, load_model
 
@@ -123,7 +124,9 @@ class TrainedModel:
 
         Raises:
             UsageError: a correction does not fit the model or the devices.
+            DataError: other leaf features than the model's.
         """
+        samples = check_schema(self.card.feature_schema, samples)
         predicted_s = self.model.predict(samples) if latency_s is None else latency_s
         floor_s = self.floor_s(samples)
         is_floor = predicted_s < floor_s

@@ -22,6 +22,11 @@ from cdmpp.files.stored import from_json
 from cdmpp.machine import versions
 from cdmpp.models.base import CostModel
 from cdmpp.models.registry import saved_model_class
+from cdmpp.programs.compact_ast import (
+    LEAF_EXTRA_COUNTS,
+    LEAF_EXTRA_SCHEMA_VERSION,
+    LEAF_SCHEMA_VERSION,
+)
 
 MODEL_FORMAT = 1
 RUN_HINT = "give a run folder that `cdmpp train` has finished, or train one with `cdmpp train`"
@@ -57,6 +62,11 @@ class ModelCard:
     described: tuple[DeviceSpec, ...] = ()
     of_new_devices: LatencyCalibration | None = None
     transfer: Transfer | None = None
+
+    @property
+    def leaf_extra_version(self) -> int:
+        """Version of the added leaf columns that programs are asked with."""
+        return self.feature_schema.get("leaf_extra") or LEAF_EXTRA_SCHEMA_VERSION
 
     @classmethod
     def of(cls, kind: str, train: Samples, split: dict[str, Any]) -> ModelCard:
@@ -190,6 +200,14 @@ def _read_card(directory: Path) -> tuple[ModelCard, Any]:
         raise DataError(
             f"{path} expects device vectors of version {got!s:.80}, this version makes "
             f"{DEVICE_VECTOR_SCHEMA_VERSION}; train again with `cdmpp train`"
+        )
+    schema = value.get("feature_schema")
+    known = {"leaf": [LEAF_SCHEMA_VERSION], "leaf_extra": [0, *LEAF_EXTRA_COUNTS]}
+    if not isinstance(schema, dict) or any(schema.get(n) not in known[n] for n in known):
+        raise DataError(
+            f"{path} expects leaf columns of versions {schema!s:.80}, this version makes "
+            f"{', '.join(f'{name} {versions}' for name, versions in known.items())}; train again "
+            "with `cdmpp train`"
         )
     with damage_named(directory, RUN_HINT):
         calibration, of_new = value.get("calibration"), value.get("of_new_devices")

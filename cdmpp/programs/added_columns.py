@@ -11,7 +11,7 @@ from cdmpp.programs.compact_ast import LEAF_EXTRA_COUNT, LEAF_EXTRA_SCHEMA_VERSI
 from cdmpp.programs.schema import ACCESS_SLOT_COUNT
 
 __all__ = [
-    "CAPACITIES", "EXTRA_BLOCKS", "LEAF_EXTRA_COUNT", "LEAF_EXTRA_NAMES",
+    "ACROSS_THREADS_COLUMN", "CAPACITIES", "EXTRA_BLOCKS", "LEAF_EXTRA_COUNT", "LEAF_EXTRA_NAMES",
     "LEAF_EXTRA_SCHEMA_VERSION", "MEMORIES", "NEAR_CAPACITY", "NEST_KINDS",
     "NEST_LEVEL_COUNT", "PAGE_ENTRIES", "TRAFFIC_COLUMNS",
 ]  # fmt: skip
@@ -67,6 +67,15 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
         *(f"conflict_{capacity >> 10}k" for capacity in CAPACITIES),
         *(f"pages_{entries}" for entries in PAGE_ENTRIES),
     ),
+    "execution": ("iterations", "across_threads"),
+    "integer": (
+        *(
+            f"int{bits}.{operation}"
+            for bits in (8, 16, 32, 64)
+            for operation in ("addsub", "mul", "other")
+        ),
+        "intrinsics", "program_ops",
+    ),
 }  # fmt: skip
 
 
@@ -84,6 +93,8 @@ EXTRA_BLOCKS: dict[str, slice] = _blocks()
 _FOOTPRINT = EXTRA_BLOCKS["footprint"]
 #: Columns of the traffic of each of `CAPACITIES`, a part of the block `footprint`.
 TRAFFIC_COLUMNS = slice(_FOOTPRINT.stop - len(CAPACITIES), _FOOTPRINT.stop)
+#: The column of leaves that combine values of threads, which version 3 lacks.
+ACROSS_THREADS_COLUMN = EXTRA_BLOCKS["execution"].start + 1
 #: Column names of `CompactAst.leaf_extra`, in order.
 LEAF_EXTRA_NAMES: tuple[str, ...] = tuple(
     f"{block}.{name}" for block, names in _COLUMNS.items() for name in names

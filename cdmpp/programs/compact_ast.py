@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +12,12 @@ from numpy.typing import NDArray
 #: Version of the meaning of the 164 leaf columns; a model refuses features of another version.
 LEAF_SCHEMA_VERSION = 1
 #: Version of the meaning of the additional `leaf_extra` columns (`cdmpp.programs.added_columns`).
-LEAF_EXTRA_SCHEMA_VERSION = 3
+LEAF_EXTRA_SCHEMA_VERSION = 4
 LEAF_FEATURE_COUNT = 164
-LEAF_EXTRA_COUNT = 221
+#: Columns by version. A version's columns are the first of the next one's, of the same values but
+#: for programs whose threads reduce together: version 3 leaves out what they reduce.
+LEAF_EXTRA_COUNTS: Mapping[int, int] = MappingProxyType({3: 221, 4: 237})
+LEAF_EXTRA_COUNT = LEAF_EXTRA_COUNTS[LEAF_EXTRA_SCHEMA_VERSION]
 
 
 @dataclass(frozen=True)
@@ -37,3 +42,24 @@ class CompactAst:
     valid: bool = True
     reject_reason: str | None = None
     fallback: str | None = None
+
+    @property
+    def version(self) -> int:
+        """Version of `leaf_extra`, by its number of columns."""
+        return leaf_extra_version(self.leaf_extra.shape[1])
+
+    def of_version(self, version: int) -> CompactAst:
+        """Returns the same leaves with the added columns of a version up to its own."""
+        count = LEAF_EXTRA_COUNTS[version]
+        return replace(self, leaf_extra=self.leaf_extra[:, :count])
+
+
+def has_added_columns(leaf_extra: NDArray[np.float32]) -> bool:
+    """Whether leaves have the added columns, of whatever version."""
+    return leaf_extra.shape[1] in LEAF_EXTRA_COUNTS.values()
+
+
+def leaf_extra_version(count: int) -> int:
+    """Returns the version that has so many added columns; the newest where none has."""
+    by_count = {columns: version for version, columns in LEAF_EXTRA_COUNTS.items()}
+    return by_count.get(count, LEAF_EXTRA_SCHEMA_VERSION)

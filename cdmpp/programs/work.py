@@ -62,6 +62,7 @@ class ProgramWork:
         int16_op, int8_op: those on narrower values, also where sums are wide.
         bytes: distinct elements of parameters that are read and written, each once.
         kernels: kernels of a GPU program, at least 1.
+        threads: that run at once at the most, in the largest kernel; 0 = not a GPU program.
         uncounted: intrinsics whose work is not known; what they do is missing above.
     """
 
@@ -72,6 +73,7 @@ class ProgramWork:
     int8_op: float = 0.0
     bytes: float = 0.0
     kernels: float = 1.0
+    threads: float = 0.0
     uncounted: tuple[str, ...] = ()
 
     @property
@@ -122,7 +124,7 @@ def as_floats(tree: LoopTree) -> LoopTree:
 
     def node(one: Node) -> Node:
         if isinstance(one, Store):
-            return Store(buffer(one.buffer), one.indices, value(one.value))
+            return replace(one, buffer=buffer(one.buffer), value=value(one.value))
         body = list(map(node, one.body))
         if isinstance(one, Allocation):
             return replace(one, buffer=buffer(one.buffer), body=body)
@@ -193,10 +195,12 @@ class _Account:
             for part in (inputs, outputs)
             for buffer, count in part.items()
         )
-        kernels = max(1.0, float(len(kernel_sizes(self.tree))))
+        sizes = kernel_sizes(self.tree)
+        threads = max((float(one.blocks * one.threads) for one in sizes), default=0.0)
         return ProgramWork(
-            **self.counts, bytes=moved, kernels=kernels, uncounted=self.tree.uncounted
-        )
+            **self.counts, bytes=moved, kernels=max(1.0, float(len(sizes))), threads=threads,
+            uncounted=self.tree.uncounted,
+        )  # fmt: skip
 
     def _is_input(self, place: _Place, load: Expr) -> bool:
         """Whether a read finds what was there before the program; one in a loop that also writes

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.errors import DataError
+from cdmpp.programs.added_columns import ACROSS_THREADS_COLUMN
 from cdmpp.programs.compact_ast import (
-    LEAF_EXTRA_COUNT,
+    LEAF_EXTRA_COUNTS,
     LEAF_EXTRA_SCHEMA_VERSION,
     LEAF_FEATURE_COUNT,
     LEAF_SCHEMA_VERSION,
@@ -24,7 +25,6 @@ from cdmpp.programs.compact_ast import (
 
 #: A program with more stores costs a model the square of their number.
 MOST_LEAVES = 1024
-_SCHEMA = {"leaf": LEAF_SCHEMA_VERSION, "leaf_extra": LEAF_EXTRA_SCHEMA_VERSION}
 #: Columns are on a logarithmic scale (sign(x) log2(|x| + 1)): no program has a larger value.
 _LARGEST = 1e4
 
@@ -37,8 +37,9 @@ def encode_asts(asts: Sequence[CompactAst]) -> dict[str, Any]:
     features = [one.leaf_features for one in asts] or parts[0]
     extra = [one.leaf_extra for one in asts] or parts[1]
     empty = [np.zeros(0, np.int32)]
+    version = asts[0].version if asts else LEAF_EXTRA_SCHEMA_VERSION
     return {
-        "schema": dict(_SCHEMA),
+        "schema": {"leaf": LEAF_SCHEMA_VERSION, "leaf_extra": version},
         "leaf_count": [len(one.leaf_features) for one in asts],
         "tree_length": [len(one.tree) for one in asts],
         "leaf_features": _text(np.concatenate(features), "<f4"),
@@ -48,17 +49,24 @@ def encode_asts(asts: Sequence[CompactAst]) -> dict[str, Any]:
     }
 
 
-def decode_asts(value: Mapping[str, Any]) -> list[CompactAst]:
+def decode_asts(value: Mapping[str, Any], wanted: int | None = None) -> list[CompactAst]:
     """Returns the compact ASTs that `encode_asts` described.
+
+    Args:
+        wanted: version of the added leaf columns; None = theirs.
 
     Raises:
         DataError: another schema, sizes that do not fit, or values that no program has.
     """
-    if value["schema"] != _SCHEMA:
+    version = value["schema"].get("leaf_extra")
+    known = {"leaf": LEAF_SCHEMA_VERSION, "leaf_extra": version}
+    if value["schema"] != known or version not in LEAF_EXTRA_COUNTS:
         raise DataError(
-            f"leaf tables of schema {value['schema']}, expected {_SCHEMA}; install the same "
-            "version of cdmpp on both sides"
+            f"leaf tables of schema {value['schema']}, expected leaf {LEAF_SCHEMA_VERSION} and "
+            f"leaf_extra {' or '.join(map(str, LEAF_EXTRA_COUNTS))}; install the same version of "
+            "cdmpp on both sides"
         )
+    columns, wanted = LEAF_EXTRA_COUNTS[version], wanted or version
     leaf_count, tree_length = list(value["leaf_count"]), list(value["tree_length"])
     if len(leaf_count) != len(tree_length) or min([*leaf_count, *tree_length], default=1) < 1:
         raise DataError("leaf_count and tree_length differ in length, or have an entry below 1")
@@ -66,20 +74,31 @@ def decode_asts(value: Mapping[str, Any]) -> list[CompactAst]:
         raise DataError(f"a program of {max(leaf_count)} stores; expected at most {MOST_LEAVES}")
     leaves, nodes = sum(leaf_count), sum(tree_length)
     features = _array(value, "leaf_features", "<f4", leaves * LEAF_FEATURE_COUNT)
-    extra = _array(value, "leaf_extra", "<f4", leaves * LEAF_EXTRA_COUNT)
+    extra = _array(value, "leaf_extra", "<f4", leaves * columns)
     position = _array(value, "leaf_position", "<i4", leaves)
     tree = _array(value, "tree", "<i4", nodes)
     if not np.all(np.abs(features) <= _LARGEST) or np.any(np.abs(extra) > _LARGEST):
         raise DataError("leaf columns that are not finite, or beyond any program's")
     features = features.reshape(leaves, LEAF_FEATURE_COUNT)
-    extra = extra.reshape(leaves, LEAF_EXTRA_COUNT)
+    extra = extra.reshape(leaves, columns)
+    differs = wanted < version and np.any(extra[:, ACROSS_THREADS_COLUMN] > 0)
+    if wanted > version or differs:
+        raise DataError(
+            f"leaf tables of leaf_extra {version}, the model reads {wanted}; featurise the "
+            f"programs with featurise_modules(..., version={wanted})"
+        )
     if leaf_count:
         _check_trees(tree, position, np.array(tree_length), np.array(leaf_count))
     row, node, asts = 0, 0, []
     for count, length in zip(leaf_count, tree_length, strict=True):
         own = slice(row, row + count)
         asts.append(
-            CompactAst(features[own], extra[own], position[own], tree[node : node + length])
+            CompactAst(
+                features[own],
+                extra[own, : LEAF_EXTRA_COUNTS[wanted]],
+                position[own],
+                tree[node : node + length],
+            )
         )
         row, node = row + count, node + length
     return asts

@@ -4,7 +4,8 @@ What kills it, or hangs, costs one request: the process is started again. Run as
 records alone, without TVM; `tvm_helper.serve.worker` adds what is read with TVM.
 
 Request `read`: `entries`, each {"tvmscript": text}, {"tir_json": text} or {"records": [line],
-"dag": text or null, "target": text or null}; and `devices`, DeviceSpecs as JSON. Answer: `asked`,
+"dag": text or null, "target": text or null}; `devices`, DeviceSpecs as JSON; and `leaf_extra`, the
+version of the added leaf columns that the model reads. Answer: `asked`,
 for every program of every entry on every device {entry, name, operator, device, reason} and, where
 the reason is null, {program_id, task, schedule, is_scheduled, measured_s, work, doubts, note}; and
 `leaves`, the leaf tables of those without a reason, in order.
@@ -38,7 +39,7 @@ Row: TypeAlias = dict[str, Any]
 #: The row of a program on a device, and its compact AST where the row has no reason.
 ReadRow: TypeAlias = tuple[Row, CompactAst | None]
 #: Reads an entry that is no records.
-ReadEntry = Callable[[Row, Sequence[DeviceSpec]], Iterator[ReadRow]]
+ReadEntry = Callable[[Row, Sequence[DeviceSpec], int], Iterator[ReadRow]]
 
 
 def serve_reader(read_entry: ReadEntry, prepare: Callable[[], object], **handlers: Handler) -> None:
@@ -67,17 +68,17 @@ def _read(
     for number, entry in enumerate(request["entries"]):
         try:
             read = read_entry if entry.get("records") is None else _records
-            found = list(read(entry, devices))
+            found = list(read(entry, devices, request["leaf_extra"]))
         except CdmppError as error:
             found = [(reason_row("", "", device, str(error)), None) for device in devices]
         for row, ast in found:
             rows.append({"entry": number, **row})
             if ast is not None:
-                asts.append(ast)
+                asts.append(ast.of_version(request["leaf_extra"]))
     return {"asked": rows, "leaves": encode_asts(asts)}
 
 
-def _records(entry: Row, devices: Sequence[DeviceSpec]) -> Iterator[ReadRow]:
+def _records(entry: Row, devices: Sequence[DeviceSpec], version: int) -> Iterator[ReadRow]:
     """Yields the programs of record lines on every device, line by line."""
     records = [parse_record(line) for line in entry["records"]]
     by_task: dict[tuple[str, str], list[int]] = {}
@@ -135,7 +136,7 @@ def reason_row(name: str, operator: str, device: DeviceSpec, reason: str | None)
     return {"name": name, "operator": operator, "device": device.name, "reason": reason}
 
 
-def _no_programs(entry: Row, devices: Sequence[DeviceSpec]) -> Iterator[ReadRow]:
+def _no_programs(entry: Row, devices: Sequence[DeviceSpec], version: int) -> Iterator[ReadRow]:
     raise DataError("only records are read without TVM")
 
 

@@ -104,9 +104,12 @@ class ProgramReader:
         self._explainers.stop()
 
     async def read(
-        self, entries: Sequence[dict[str, Any]], devices: Sequence[DeviceSpec]
+        self, entries: Sequence[dict[str, Any]], devices: Sequence[DeviceSpec], leaf_extra: int
     ) -> list[ReadProgram]:
         """Returns every program of every entry on every device.
+
+        Args:
+            leaf_extra: version of the added leaf columns that the model reads.
 
         Raises:
             DataError: the entries are no programs, or reading them was given up.
@@ -119,10 +122,12 @@ class ProgramReader:
         found: list[ReadProgram] = []
         if texts:
             some = [entries[place] for place in texts]
-            read = await loop.run_in_executor(self._threads, self._read, some, devices)
+            read = await loop.run_in_executor(self._threads, self._read, some, devices, leaf_extra)
             found += [_placed(one, texts[one.entry]) for one in read]
         if len(texts) < len(entries):
-            found += await loop.run_in_executor(self._decoder, _decoded, entries, devices)
+            found += await loop.run_in_executor(
+                self._decoder, _decoded, entries, devices, leaf_extra
+            )
         return sorted(found, key=lambda one: one.entry) if texts else found
 
     async def explain(
@@ -188,10 +193,11 @@ class ProgramReader:
             )
 
     def _read(
-        self, entries: Sequence[dict[str, Any]], devices: Sequence[DeviceSpec]
+        self, entries: Sequence[dict[str, Any]], devices: Sequence[DeviceSpec], leaf_extra: int
     ) -> list[ReadProgram]:
         specs = {device.name: device for device in devices}
-        answer = self._readers.ask(_request("read", entries, devices), self._timeout_s)
+        request = _request("read", entries, devices, leaf_extra=leaf_extra)
+        answer = self._readers.ask(request, self._timeout_s)
         asts = iter(decode_asts(answer["leaves"]))
         return [_read_program(row, specs[row["device"]], asts) for row in answer["asked"]]
 
@@ -272,13 +278,19 @@ def _placed(one: ReadProgram, entry: int) -> ReadProgram:
     return replace(one, entry=entry)
 
 
-def _decoded(entries: Sequence[dict[str, Any]], devices: Sequence[DeviceSpec]) -> list[ReadProgram]:
-    """Returns the programs that clients have featurised themselves; these have no names."""
+def _decoded(
+    entries: Sequence[dict[str, Any]], devices: Sequence[DeviceSpec], leaf_extra: int
+) -> list[ReadProgram]:
+    """Returns the programs that clients have featurised themselves; these have no names.
+
+    Raises:
+        DataError: they are damaged, or of another version than the model reads.
+    """
     found = []
     for place, entry in enumerate(entries):
         if entry.get("leaves") is None:
             continue
-        for number, ast in enumerate(decode_asts(entry["leaves"])):
+        for number, ast in enumerate(decode_asts(entry["leaves"], leaf_extra)):
             for device in devices:
                 found.append(_featurised(place, number, ast, device))
     return found

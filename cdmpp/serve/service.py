@@ -65,7 +65,7 @@ class Service:
             CdmppError: the request cannot be answered.
         """
         hot = self.models.find(model)
-        programs = await self._read(entries, asked_devices(labels, (), hot.trained.card))
+        programs = await self._read(hot, entries, asked_devices(labels, (), hot.trained.card))
         asked = [program.asked for program in programs if program.asked is not None]
         scored = await self._scored(hot, asked, has_estimates=True)
         rows, place = [], scored.start
@@ -93,7 +93,7 @@ class Service:
         if len(devices) != 1:
             names = ", ".join(device.name for device in devices)
             raise UsageError(f"expected one device to rank for; the model has {names}")
-        programs = await self._read(entries, devices)
+        programs = await self._read(hot, entries, devices)
         asked = [program.asked for program in programs if program.asked is not None]
         scored = await self._scored(hot, asked, has_estimates=False, own_batch=own_batch)
         seconds: list[float | None] = []
@@ -141,12 +141,13 @@ class Service:
         ]
 
     async def _read(
-        self, entries: Sequence[dict[str, Any]], devices: Sequence[DeviceSpec]
+        self, hot: HotModel, entries: Sequence[dict[str, Any]], devices: Sequence[DeviceSpec]
     ) -> list[ReadProgram]:
         most = self._options.most_programs
         if len(entries) * len(devices) > most:
             raise TooLargeError(f"more than {most} programs x devices; send them in parts")
-        programs = await self.reader.read(entries, devices)
+        version = hot.trained.card.leaf_extra_version
+        programs = await self.reader.read(entries, devices, version)
         if len(programs) > most:
             raise TooLargeError(f"{len(programs)} programs x devices, expected at most {most}")
         return programs

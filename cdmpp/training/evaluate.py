@@ -12,6 +12,7 @@ from cdmpp.calibration.intervals import add_interval_metrics
 from cdmpp.datasets.judge import judge
 from cdmpp.datasets.samples import Samples
 from cdmpp.models.base import CostModel
+from cdmpp.models.parts.checks import as_learned
 from cdmpp.predict.estimates import TrainedModel
 from cdmpp.predict.requested_device import check_kinds
 from cdmpp.predict.saved_model import task_digests
@@ -46,7 +47,7 @@ def evaluate(
     """
     known = {spec.name: spec for spec in (*trained.card.described, *trained.card.devices)}
     devices = tuple(known.get(spec.name, spec) for spec in samples.devices)
-    samples = replace(samples, devices=devices)
+    samples = as_learned(trained.card.feature_schema, replace(samples, devices=devices))
     check_kinds([devices[index] for index in np.unique(samples.device)], trained.card)
     estimates = trained.estimate(samples)
     values = judge(samples, estimates.latency_s)

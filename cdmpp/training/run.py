@@ -21,6 +21,7 @@ from cdmpp.files.atomic import make_folder, write_json
 from cdmpp.files.run_folder import check_run_folder, claim_run_folder
 from cdmpp.models.base import CostModel
 from cdmpp.models.loop.progress import OnTrain, RunProgress, TrainProgress
+from cdmpp.models.parts.checks import as_learned, check_current
 from cdmpp.models.registry import baseline_class, judged_baselines, model_class
 from cdmpp.predict.estimates import TrainedModel
 from cdmpp.predict.saved_model import ModelCard, extended_card
@@ -112,9 +113,11 @@ def train_run(
 
     Raises:
         UsageError: the folder holds another run.
-        DataError: the folder cannot be written, or a part of the split is empty.
+        DataError: the folder cannot be written, a part of the split is empty, or the features are
+            of an earlier version.
     """
     report = on_progress or _ignore
+    check_current(samples)
     make_folder(run_dir, what="run folder")
     claim_run_folder(run_dir, dump_text(options))
     parts = parts or split_samples(options, samples)
@@ -242,6 +245,7 @@ def _trained(
         )
         return model, card, tasks, training_s, start_facts
     learned = samples.take(np.concatenate([parts.train, parts.validation]))
+    learned = as_learned(start.card.feature_schema, learned)
     card, tasks = save_trained(
         start.model,
         run_dir,

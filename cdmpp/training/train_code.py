@@ -14,6 +14,7 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError, UsageError
+from cdmpp.models.parts.checks import as_learned
 from cdmpp.predict.estimates import TrainedModel, load_trained
 from cdmpp.predict.machine_code.cold_memory import (
     KernelInNetwork,
@@ -126,7 +127,8 @@ class _Parts:
                 f"{folder}: has no machine code; write it with: cdmpp measure --machine-code --out "
                 f"{folder}, of records with: cdmpp dataset extract --machine-code"
             )
-        everything = load_samples(folder, cache_dir=self._cache_dir)
+        found = load_samples(folder, cache_dir=self._cache_dir)
+        everything = as_learned(self._trained.card.feature_schema, found)
         self.schema = dict(everything.programs.feature_schema)
         names = [_part(self._trained, str(task)) for task in everything.programs.tasks]
         part_of = np.array(names)[everything.task_id]

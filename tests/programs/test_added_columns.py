@@ -17,6 +17,8 @@ from cdmpp.datasets.extraction.extracted import read_manifest
 from cdmpp.datasets.extraction.schema import schema_versions
 from cdmpp.errors import DataError
 from cdmpp.programs.added_columns import EXTRA_BLOCKS, LEAF_EXTRA_COUNT, LEAF_EXTRA_NAMES
+from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.featurise import compact_asts
 from cdmpp.programs.loops.expr import Buffer, Expr, int_const, int_var, load
 from cdmpp.programs.loops.loop_tree import (
     Allocation,
@@ -314,6 +316,45 @@ def test_the_leaf_vectors_have_the_same_slots() -> None:
     assert len(row) == 164
     assert extra["dtype.B0.bytes"] == extra["dtype.B1.bytes"] == log(4)
     assert extra["alloc.B2.is_parameter"] == 0
+
+
+def test_a_store_under_a_condition_counts_the_iterations_that_run() -> None:
+    target = Buffer("out", "float32", (8,))
+    i, j, k = (int_var(name) for name in "ijk")
+    first = Expr("eq", "bool", (binary("add", binary("mul", j, int_const(4)), k), int_const(0)))
+    inside = Expr("lt", "bool", (int_const(5), i))  # 6 and 7
+    update = binary("add", load(target, (i,)), ONE)
+    body: list[Node] = [
+        Condition(first, [Store(target, (i,), ONE)]),
+        Condition(inside, [Store(target, (i,), update)], [Store(target, (i,), ONE)]),
+        Condition(Expr("lt", "bool", (load(target, (i,)), ONE)), [Store(target, (i,), ONE)]),
+    ]
+    loops = nest([("i", 8, "serial"), ("j", 3, "serial"), ("k", 4, "serial")], body)
+    tree = LoopTree((target,), loops)
+    counted = [row["execution.iterations"] for row in rows_of(tree)]
+    assert counted == pytest.approx([log(8), log(2 * 12), log(6 * 12), log(96)], rel=1e-6)
+    (native,) = compact_asts([tree], [None])
+    assert isinstance(native, CompactAst)
+    assert np.array_equal(native.leaf_extra, compact_ast(tree).leaf_extra)
+    assert len(set(leaf_vectors(tree)[0][161:162] + leaf_vectors(tree)[1][161:162])) == 1
+
+
+def test_integer_operations_count_by_their_narrowest_data() -> None:
+    narrow, wide = Buffer("A", "int8", (64,)), Buffer("C", "int32", (64,))
+    x = int_var("x")
+    widened = Expr("cast", "int32", (load(narrow, (x,)),))
+    product = binary("mul", widened, widened)
+    value = binary("add", load(wide, (x,)), product)
+    high = binary("max", value, Expr("cast", "int32", (binary("add", x, x),)))
+    dot = Expr("call", "int32", (load(wide, (x,)),), "tir.call_llvm_pure_intrin")
+    stores: list[Node] = [Store(wide, (x,), high), Store(wide, (x,), dot)]
+    sums, dots = rows_of(LoopTree((narrow, wide), nest([("x", 64, "serial")], stores)))
+    used = {name: value for name, value in sums.items() if name.startswith("integer.") and value}
+    assert used == {
+        "integer.int8.addsub": log(64), "integer.int8.mul": log(64), "integer.int8.other": log(64),
+        "integer.program_ops": log(64 * 4),
+    }  # fmt: skip
+    assert dots["integer.intrinsics"] == log(64)
 
 
 def test_data_of_another_version_is_refused(tmp_path: Path) -> None:

@@ -176,6 +176,7 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
             self._core.device,
             task=task,
             threads=max(1, int(context.num_threads)),
+            version=self._core.trained.card.leaf_extra_version,
         )
         latency_s = np.full(len(candidates), np.nan)
         if len(found.supported):

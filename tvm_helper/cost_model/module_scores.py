@@ -16,7 +16,7 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import ReplayError
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.models.base import CostModel
-from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.compact_ast import LEAF_EXTRA_SCHEMA_VERSION, CompactAst
 from tvm_helper.compat import Target
 from tvm_helper.tir.features import featurise_modules
 
@@ -47,6 +47,7 @@ def module_samples(
     *,
     task: str = "",
     threads: int = 1,
+    version: int = LEAF_EXTRA_SCHEMA_VERSION,
 ) -> ModuleSamples:
     """Returns the samples of modules.
 
@@ -58,12 +59,15 @@ def module_samples(
         device: where they are to run.
         task: name of the task that they are programs of.
         threads: native threads that lower and walk.
+        version: as of `featurise_modules`.
     """
     started = time.perf_counter()
     asked: list[AskedProgram] = []
     supported: list[int] = []
     unsupported: Counter[str] = Counter()
-    for place, ast in enumerate(featurise_modules(modules, target, threads=threads)):
+    for place, ast in enumerate(
+        featurise_modules(modules, target, threads=threads, version=version)
+    ):
         reason = _unsupported_reason(ast)
         if reason is not None:
             unsupported[reason] += 1

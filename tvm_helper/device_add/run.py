@@ -28,6 +28,7 @@ from cdmpp.files.run_folder import claim_run_folder
 from cdmpp.files.stored import from_json, to_json
 from cdmpp.machine import machine, versions
 from cdmpp.models.loop.progress import TrainProgress
+from cdmpp.models.parts.checks import as_learned
 from cdmpp.predict.estimates import load_trained
 from cdmpp.predict.machine_code.model import CodeModel
 from cdmpp.predict.saved_model import load_model
@@ -142,7 +143,7 @@ def add_device(
         with clock.part("measure"):
             reads_code = target.kind == "llvm" and reader is not None
             _measure(options, folder, plan, spec, target, clock, show, site, reads_code=reads_code)
-        samples = _measured_samples(folder, spec)
+        samples = as_learned(card.feature_schema, _measured_samples(folder, spec))
         learn, order = _of_names(samples, plan.learn)
         test, judging = _of_names(samples, plan.test)
         if min(len(order), len(judging)) < _LEAST_TASKS:

@@ -111,9 +111,9 @@ def _predicted(request: dict[str, Any], modules: Sequence[Any], target: Any) -> 
 
     trained = _model(request["model"])
     device = asked_device(request["device"], trained.card)
-    seconds = predict_modules(
-        trained.model, module_samples(modules, target, device), len(modules)
-    ).tolist()
+    version = trained.card.leaf_extra_version
+    found = module_samples(modules, target, device, version=version)
+    seconds = predict_modules(trained.model, found, len(modules)).tolist()
     return [inf if isnan(one) else one for one in seconds]
 
 

@@ -67,6 +67,7 @@ class NativeModules:
         is_gpu: bool,
         limits: GpuLimits | None,
         may_lower: bool = True,
+        complete: bool = True,
         threads: int = 1,
     ) -> NativeBatch:
         """Walks and featurises modules; the interpreter lock is released meanwhile.
@@ -77,12 +78,13 @@ class NativeModules:
                 one for a GPU.
             limits: what a kernel may use; None = unlimited.
             may_lower: whether TVM's passes may be run on a module that needs them.
+            complete: as of `tvm_helper.tir.loop_tree.loop_tree_from_tir`.
             threads: how many threads work inside this call.
         """
         handles = (ctypes.c_void_p * len(modules))(*[module.__chandle__() for module in modules])
         has_limits = limits is not None
         bounds = (limits.shared_bytes, limits.threads, limits.vthreads) if limits else (0, 0, 0)
-        settings = np.array([is_gpu, may_lower, has_limits, *bounds], dtype=np.int64)
+        settings = np.array([is_gpu, may_lower, complete, has_limits, *bounds], dtype=np.int64)
         batch = call(
             self._library, self._run, self._featuriser, handles, len(modules),
             settings.ctypes.data, max(1, threads),

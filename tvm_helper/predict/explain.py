@@ -167,7 +167,8 @@ def _near(
     tasks = predictor.trained.tasks
     if tasks is None:
         return ()
-    samples = program_samples(program, device)
+    version = predictor.trained.card.leaf_extra_version
+    samples = program_samples(program, device, version)
     return tuple((one, tuple(tasks.differences(samples, one.task))) for one in prediction.nearest)
 
 

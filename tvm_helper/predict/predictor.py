@@ -28,6 +28,7 @@ from cdmpp.predict.machine_code.model import LEAST_MEASURED, CodeModel
 from cdmpp.predict.prediction import Prediction, estimated, reads_no_code
 from cdmpp.predict.requested_device import asked_device, asked_devices
 from cdmpp.pretrained import model_folder
+from cdmpp.programs.compact_ast import LEAF_EXTRA_SCHEMA_VERSION
 from cdmpp.programs.gpu_code.columns import gpu_code_columns
 from cdmpp.programs.machine_code.columns import machine_code_columns
 from cdmpp.records import program_id
@@ -205,7 +206,8 @@ class Predictor:
     def _answer(self, questions: Sequence[_Question]) -> list[Prediction]:
         answers = []
         for question in questions:
-            read = read_program(question.module, question.target, question.source)
+            version = self.trained.card.leaf_extra_version
+            read = read_program(question.module, question.target, question.source, version=version)
             if isinstance(read, str):
                 answers.append(_unanswered(question.name, question.operator, question.device, read))
                 continue
@@ -259,8 +261,13 @@ def _code(question: _Question) -> NDArray[np.float32] | None:
     return machine_code_columns(code_of(question.module, question.target))
 
 
-def program_samples(program: NamedProgram, device: DeviceSpec) -> Samples:
+def program_samples(
+    program: NamedProgram, device: DeviceSpec, version: int = LEAF_EXTRA_SCHEMA_VERSION
+) -> Samples:
     """Returns a program on a device as models read it, one sample.
+
+    Args:
+        version: of the added leaf columns.
 
     Raises:
         DataError: the device cannot run it, or it has no features.
@@ -271,7 +278,11 @@ def program_samples(program: NamedProgram, device: DeviceSpec) -> Samples:
         raise DataError(f"{program.name}: {fault}")
     target, looks = device_target(device), look_at(program.module)
     fitted = fit(program, looks, device, target)
-    read = fitted if isinstance(fitted, str) else read_program(fitted.module, target, fitted.source)
+    read = (
+        fitted
+        if isinstance(fitted, str)
+        else read_program(fitted.module, target, fitted.source, version=version)
+    )
     if isinstance(read, str) or isinstance(fitted, str):
         raise DataError(
             f"{program.name} on {device.name}: {read}; expected a program that the device can run"

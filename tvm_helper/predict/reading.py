@@ -10,7 +10,7 @@ from cdmpp.analytic.roofline.programs import leaf_work
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.predict.prediction import misfit
-from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.compact_ast import LEAF_EXTRA_SCHEMA_VERSION, CompactAst
 from cdmpp.programs.featurise import compact_asts, is_gpu_kind
 from cdmpp.programs.gpu_limits import GpuLimits
 from cdmpp.programs.loops.loop_tree import LoopTree
@@ -27,6 +27,8 @@ from tvm_helper.tir.symbolic import symbolic_sizes
 AS_DEFAULT = "as DLight would schedule it"
 #: A model does not see a program of which its features have less than one part in so many.
 _UNSEEN = 2.0
+#: Fewer threads than these leave most of a GPU idle, unless there is hardly anything to do.
+_WARP, _FEW = 32, 1e4
 #: Integer operations a byte above which they may be what a program's time goes into.
 _BUSY = 2.0
 
@@ -107,17 +109,24 @@ class ProgramReading:
     doubts: tuple[str, ...]
 
 
-def read_program(module: Any, target: Target, source: Any = None) -> ProgramReading | str:
+def read_program(
+    module: Any,
+    target: Target,
+    source: Any = None,
+    *,
+    version: int = LEAF_EXTRA_SCHEMA_VERSION,
+) -> ProgramReading | str:
     """Returns what a model is asked of a program, or why it cannot be predicted.
 
     Args:
         source: the module that TVM's default rules scheduled; None where they did not.
+        version: of the added leaf columns, as the model was trained on.
     """
-    ast = features_of(module, target)
+    ast = features_of(module, target, version)
     if isinstance(ast, str):
         return ast
     is_gpu = is_gpu_kind(target.kind.name)
-    complete = read_loop_tree(module, is_gpu, complete=True)
+    complete = read_loop_tree(module, is_gpu)
     if isinstance(complete, ReplayError):
         return str(complete)
     work = program_work(complete)
@@ -126,30 +135,37 @@ def read_program(module: Any, target: Target, source: Any = None) -> ProgramRead
     is_hidden = work.bytes > _UNSEEN * seen.bytes.sum() or work.flop > _UNSEEN * seen.flop.sum()
     if is_hidden:
         doubts.append("it reduces across threads, whose reads the model's features lack")
-    is_integer = work.integer_op > max(work.flop, _BUSY * work.bytes)
+    is_current = version == LEAF_EXTRA_SCHEMA_VERSION
+    is_integer = not is_current and work.integer_op > max(work.flop, _BUSY * work.bytes)
     if is_integer:
         doubts.append(
             "its arithmetic is on integers, which the model has not learned: predicted as the same "
             "program on float32"
+        )
+    if 0 < work.threads < _WARP and work.flop + work.integer_op > _FEW:
+        doubts.append(
+            f"it runs on {work.threads:.0f} of the GPU's threads, one step after another; bind "
+            "loops to threads, or give it as written, to be scheduled"
         )
     if work.uncounted:
         calls = ", ".join(work.uncounted)
         doubts.append(f"it calls {calls}, whose work is not counted")
         work = _at_least(work, source)
     if not is_hidden and not is_integer:
-        return ProgramReading(ast, loop_tree_from_tir(module), work, tuple(doubts))
+        tree = complete if is_current else loop_tree_from_tir(module, complete=False)
+        return ProgramReading(ast, tree, work, tuple(doubts))
     tree = as_floats(complete) if is_integer else complete
     (found,) = compact_asts([tree], [_hardware_limits(target)])
     if isinstance(found, ReplayError):
         return str(found)
-    return ProgramReading(found, tree, work, tuple(doubts))
+    return ProgramReading(found.of_version(version), tree, work, tuple(doubts))
 
 
 def _at_least(work: ProgramWork, source: Any) -> ProgramWork:
     """Returns the larger of what was counted of a program that calls matrix units, and of its
     source: there, a product of narrow operands with a wide sum is wide, on these units it is not.
     """
-    tree = None if source is None else read_loop_tree(source, is_gpu=False, complete=True)
+    tree = None if source is None else read_loop_tree(source, is_gpu=False)
     if tree is None or isinstance(tree, ReplayError):
         return work
     found = program_work(tree)
@@ -159,9 +175,12 @@ def _at_least(work: ProgramWork, source: Any) -> ProgramWork:
     )
 
 
-def features_of(module: Any, target: Target) -> CompactAst | str:
+def features_of(
+    module: Any, target: Target, version: int = LEAF_EXTRA_SCHEMA_VERSION
+) -> CompactAst | str:
     """Returns a program's compact AST, or why it cannot be predicted."""
-    (ast,) = featurise_modules([module], target, limits=_hardware_limits(target))
+    limits = _hardware_limits(target)
+    (ast,) = featurise_modules([module], target, limits=limits, version=version)
     if isinstance(ast, ReplayError):
         return str(ast)
     if len(ast.leaf_features) == 0:

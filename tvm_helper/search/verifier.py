@@ -59,7 +59,10 @@ class Verifier:
                 where there are none.
         """
         read = [place for place, one in enumerate(columns) if len(one)]
-        found = module_samples([modules[place] for place in read], self._target, self._device)
+        found = module_samples(
+            [modules[place] for place in read], self._target, self._device,
+            version=self._trained.card.leaf_extra_version,
+        )  # fmt: skip
         latency_s = np.full(len(modules), np.inf)
         if len(found.supported):
             places = np.array(read)[found.supported]

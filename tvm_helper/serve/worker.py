@@ -33,9 +33,9 @@ def main() -> None:
     serve_reader(_read_entry, native_modules, explain=_explain, network=_network)
 
 
-def _read_entry(entry: Row, devices: Sequence[DeviceSpec]) -> Iterator[ReadRow]:
+def _read_entry(entry: Row, devices: Sequence[DeviceSpec], version: int) -> Iterator[ReadRow]:
     for program in _programs(entry):
-        yield from _program(program, devices)
+        yield from _program(program, devices, version)
 
 
 def _explain(request: dict[str, Any], begin: Callable[[], None]) -> dict[str, Any]:
@@ -79,7 +79,9 @@ def _programs(entry: Row) -> list[NamedProgram]:
     return list(read_tir_json(entry["tir_json"]))
 
 
-def _program(program: NamedProgram, devices: Sequence[DeviceSpec]) -> Iterator[ReadRow]:
+def _program(
+    program: NamedProgram, devices: Sequence[DeviceSpec], version: int
+) -> Iterator[ReadRow]:
     fault = unsized(program.module)
     if fault:
         for device in devices:
@@ -92,7 +94,7 @@ def _program(program: NamedProgram, devices: Sequence[DeviceSpec]) -> Iterator[R
         if isinstance(fitted, str):
             yield reason_row(program.name, looks.operator, device, fitted), None
             continue
-        read = read_program(fitted.module, target, fitted.source)
+        read = read_program(fitted.module, target, fitted.source, version=version)
         if isinstance(read, str):
             yield reason_row(program.name, looks.operator, device, read), None
             continue

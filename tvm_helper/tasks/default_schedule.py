@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from cdmpp.errors import DataError, last_line
-from tvm_helper.compat import Schedule, Target, relax, s_tir, tvm
+from tvm_helper.compat import Schedule, Target, relax, s_tir, tirx, tvm
 from tvm_helper.quick_import import cheap_inspect_stack, without_garbage_collection
+from tvm_helper.tir.loop_tree import child_statements
 
 
 def default_schedule(module: Any, target: Target) -> Schedule:
@@ -20,6 +21,7 @@ def default_schedule(module: Any, target: Target) -> Schedule:
         DataError: none of the rules fits.
     """
     if target.kind.name != "llvm":
+        given = module["main"]
         backend = getattr(relax.backend, target.kind.name, relax.backend.gpu_generic)
         *_, apply_rules = backend.legalize_passes(target)
         try:
@@ -27,9 +29,9 @@ def default_schedule(module: Any, target: Target) -> Schedule:
             with target, cheap_inspect_stack(), without_garbage_collection():
                 module = apply_rules(tvm.IRModule({"main": module["main"]}))
         except Exception as error:  # TVM raises whatever its rules do
-            raise DataError(f"TVM's default rules fail on it ({last_line(error)})") from None
+            raise DataError(_why_not(given, last_line(error))) from None
         if "tirx.is_scheduled" not in module["main"].attrs:
-            raise DataError("none of TVM's default rules fits it")
+            raise DataError(_why_not(given, ""))
     return s_tir.Schedule(module, debug_mask="none", error_render_level="none")
 
 
@@ -62,3 +64,31 @@ def _rules(target: Target) -> list[Any]:
     backend = getattr(relax.backend, target.kind.name, relax.backend.gpu_generic)
     *_, apply_rules = backend.legalize_passes(target)
     return list(apply_rules.rules)
+
+
+def _why_not(function: Any, error: str) -> str:
+    """Returns why TVM's default rules schedule a function not.
+
+    Args:
+        error: what they say; empty where none of them fits.
+    """
+    bare = _store_outside_blocks(function.body)
+    if bare is not None:
+        return (
+            f"TVM's default rules schedule blocks, and its store to {bare} is in none; write it "
+            "inside of T.sblock"
+        )
+    if not error:
+        return "none of TVM's default rules (DLight) fits its blocks"
+    return f"TVM's default rules (DLight) fail on it: {error.rpartition('Error message: ')[2]}"
+
+
+def _store_outside_blocks(statement: Any) -> str | None:
+    """Returns to what the first store goes that is in no block but the root; None without one."""
+    if isinstance(statement, tirx.BufferStore):
+        return str(statement.buffer.name)
+    if isinstance(statement, s_tir.SBlockRealize):
+        block = statement.block
+        return _store_outside_blocks(block.body) if block.name_hint == "root" else None
+    found = map(_store_outside_blocks, child_statements(statement))
+    return next((one for one in found if one is not None), None)

@@ -8,7 +8,7 @@ from typing import Any
 from cdmpp.datasets.extraction.source import Featurised
 from cdmpp.datasets.metaschedule.older import module_format
 from cdmpp.errors import DataError, ReplayError
-from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.compact_ast import LEAF_EXTRA_SCHEMA_VERSION, CompactAst
 from cdmpp.programs.gpu_limits import gpu_limits
 from cdmpp.records import MeasureRecord
 from tvm_helper.compat import s_tir, tvm
@@ -17,24 +17,27 @@ from tvm_helper.tasks.schedule_of_trace import schedule_of
 from tvm_helper.tir.features import featurise_modules
 
 
-def featurise_traces(module_json: str, records: list[MeasureRecord]) -> Featurised:
+def featurise_traces(
+    module_json: str, records: list[MeasureRecord], *, version: int = LEAF_EXTRA_SCHEMA_VERSION
+) -> Featurised:
     """Replays programs of one workload.
 
     Args:
         module_json: the workload's module, as the database has it.
         records: their `steps` are traces (instructions, decisions).
+        version: as of `featurise_modules`.
 
     Raises:
         DataError: TVM cannot load the module.
     """
     module, operator, flop_count = _module(module_json)
-    programs = [_program(module, record) for record in records]
+    programs = [_program(module, record, version) for record in records]
     return Featurised("metaschedule", operator, flop_count, programs)
 
 
-def _program(module: Any, record: MeasureRecord) -> CompactAst | ReplayError:
+def _program(module: Any, record: MeasureRecord, version: int) -> CompactAst | ReplayError:
     try:
-        return featurise_trace(module, record)
+        return featurise_trace(module, record, version)
     except ReplayError as error:
         return error
 
@@ -58,19 +61,22 @@ def _module(text: str) -> tuple[Any, str, float | None]:
     return module, operator, flops
 
 
-def featurise_trace(module: Any, record: MeasureRecord) -> CompactAst:
+def featurise_trace(
+    module: Any, record: MeasureRecord, version: int = LEAF_EXTRA_SCHEMA_VERSION
+) -> CompactAst:
     """Replays a trace on its workload's module and returns the compact AST.
 
     Args:
         module: the workload, not changed.
         record: `steps` is the trace (instructions, decisions).
+        version: as of `featurise_modules`.
 
     Raises:
         ReplayError: the trace does not fit the module, or its result has no loop tree.
     """
     limits = gpu_limits(record.hardware_params)
     scheduled = schedule_of(module, record.steps).mod
-    (result,) = featurise_modules([scheduled], None, limits=limits)
+    (result,) = featurise_modules([scheduled], None, limits=limits, version=version)
     if isinstance(result, ReplayError):
         raise result
     return result

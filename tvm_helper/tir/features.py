@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cdmpp.errors import DataError, ReplayError
-from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.compact_ast import LEAF_EXTRA_SCHEMA_VERSION, CompactAst
 from cdmpp.programs.featurise import compact_asts, is_gpu_kind, outcomes
 from cdmpp.programs.gpu_limits import GpuLimits
 from cdmpp.programs.loops.loop_tree import LoopTree
@@ -37,6 +37,7 @@ def featurise_modules(
     limits: GpuLimits | None = None,
     threads: int = 1,
     lowered: bool = False,
+    version: int = LEAF_EXTRA_SCHEMA_VERSION,
 ) -> list[CompactAst | ReplayError]:
     """Lowers and featurises modules. The interpreter lock is released during the native part.
 
@@ -48,6 +49,7 @@ def featurise_modules(
         limits: what a kernel may use; None = what the target says.
         threads: how many threads the native code works with.
         lowered: whether the modules have no blocks any more; then no pass is run.
+        version: of the added leaf columns, as the model that is asked was trained on.
 
     Returns:
         For every module, in order, its compact AST, or why it has none.
@@ -56,18 +58,22 @@ def featurise_modules(
         modules = [runnable(one) for one in modules]
     is_gpu = target is not None and is_gpu_kind(target.kind.name)
     limits = module_limits(target) if limits is None else limits
+    complete = version == LEAF_EXTRA_SCHEMA_VERSION
     native = native_modules()
     if native is None or not modules:
-        trees = [read_loop_tree(module, is_gpu, lowered=lowered) for module in modules]
-        return compact_asts(trees, [limits] * len(trees))
-    batch = native.featurise(
-        modules, is_gpu=is_gpu, limits=limits, may_lower=not lowered, threads=threads
-    )
-    results = outcomes(batch)
-    for number in np.flatnonzero(batch.status == Status.DECLINED).tolist():
-        tree = read_loop_tree(modules[number], is_gpu, lowered=lowered)
+        results: list[CompactAst | ReplayError] = [ReplayError("not read")] * len(modules)
+        left = list(range(len(modules)))
+    else:
+        batch = native.featurise(
+            modules, is_gpu=is_gpu, limits=limits, may_lower=not lowered, complete=complete,
+            threads=threads,
+        )  # fmt: skip
+        results = outcomes(batch)
+        left = np.flatnonzero(batch.status == Status.DECLINED).tolist()
+    for number in left:
+        tree = read_loop_tree(modules[number], is_gpu, lowered=lowered, complete=complete)
         (results[number],) = compact_asts([tree], [limits])
-    return results
+    return [one if isinstance(one, ReplayError) else one.of_version(version) for one in results]
 
 
 def module_limits(target: Target | None) -> GpuLimits | None:
@@ -98,7 +104,7 @@ def native_modules() -> NativeModules | None:
 
 
 def read_loop_tree(
-    module: Any, is_gpu: bool, *, lowered: bool = False, complete: bool = False
+    module: Any, is_gpu: bool, *, lowered: bool = False, complete: bool = True
 ) -> LoopTree | ReplayError:
     """Returns the loop tree of a module, or why it has none; TVM may raise anything.
 

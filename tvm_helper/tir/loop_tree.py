@@ -40,14 +40,14 @@ _IDLE_CALLS = frozenset(
 )
 
 
-def loop_tree_from_tir(module: Any, *, lowered: bool = False, complete: bool = False) -> LoopTree:
+def loop_tree_from_tir(module: Any, *, lowered: bool = False, complete: bool = True) -> LoopTree:
     """Returns the loop tree of a scheduled module, without what packs its weights beforehand.
 
     Args:
         module: an `IRModule` with one function `main`.
         lowered: whether its blocks are lowered already.
-        complete: whether reductions across threads are stores too. Leaf features lack them, as the
-            original's do.
+        complete: whether what threads reduce together is there too. The leaves of version 3 lack
+            it, as the original's do.
 
     Raises:
         DataError: `main` is missing or holds a statement that has no place in a loop tree.
@@ -172,7 +172,7 @@ class _Walker:
         return store if lanes == 1 else Loop(name, 0, lanes, "vectorized", [store])
 
     def _call(self, call: Any) -> list[Node]:
-        """Returns the stores of a reduction across threads, where they are wanted."""
+        """Returns the stores that combine values of threads, where they are wanted."""
         if not isinstance(call, Call):
             return []
         name = str(getattr(call.op, "name", call.op)).rpartition(".")[2]
@@ -183,17 +183,18 @@ class _Walker:
         if not self._is_complete:
             return []
         count = int(call.args[0].value)
-        values, registers = call.args[1 : 1 + count], call.args[2 + count : 2 + 2 * count]
+        results, registers = call.args[1 : 1 + count], call.args[2 + count : 2 + 2 * count]
         reducer = self._reducer
         if reducer is None or len(reducer.result) != count:
-            self._uncounted[name] = None
-            return []
-        for place in range(count):
-            self._bound[reducer.lhs[place]] = self._expr(registers[place])
-            self._bound[reducer.rhs[place]] = self._expr(values[place])
+            self._uncounted[name] = None  # only the values are known
+        else:
+            for place in range(count):
+                self._bound[reducer.lhs[place]] = self._expr(registers[place])
+                self._bound[reducer.rhs[place]] = self._expr(results[place])
+            results = reducer.result
         return [
-            Store(*self._access(one.source, one.indices), self._expr(result))
-            for one, result in zip(registers, reducer.result, strict=True)
+            Store(*self._access(one.source, one.indices), self._expr(result), True)
+            for one, result in zip(registers, results, strict=True)
         ]
 
     def _loop(self, node: Any) -> Loop:

@@ -18,14 +18,16 @@ from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
+from cdmpp.programs.compact_ast import has_added_columns
 from cdmpp.programs.schema import ACCESS_SLOT_COUNT, LEAF_FEATURE_NAMES
 from cdmpp.programs.work import WORK_COLUMNS, ProgramWork
 
 #: What can set a floor, in the order of `Floor.terms`.
-FloorTerm = Literal["launch", "compute", "dram", "l2"]
+FloorTerm = Literal["launch", "compute", "threads", "dram", "l2"]
 FLOOR_TERMS: tuple[FloorTerm, ...] = get_args(FloorTerm)
 _WORDS: dict[FloorTerm, str] = {
     "launch": "its smallest kernels", "compute": "its operations at peak",
+    "threads": "its operations on so few threads",
     "dram": "its bytes at the memory bandwidth", "l2": "its bytes at the L2 bandwidth",
 }  # fmt: skip
 
@@ -46,6 +48,8 @@ CPU_BANDWIDTH_RATIO = 1.5
 #: four times a multiply-add. Integers of 4 bytes count at the fp32 peak: a core has at most four
 #: pipes that add, where two multiply and add.
 INT16_RATIO, INT8_RATIO = 2.0, 4.0
+#: Operations of a thread of a GPU in a cycle, at the most: two multiply-adds (packed).
+THREAD_FLOP_PER_CYCLE = 4.0
 #: The least share of the roofline's rates that what no model covers is taken to reach: a rule of
 #: thumb, which only sets the upper end of an interval. 1,017 of 1,020 networks in eager torch reach
 #: it on an EPYC, and 1,016 of their training steps.
@@ -93,6 +97,7 @@ class LeastWork:
         narrow_flop: the others (fp16, bfloat16: other pipes may do them).
         bytes: inputs that are read and outputs that are written, each once.
         kernels: kernels on a GPU, at least 1.
+        threads: of a GPU that run at once at the most; 0 and None = not known.
         int32_op, int16_op, int8_op: integer operations by the narrowest operand, wider than 2
             bytes, of 2 bytes and of 1; None = not counted.
     """
@@ -104,6 +109,7 @@ class LeastWork:
     int32_op: FloatArray | None = None
     int16_op: FloatArray | None = None
     int8_op: FloatArray | None = None
+    threads: FloatArray | None = None
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,7 @@ class Floor:
     """What P programs take at the least on one device.
 
     Attributes:
-        terms: float64 [P, 4], seconds by what sets them (`FLOOR_TERMS`); NaN where a rate of the
+        terms: float64 [P, 5], seconds by what sets them (`FLOOR_TERMS`); NaN where a rate of the
             device is not known. They may overlap: the largest is the floor.
     """
 
@@ -183,7 +189,7 @@ def floor_on(device: DeviceSpec, work: LeastWork) -> Floor:
     warm, moves at the memory bandwidth. An unknown rate or cache sets no floor.
     """
     unknown = np.full(len(work.bytes), np.nan)
-    terms = [_launch_s(device, work), _compute_s(device, work)]
+    terms = [_launch_s(device, work), _compute_s(device, work), _threads_s(device, work)]
     cache, ratio = _last_cache(device), 1.0 if device.kind == "gpu" else CPU_BANDWIDTH_RATIO
     if cache is None or not device.mem_bandwidth_bytes_per_s:
         terms.append(unknown)
@@ -263,6 +269,20 @@ def _compute_s(device: DeviceSpec, work: LeastWork) -> FloatArray:
     return np.asarray(seconds, np.float64)
 
 
+def _threads_s(device: DeviceSpec, work: LeastWork) -> FloatArray:
+    """Returns float64 [P], seconds of a GPU's threads for what no matrix unit does; NaN where their
+    number is not known.
+    """
+    known = np.full(len(work.bytes), np.nan)
+    if work.threads is None or device.kind != "gpu" or not device.clock_hz:
+        return known
+    operations = np.maximum(work.wide_flop, 0.0 if work.int32_op is None else work.int32_op)
+    is_known = work.threads > 0
+    rate = THREAD_FLOP_PER_CYCLE * device.clock_hz * work.threads[is_known]
+    known[is_known] = operations[is_known] / rate
+    return known
+
+
 def _last_cache(device: DeviceSpec) -> float | None:
     """Returns the bytes that may be in caches before a program starts; None where the last level is
     not known.
@@ -288,9 +308,9 @@ def _least_work(
         owner: int64 [L], program of each leaf.
         count: P.
     """
-    if leaf_extra.shape[1] != len(LEAF_EXTRA_NAMES):  # nothing is sure without the added columns
+    if not has_added_columns(leaf_extra):  # nothing is sure without them
         none, one = np.zeros(count), np.ones(count)
-        return LeastWork(none, none, none, one, none, none, none)
+        return LeastWork(none, none, none, one, none, none, none, none)
     leaf = np.asarray(leaf_features[leaves[:, None], _LEAF_COLUMNS], np.float64)
     extra = np.asarray(leaf_extra[leaves[:, None], _EXTRA_COLUMNS], np.float64)
     products, sums = _undo_log(leaf[:, _PRODUCTS]), _undo_log(leaf[:, _SUMS])
@@ -319,6 +339,7 @@ def _least_work(
         int32_op=np.zeros(count),
         int16_op=np.zeros(count),
         int8_op=np.zeros(count),
+        threads=np.zeros(count),
     )
 
 

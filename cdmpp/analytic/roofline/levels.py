@@ -17,6 +17,7 @@ from cdmpp.analytic.roofline.programs import _BUFFER_SLOTS, device_rates, leaf_w
 from cdmpp.arrays import FloatArray
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
+from cdmpp.programs.compact_ast import has_added_columns
 from cdmpp.programs.schema import LEAF_FEATURE_NAMES
 
 #: What can bound a leaf; `launch` belongs to the program.
@@ -128,7 +129,7 @@ def in_memory(
     Args:
         leaf_extra: float32 [leaves, E]; E = 0: nothing is known of it.
     """
-    if leaf_extra.shape[1] != len(LEAF_EXTRA_NAMES):
+    if not has_added_columns(leaf_extra):
         return leaf_features
     found = leaf_features.copy()
     for slot in range(_BUFFER_SLOTS):
@@ -148,7 +149,9 @@ def _traffic(leaf_features: NDArray[np.float32], cache_bytes: float) -> FloatArr
         return np.asarray(np.exp2(logs) - 1.0, np.float64)
 
     is_missed = values("reuse_dis_bytes") > cache_bytes
-    lines = np.where(is_missed, values("lines"), values("unique_lines"))
+    # Of a scattered region the distinct lines are overstated: one for each element.
+    distinct = np.minimum(values("unique_lines"), values("lines"))
+    lines = np.where(is_missed, values("lines"), distinct)
     return np.asarray((lines * _LINE_BYTES).sum(axis=1), np.float64)
 
 

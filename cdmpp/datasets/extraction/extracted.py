@@ -10,6 +10,7 @@ from typing import Any
 from cdmpp.datasets.extraction.schema import schema_versions
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import sha256_file
+from cdmpp.programs.compact_ast import LEAF_EXTRA_COUNTS
 
 MANIFEST = "manifest.json"
 #: A measuring campaign as `data/` keeps it, without its tables.
@@ -31,7 +32,7 @@ def read_manifest(extracted_dir: Path) -> dict[str, Any]:
     try:
         value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         schema = value["schema"]
-        if schema == schema_versions() and not (
+        if _is_read(schema) and not (
             isinstance(value["data_hash"], str) and isinstance(value["shards"], list)
         ):
             raise ValueError("data_hash is no text or shards no list")
@@ -47,12 +48,19 @@ def read_manifest(extracted_dir: Path) -> dict[str, Any]:
         raise DataError(
             f"{path}: damaged ({error}); run again: cdmpp dataset extract --out {extracted_dir}"
         ) from None
-    if schema != schema_versions():
+    if not _is_read(schema):
         raise DataError(
             f"{extracted_dir}: extracted with schema versions {schema}, this version needs "
             f"{schema_versions()}; run again: cdmpp dataset extract --out {extracted_dir}"
         )
     return value
+
+
+def _is_read(schema: dict[str, Any]) -> bool:
+    """Whether tables of these versions are read; the added leaf columns may be older."""
+    return schema.get("leaf_extra") in LEAF_EXTRA_COUNTS and schema == {
+        **schema_versions(), "leaf_extra": schema["leaf_extra"],
+    }  # fmt: skip
 
 
 def read_table(extracted_dir: Path, table: str, columns: list[str]) -> Iterator[Any]:

@@ -35,6 +35,7 @@ from cdmpp.datasets.extraction.shard import table_note
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import make_folder, remove_abandoned, write_json
+from cdmpp.programs.compact_ast import leaf_extra_version
 
 Networks = dict[str, int]
 
@@ -121,7 +122,7 @@ def merge(inputs: Sequence[Path], out_dir: Path) -> MergeReport:
     if len(widths) > 1:
         raise DataError(
             f"the datasets have different numbers of leaf_extra columns ({sorted(widths)}); "
-            "extract them again with the same options: cdmpp dataset extract"
+            "extract the older ones again: cdmpp dataset extract"
         )
     make_folder(out_dir.parent, what="merged dataset")
     remove_abandoned(out_dir.parent, f"{glob.escape(out_dir.name)}.*.tmp")
@@ -328,7 +329,10 @@ class _Merger:
             "devices": sorted(devices),
             **{key: counts[key] for key in copied},
             "read": read.to_json(),
-            "schema": schema_versions(),
+            "schema": {
+                **schema_versions(),
+                "leaf_extra": leaf_extra_version(leaf_extra_count),
+            },
             "leaf_extra_count": leaf_extra_count,
             "shards": shards,
             "merged_from": [manifest["data_hash"] for manifest in self._manifests],

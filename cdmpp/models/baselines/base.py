@@ -140,7 +140,7 @@ class TorchPeer(CostModel, Generic[Options]):
 
     def predict(self, samples: Samples) -> FloatArray:
         """Returns float64 [N], seconds."""
-        check_schema(self._schema, samples)
+        samples = check_schema(self._schema, samples)
         assert self._network is not None
         if len(samples) == 0:
             return np.zeros(0)

@@ -2,28 +2,96 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError, UsageError
+from cdmpp.programs.added_columns import ACROSS_THREADS_COLUMN
+from cdmpp.programs.compact_ast import LEAF_EXTRA_COUNTS, LEAF_EXTRA_SCHEMA_VERSION
+
+_log = logging.getLogger("cdmpp")
 
 
-def check_schema(expected: dict[str, int] | None, samples: Samples) -> None:
-    """Refuses samples whose leaf features have another schema version than the model was trained
-    on.
+def check_schema(expected: dict[str, int] | None, samples: Samples) -> Samples:
+    """Returns samples with the leaf features that a model was trained on.
 
     Raises:
         UsageError: the model was not trained.
-        DataError: the schema versions differ.
+        DataError: they have not these features, or not of all programs.
     """
     if expected is None:
         raise UsageError("this model has not been trained; call fit() or load() before predict()")
-    got = samples.programs.feature_schema
-    if got != expected:
+    found = as_read_by(expected, samples)
+    if len(found) < len(samples):
+        raise DataError(
+            f"{len(samples) - len(found)} of {len(samples)} programs reduce across threads, of "
+            f"which a model of schema {_text(expected)} reads other leaves; leave them out, or "
+            "train again with `cdmpp train`"
+        )
+    return found
+
+
+def as_read_by(expected: Mapping[str, int], samples: Samples) -> Samples:
+    """Returns samples with the leaf features of an earlier version, without the programs of which
+    that version has other leaves: those that reduce across threads.
+
+    Args:
+        expected: versions of the leaf columns, as a saved model states them; empty = whatever.
+
+    Raises:
+        DataError: they have no such features.
+    """
+    programs = samples.programs
+    got, version = programs.feature_schema, expected.get("leaf_extra", 0)
+    if got == expected or not expected:
+        return samples
+    is_part = version in LEAF_EXTRA_COUNTS and got["leaf_extra"] > version
+    if not is_part or {**got, "leaf_extra": version} != expected:
         raise DataError(
             f"the model expects leaf features of schema {_text(expected)} but got {_text(got)}; "
             "train again on the new features or extract the records again with "
             "`cdmpp dataset extract`"
+        )
+    differing = np.flatnonzero(programs.leaf_extra[:, ACROSS_THREADS_COLUMN] > 0)
+    owners = np.searchsorted(programs.leaf_offset, differing, side="right") - 1
+    extra = programs.leaf_extra[:, : LEAF_EXTRA_COUNTS[version]]
+    programs = replace(programs, leaf_extra=extra, feature_schema=dict(expected))
+    found = replace(samples, programs=programs)
+    return found.take(~np.isin(found.program, owners)) if len(owners) else found
+
+
+def as_learned(expected: Mapping[str, int], samples: Samples) -> Samples:
+    """Returns what `as_read_by` does, and says how many samples are left out.
+
+    Raises:
+        DataError: as `as_read_by`, or none is left.
+    """
+    found = as_read_by(expected, samples)
+    if left_out := len(samples) - len(found):
+        _log.warning(
+            "%d of %d samples are left out: their programs reduce across threads, of which a model "
+            "of schema %s reads other leaves", left_out, len(samples), _text(expected),
+        )  # fmt: skip
+    return found
+
+
+def check_current(samples: Samples) -> None:
+    """Refuses to train on leaf features of an earlier version.
+
+    Raises:
+        DataError: they are.
+    """
+    got = samples.programs.feature_schema
+    if 0 < got["leaf_extra"] < LEAF_EXTRA_SCHEMA_VERSION:
+        raise DataError(
+            f"the dataset has leaf features of schema {_text(got)}, training needs leaf_extra "
+            f"v{LEAF_EXTRA_SCHEMA_VERSION}; extract its records again: cdmpp dataset extract "
+            "--dataset RECORDS --out DIR (a campaign: cdmpp measure --tables-only --out DIR)"
         )
 
 
@@ -55,5 +123,5 @@ def state_value(state: dict[str, Any], key: str) -> Any:
         ) from error
 
 
-def _text(schema: dict[str, int]) -> str:
+def _text(schema: Mapping[str, int]) -> str:
     return ", ".join(f"{name} v{version}" for name, version in sorted(schema.items()))

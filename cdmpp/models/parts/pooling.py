@@ -117,7 +117,7 @@ def columns_of(
         wanted: columns of `leaf_extra`, ascending.
         blocks: as in `leaf_matrix`.
     """
-    if programs.leaf_extra.shape[1] != LEAF_EXTRA_COUNT:
+    if programs.leaf_extra.shape[1] < wanted.stop:
         return None
     chosen = _chosen(programs, blocks)
     places = np.flatnonzero((chosen >= wanted.start) & (chosen < wanted.stop))
@@ -132,9 +132,9 @@ def _chosen(programs: ProgramArrays, blocks: Sequence[str] | None) -> NDArray[np
     if blocks is None:
         return np.arange(width, dtype=np.int64)
     columns = extra_columns(blocks)
-    if len(columns) and width != LEAF_EXTRA_COUNT:
+    if len(columns) and width <= columns[-1]:
         raise DataError(
-            f"the programs have {width} extra leaf columns, expected {LEAF_EXTRA_COUNT} to choose "
-            f"{', '.join(blocks)} from; extract them again with `cdmpp dataset extract`"
+            f"the programs have {width} extra leaf columns, expected more than {columns[-1]} to "
+            f"choose {', '.join(blocks)} from; extract them again with `cdmpp dataset extract`"
         )
     return columns

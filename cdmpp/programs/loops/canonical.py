@@ -5,6 +5,7 @@ their places, regions compacted.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cdmpp.programs.loops.allocations import place_allocations, place_outputs, without_empty_nodes
 from cdmpp.programs.loops.compaction import compact_allocations
@@ -55,7 +56,7 @@ class _Pass:
     def _node(self, node: Node) -> list[Node]:
         if isinstance(node, Store):
             indices = tuple(self._expr(index) for index in node.indices)
-            return [Store(node.buffer, indices, self._expr(node.value))]
+            return [replace(node, indices=indices, value=self._expr(node.value))]
         if isinstance(node, Condition):
             return self._condition(node)
         if isinstance(node, Loop):

@@ -65,11 +65,16 @@ class Attribute:
 
 @dataclass
 class Store:
-    """One buffer store; becomes one leaf of the compact AST."""
+    """One buffer store; becomes one leaf of the compact AST.
+
+    Attributes:
+        is_across_threads: whether the value is what the threads of a block have of it, combined.
+    """
 
     buffer: Buffer
     indices: tuple[Expr, ...]
     value: Expr
+    is_across_threads: bool = False
 
 
 Node: TypeAlias = Loop | Allocation | Condition | Attribute | Store

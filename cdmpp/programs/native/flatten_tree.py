@@ -63,7 +63,7 @@ class _TreeWriter(FlatWriter):
         if isinstance(node, Store):
             out.extend((_STORE, self.buffer(node.buffer), len(node.indices)))
             out.extend([self.expr(index) for index in node.indices])
-            out.append(self.expr(node.value))
+            out.extend((self.expr(node.value), node.is_across_threads))
             return
         if isinstance(node, Loop):
             out.extend((_LOOP, self.name(node.var), _KIND_NUMBERS[node.kind]))
@@ -74,7 +74,8 @@ class _TreeWriter(FlatWriter):
             for extent in node.extents:
                 self._extent(extent, out)
         elif isinstance(node, Condition):
-            out.extend((_CONDITION, self.expr(node.condition)))
+            otherwise = len(_without_marks(node.else_body))
+            out.extend((_CONDITION, self.expr(node.condition), otherwise))
             self._nodes((*node.body, *node.else_body), out)
             return
         else:

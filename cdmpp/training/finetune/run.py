@@ -26,6 +26,7 @@ from cdmpp.files.atomic import make_folder, write_json
 from cdmpp.files.run_folder import claim_run_folder
 from cdmpp.models.base import CostModel
 from cdmpp.models.loop.progress import RunProgress
+from cdmpp.models.parts.checks import as_learned
 from cdmpp.predict.estimates import load_trained
 from cdmpp.predict.machine_code.model import CodeModel
 from cdmpp.predict.saved_model import (
@@ -173,6 +174,7 @@ def finetune_run(
     model, card = load_model(model_folder(options.from_run))
     reader = CodeModel.load(model_folder(options.from_run)) if code else None
     trained_on = card.devices
+    samples = as_learned(card.feature_schema, samples)
     if options.compare and options.budget == 0:
         raise UsageError(
             "--compare judges other models on tasks outside the budget, and --budget all leaves "

@@ -12,9 +12,11 @@ from cdmpp.calibration.ood import TrainingTasks
 from cdmpp.datasets.budget import hold_out
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.selection import cap_programs
+from cdmpp.errors import DataError
 from cdmpp.models.base import CostModel
 from cdmpp.models.loop.progress import OnTrain
 from cdmpp.models.loop.shards import process_count
+from cdmpp.models.parts.checks import as_read_by
 from cdmpp.predict.saved_model import ModelCard, load_model, task_digest
 from cdmpp.training.finetune.adapt import LEAST_TASKS, TriedFits
 from cdmpp.training.finetune.choice import SAYS, standard_error, task_errors
@@ -33,15 +35,19 @@ STARTING_KINDS = ("transformer", "ensemble")
 
 
 def may_start_from(card: ModelCard, samples: Samples) -> bool:
-    """Whether a shipped model can be compared on these samples: it reads their features, and no
-    task of theirs was in its training with the same device.
+    """Whether a shipped model can be compared on these samples: it reads the features of all, and
+    no task of theirs was in its training with the same device.
     """
+    try:
+        is_read = len(as_read_by(card.feature_schema, samples)) == len(samples)
+    except DataError:
+        return False
     trained = {spec.name for spec in card.devices}
     on_trained = np.array([spec.name in trained for spec in samples.devices], bool)
     tasks = np.unique(samples.task_id[on_trained[samples.device]])
     names = samples.programs.tasks
     is_seen = any(task_digest(str(names[task])) in card.training_tasks for task in tasks)
-    return not is_seen and card.feature_schema == dict(samples.programs.feature_schema)
+    return is_read and not is_seen
 
 
 def choose_start(
@@ -78,9 +84,10 @@ def choose_start(
     shipped, card = load_model(shipped_dir)
     if not may_start_from(card, samples):
         return None, None
+    readable = as_read_by(card.feature_schema, known)
     options = options or FinetuneOptions()
     fits = TriedFits(
-        shipped, known, card.devices, options=options, seed=seed, on_progress=on_progress
+        shipped, readable, card.devices, options=options, seed=seed, on_progress=on_progress
     )
     held_out, kept = fits.held_out, fits.choice.kept
     assert held_out is not None

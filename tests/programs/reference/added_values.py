@@ -26,6 +26,7 @@ from cdmpp.programs.loops.expr import Buffer, Expr
 from cdmpp.programs.schema import ACCESS_SLOT_COUNT
 from tests.programs.reference.accesses import CACHE_LINE_BYTES, Access, Touched
 from tests.programs.reference.cache_lines import Cover, added, cover
+from tests.programs.reference.executed import Range, held_share, integer_ops, otherwise
 from tests.programs.reference.intervals import IntervalAnalysis
 from tests.programs.reference.lane_accesses import (
     CPU_LANES,
@@ -57,6 +58,7 @@ class _Program:
     """Totals of a program."""
 
     float_ops: float = 0.0
+    integer_ops: float = 0.0
     leaves: int = 0
     depth: int = 0
     input_bytes: int = 0
@@ -74,6 +76,8 @@ class ExtraWalk:
         self._thread_axes: dict[str, int] = {}
         self._thread_mask = 0
         self._depth = self._terms = 0
+        self._ranges: dict[str, Range | None] = {}
+        self._shares: list[float] = []
         self._allocated: dict[Buffer, _Allocated] = {}
         self._program = _Program()
         self._rows: list[list[float]] = []
@@ -96,9 +100,21 @@ class ExtraWalk:
         terms = _term_count(condition)
         self._depth += 1
         self._terms += terms
+        self._shares.append(held_share(condition, self._ranges))
         yield
+        self._shares.pop()
         self._depth -= 1
         self._terms -= terms
+
+    def otherwise(self) -> None:
+        """Enters the branch that runs where the innermost condition does not hold."""
+        self._shares[-1] = otherwise(self._shares[-1])
+
+    def declare(self, var: str, minimum: int | Expr, extent: int | Expr) -> None:
+        """Notes the values of a loop variable."""
+        self._ranges[var] = None
+        if isinstance(minimum, int) and isinstance(extent, int):
+            self._ranges[var] = float(minimum), float(minimum) + max(extent, 1) - 1
 
     def allocate(self, buffer: Buffer, extents: Sequence[int | Expr]) -> None:
         """Notes an allocation around everything that follows and uses the buffer."""
@@ -119,6 +135,7 @@ class ExtraWalk:
         float_ops: int,
         selects: int,
         unroll_max_step: int,
+        is_across_threads: bool,
     ) -> None:
         """Appends the row of a store.
 
@@ -131,6 +148,7 @@ class ExtraWalk:
             float_ops: floating point operations of one evaluation of the value.
             selects: select operations of the same.
             unroll_max_step: of the unroll pragma around the store; 0 = none.
+            is_across_threads: as of the store.
         """
         for access in accesses:
             self._note_input(access.buffer)
@@ -159,6 +177,14 @@ class ExtraWalk:
             touched.bytes_by_loop, element_bytes
         )
         row[EXTRA_BLOCKS["lines"]] = self._line_columns(accesses, touched)
+        runs = iterations
+        for share in self._shares:
+            runs *= share
+        row[EXTRA_BLOCKS["execution"]] = [signed_log(runs), float(is_across_threads)]
+        counts = integer_ops(value)
+        columns = [*(signed_log(runs * count) for count in counts), 0.0]
+        row[EXTRA_BLOCKS["integer"]] = columns
+        self._program.integer_ops += runs * sum(counts)
         work = iterations * float_ops
         self._program.float_ops += work
         self._program.leaves += 1
@@ -177,6 +203,7 @@ class ExtraWalk:
             if kernel is not None:
                 row[EXTRA_BLOCKS["occupancy"]] = kernel.columns(is_gpu=self._is_gpu)
             row[EXTRA_BLOCKS["program"]] = [signed_log(total) for total in totals]
+            row[EXTRA_BLOCKS["integer"].stop - 1] = signed_log(program.integer_ops)
         return self._rows
 
     def _note_input(self, buffer: Buffer) -> None:

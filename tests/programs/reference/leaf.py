@@ -103,10 +103,12 @@ class _LeafWalk:
         elif isinstance(node, Condition):
             with self._extra.condition(node.condition):
                 self._visit_all(node.body)
+                self._extra.otherwise()
                 self._visit_all(node.else_body)
 
     def _visit_loop(self, node: Loop) -> None:
         bit = self._analysis.declare(node.var, node.minimum, node.extent)
+        self._extra.declare(node.var, node.minimum, node.extent)
         extent = max(node.extent, 1) if isinstance(node.extent, int) else 1
         binds_threads = node.kind in _THREAD_KINDS
         if node.extent == 1 and not binds_threads:
@@ -160,6 +162,7 @@ class _LeafWalk:
             float_ops=float_ops,
             selects=counts.get("select_op", 0),
             unroll_max_step=self._unroll_max_step,
+            is_across_threads=store.is_across_threads,
         )
         return row
 

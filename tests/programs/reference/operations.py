@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cdmpp.programs.loops.expr import Expr
 
-_GROUPS = {
+GROUPS = {
     "add": "addsub", "sub": "addsub", "mul": "mul",
     "div": "divmod", "mod": "divmod", "floordiv": "divmod", "floormod": "divmod",
     "min": "cmp", "max": "cmp", "eq": "cmp", "ne": "cmp",
@@ -12,7 +12,7 @@ _GROUPS = {
     "and": "bool_op", "or": "bool_op", "not": "bool_op", "select": "select_op",
 }  # fmt: skip
 #: Calls with side effects or an unknown body; every other intrinsic counts as a math function.
-_OPAQUE_CALLS = ("tir.call_extern", "tir.call_packed", "tir.call_llvm", "tir.tvm_", "tir.tvm.")
+OPAQUE_CALLS = ("tir.call_extern", "tir.call_packed", "tir.call_llvm", "tir.tvm_", "tir.tvm.")
 
 _GUARD = "tir.if_then_else"
 
@@ -34,13 +34,13 @@ def op_counts(value: Expr) -> dict[str, int]:
         if args:
             pending.extend(args)
         op = expr.op
-        group = _GROUPS.get(op)
+        group = GROUPS.get(op)
         if group is not None:
             if group not in ("bool_op", "select_op"):
                 group = f"{_domain(args[0].dtype)}_{group}"
             counts[group] = counts.get(group, 0) + 1
         elif op == "call":
-            opaque = str(expr.value).startswith(_OPAQUE_CALLS)
+            opaque = str(expr.value).startswith(OPAQUE_CALLS)
             group = f"{_domain(expr.dtype)}_{'other_func' if opaque else 'math_func'}"
             counts[group] = counts.get(group, 0) + 1
     return counts

@@ -14,6 +14,7 @@ from cdmpp.programs.compact_ast import CompactAst
 from tests.tvm_helper.sampled import WORKLOADS
 from tvm_helper.compat import relax, tvm
 from tvm_helper.tasks.default_schedule import default_schedule
+from tvm_helper.tasks.script import read_script
 from tvm_helper.tasks.target import device_target
 from tvm_helper.tir.features import featurise_modules
 
@@ -69,3 +70,15 @@ def test_what_no_rule_fits_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(relax.backend.cuda, "legalize_passes", lambda _: [lambda module: module])
     with pytest.raises(DataError, match="none of TVM's default rules"):
         default_schedule(unscheduled("matmul"), device_target(get_device("v100")))
+
+
+def test_a_store_in_no_block_is_named() -> None:
+    loops = """
+@T.prim_func(s_tir=True)
+def double(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")):
+    for i in range(64):
+        B[i] = A[i] * T.float32(2)
+"""
+    target = device_target(get_device("v100"))
+    with pytest.raises(DataError, match=r"its store to B is in none; write it inside of T\.sblock"):
+        default_schedule(read_script(loops)[0].module, target)

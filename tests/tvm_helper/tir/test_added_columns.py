@@ -173,6 +173,8 @@ def assert_finite_and_in_use(library: Any, index: TaskIndex, lines: list[str]) -
     ]
     assert (extra[:, flags].sum(axis=1) <= 1).all()
     for block, columns in EXTRA_BLOCKS.items():
+        if block == "integer":  # Ansor was measured on floats
+            continue
         assert bool(np.ptp(extra[:, columns], axis=0).any()), block
 
 

@@ -15,8 +15,10 @@ import pytest
 
 pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
+from cdmpp.analytic.roofline.floor import least_work_of_program
 from cdmpp.errors import ReplayError
-from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.added_columns import ACROSS_THREADS_COLUMN
+from cdmpp.programs.compact_ast import LEAF_EXTRA_SCHEMA_VERSION, CompactAst
 from cdmpp.programs.featurise import is_gpu_kind
 from cdmpp.programs.gpu_limits import GpuLimits
 from cdmpp.programs.loops.loop_tree import Allocation, Node, children, stores_with_path
@@ -33,6 +35,7 @@ from tvm_helper.native import modules as native_module
 from tvm_helper.native.modules import NativeModules, modules_library
 from tvm_helper.tasks.build import arguments_of
 from tvm_helper.tasks.sampling import TargetKind
+from tvm_helper.tasks.script import read_script
 from tvm_helper.tir import features as module_features
 from tvm_helper.tir.features import featurise_modules, module_limits, native_modules
 from tvm_helper.tir.loop_tree import loop_tree_from_tir, lowering_passes
@@ -41,6 +44,17 @@ from tvm_helper.tir.schedule_of_record import replay
 
 pytestmark = pytest.mark.tvm
 
+ACROSS_THREADS = """
+@T.prim_func(s_tir=True)
+def sums(A: T.Buffer((256, 1024), "float32"), B: T.Buffer((256,), "float32")):
+    for i in T.thread_binding(256, thread="blockIdx.x"):
+        for k in T.thread_binding(1024, thread="threadIdx.x"):
+            with T.sblock("sum"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    B[vi] = T.float32(0)
+                B[vi] = B[vi] + A[vi, vk]
+"""
 SAMPLES = 8
 TARGET_KINDS = get_args(TargetKind)
 CASES = [(kind, workload) for kind in TARGET_KINDS for workload in WORKLOADS]
@@ -60,15 +74,18 @@ def native() -> NativeModules:
     return found
 
 
-def by_reference(modules: Sequence[Any], target: Any) -> list[CompactAst | ReplayError]:
+def by_reference(
+    modules: Sequence[Any], target: Any, version: int = LEAF_EXTRA_SCHEMA_VERSION
+) -> list[CompactAst | ReplayError]:
     """Walks modules in Python and featurises them in Python."""
+    complete = version == LEAF_EXTRA_SCHEMA_VERSION
     is_gpu = target is not None and is_gpu_kind(target.kind.name)
     limits = module_limits(target)
     found: list[CompactAst | ReplayError] = []
     for module in modules:
-        tree = loop_tree_from_tir(runnable(module))
+        tree = loop_tree_from_tir(runnable(module), complete=complete)
         tree.is_gpu = tree.is_gpu or is_gpu
-        ast = compact_ast(tree)
+        ast = compact_ast(tree).of_version(version)
         reason = ast.reject_reason
         if reason is None and tree.is_gpu and limits is not None:
             reason = gpu_violation(tree, limits)
@@ -97,6 +114,34 @@ def test_native_walker_equals_the_reference(
     for found, wanted in zip(featurise_modules(modules, target), expected, strict=True):
         assert_same(found, wanted)
     assert all(isinstance(ast, CompactAst) and len(ast.leaf_features) > 1 for ast in expected)
+
+
+@pytest.mark.parametrize(("kind", "workload"), CASES)
+def test_a_model_of_version_3_gets_the_leaves_that_it_was_trained_on(
+    native: NativeModules, kind: TargetKind, workload: str
+) -> None:
+    modules, target = sampled_modules(kind, workload), sample_target(kind)
+    older = featurise_modules(modules, target, version=3)
+    for found, wanted in zip(older, by_reference(modules, target, 3), strict=True):
+        assert_same(found, wanted)
+    for old, new in zip(older, featurise_modules(modules, target), strict=True):
+        assert isinstance(old, CompactAst)
+        assert isinstance(new, CompactAst)
+        if not new.leaf_extra[:, ACROSS_THREADS_COLUMN].any():
+            assert_same(new.of_version(3), old)
+
+
+def test_what_threads_reduce_together_is_read(native: NativeModules) -> None:
+    module = read_script(ACROSS_THREADS)[0].module
+    (found,), (expected,) = featurise_modules([module], None), by_reference([module], None)
+    assert_same(found, expected)
+    assert isinstance(found, CompactAst)
+    assert found.leaf_extra[:, ACROSS_THREADS_COLUMN].tolist() == [1.0, 0.0]
+    read = least_work_of_program(found.leaf_features, found.leaf_extra)
+    assert read.bytes[0] == pytest.approx(4 * (256 * 1024 + 256), rel=1e-4)
+    (older,) = featurise_modules([module], None, version=3)
+    assert isinstance(older, CompactAst)
+    assert len(older.leaf_features) == 1
 
 
 def test_replayed_records_equal_the_reference(native: NativeModules) -> None:

@@ -8,10 +8,11 @@ import pytest
 
 pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
+from cdmpp.analytic.roofline.bounds import program_bounds
 from cdmpp.analytic.roofline.floor import program_floor
 from cdmpp.devices.registry import get_device
 from cdmpp.programs.work import ProgramWork, as_floats, program_work
-from tvm_helper.predict.predictor import Predictor
+from tvm_helper.predict.predictor import Predictor, program_samples
 from tvm_helper.predict.reading import ProgramReading, features_of, read_program
 from tvm_helper.tasks.program_file import NamedProgram
 from tvm_helper.tasks.script import read_script
@@ -122,7 +123,7 @@ def product(dtype: str, out: str):
 
 
 def work_of(module) -> ProgramWork:
-    return program_work(loop_tree_from_tir(module, complete=True))
+    return program_work(loop_tree_from_tir(module))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -234,8 +235,8 @@ def test_integers_are_predicted_as_floats_in_a_wide_interval() -> None:
 
 
 def test_a_program_on_floats_is_the_same_program() -> None:
-    found = as_floats(loop_tree_from_tir(product("int32", "int32"), complete=True))
-    same = loop_tree_from_tir(product("float32", "float32"), complete=True)
+    found = as_floats(loop_tree_from_tir(product("int32", "int32")))
+    same = loop_tree_from_tir(product("float32", "float32"))
     assert program_work(found) == program_work(same)
 
 
@@ -259,3 +260,44 @@ def test_a_known_peak_of_integers_is_the_bound() -> None:
     unknown = replace(h100, peak_int8_op_per_s=None)
     floor = program_floor(unknown, read.ast.leaf_features, read.ast.leaf_extra, work)
     assert floor.seconds[0] == pytest.approx(1e15 / (4 * h100.peak_fp32_flop_per_s))
+
+
+def test_one_thread_of_a_gpu_is_said_and_bounds() -> None:
+    text = """
+    for t in T.thread_binding({threads}, thread="threadIdx.x"):
+        for i in range(1048576 // {threads}):
+            with T.sblock("sum"):
+                vi = T.axis.reduce(1048576, i)
+                with T.init():
+                    B[0] = T.float32(0)
+                B[0] = B[0] + A[vi]
+"""
+    a100 = get_device("a100-40gb")
+    module = module_of(text.format(threads=1), A=(1048576, "float32"), B=(1, "float32"))
+    read = read_program(module, device_target(a100))
+    assert isinstance(read, ProgramReading)
+    assert "1 of the GPU's threads" in read.doubts[0]
+    floor = program_floor(a100, read.ast.leaf_features, read.ast.leaf_extra, read.work)
+    assert floor.seconds[0] == pytest.approx(1048576 / (4 * a100.clock_hz))
+    assert floor.why(0) == "its operations on so few threads"
+    wide = module_of(text.format(threads=1024), A=(1048576, "float32"), B=(1, "float32"))
+    read = read_program(wide, device_target(a100))
+    assert isinstance(read, ProgramReading)
+    assert read.doubts == ()
+
+
+def test_the_roofline_of_a_reduction_across_threads_reads_its_input_once() -> None:
+    body = """
+    for i in T.thread_binding(65536, thread="blockIdx.x"):
+        for k in T.thread_binding(1024, thread="threadIdx.x"):
+            with T.sblock("sum"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    B[vi] = T.float32(0)
+                B[vi] = B[vi] + A[vi, vk]
+"""
+    module = module_of(body, A=(65536, 1024, "float32"), B=(65536, "float32"))
+    found = program_samples(NamedProgram("sums", module), get_device("a100-40gb"))
+    (row,) = program_bounds(found, "")
+    assert row["least_s"] == pytest.approx(146e-6, rel=0.01)
+    assert row["least_s"] < row["seconds"] < 1.5 * row["least_s"]

@@ -27,6 +27,7 @@ struct Compiler {
 struct Request {
   bool is_gpu;      // the target is one
   bool may_lower;   // whether the pass may be run
+  bool is_complete; // whether what threads reduce together is there too
   bool has_limits;
   GpuLimits limits;
 };
@@ -75,14 +76,14 @@ class Worker : public Output {
   void featurise(const Object* module, const Request& request, Piece* piece) {
     ffi::Any lowered;  // keeps what is walked alive
     try {
-      walk(main_of(module));
+      walk(main_of(module), request);
       lap(WALK);
     } catch (const NeedsLowering&) {
       if (!request.may_lower) throw;
       lap(WALK);
       lowered = compiler_.run_pass(compiler_.pass, view_of(module));
       lap(PASSES);
-      walk(main_of(raw(lowered)));
+      walk(main_of(raw(lowered)), request);
       lap(WALK);
     }
     simplifier_.reset();
@@ -103,10 +104,10 @@ class Worker : public Output {
     lap(COLUMNS);
   }
 
-  void walk(const Object* function) {
+  void walk(const Object* function, const Request& request) {
     program_.reset();
     tree_.reset();
-    walk_.run(function, &found_);
+    walk_.run(function, request.is_complete, &found_);
   }
 
   const Object* main_of(const Object* module) const {
@@ -195,13 +196,13 @@ void* cdmpp_modules_new(TVMFFIObject* pass, char* error, size_t error_size) {
 
 void cdmpp_modules_free(void* featuriser) { delete static_cast<Featuriser*>(featuriser); }
 
-// Featurises modules, which have to stay alive. `settings`: target is a GPU, lowering allowed, has
-// limits, shared bytes, threads, vthreads. Returns null when there is not enough memory.
+// Featurises modules, which have to stay alive. `settings`: target is a GPU, lowering allowed,
+// complete, has limits, shared bytes, threads, vthreads. Returns null when there is not enough memory.
 cdmpp_result* cdmpp_modules_featurise(void* featuriser, const TVMFFIObject* const* modules,
                                       size_t count, const i64* settings, size_t threads) {
   try {
-    const Request request{settings[0] != 0, settings[1] != 0, settings[2] != 0,
-                          {settings[3], settings[4], settings[5]}};
+    const Request request{settings[0] != 0, settings[1] != 0, settings[2] != 0, settings[3] != 0,
+                          {settings[4], settings[5], settings[6]}};
     return static_cast<Featuriser*>(featuriser)->run(modules, count, request, threads).release();
   } catch (const std::exception&) {
     return nullptr;

@@ -163,6 +163,8 @@ struct TirLayout {
   F<Pointer> alloc_buffer{"tirx.AllocBuffer", "buffer"};
   F<Pointer> bind_var{"tirx.Bind", "var"}, bind_value{"tirx.Bind", "value"};
   F<Pointer> evaluated{"tirx.Evaluate", "value"};
+  F<Pointer> reducer_left{"te.CommReducer", "lhs"}, reducer_right{"te.CommReducer", "rhs"},
+      reducer_result{"te.CommReducer", "result"};
   F<Pointer> iter_values{"s_tir.SBlockRealize", "iter_values"},
       predicate{"s_tir.SBlockRealize", "predicate"}, block{"s_tir.SBlockRealize", "block"};
   F<Pointer> block_vars{"s_tir.SBlock", "iter_vars"},

@@ -23,7 +23,8 @@ class TirWalk {
   TirWalk(const TirLayout& layout, Program& program, Tree& tree)
       : l_(layout), p_(program), tree_(tree), global_(program.names.intern("global")) {}
 
-  void run(const Object* function, TirProgram* result) {
+  // `is_complete`: whether what threads reduce together is there too.
+  void run(const Object* function, bool is_complete, TirProgram* result) {
     if (l_.kind(function) != PRIM_FUNC) throw Declined{"main is no function of TIR"};
     values_.clear();
     names_.clear();
@@ -38,8 +39,10 @@ class TirWalk {
     out_->top.clear();
     out_->is_gpu = false;
     const Object* body = l_.function_body(function);
+    is_complete_ = is_complete;
+    reducer_ = nullptr;
     // Threads that reduce together are seen in lowered functions only.
-    if (l_.kind(body) != BLOCK_REALIZE) find_registers(body);
+    if (!is_complete && l_.kind(body) != BLOCK_REALIZE) find_registers(body);
     const Items params(l_.params(function));
     for (size_t i = 0; i < params.size(); ++i) out_->parameters.push_back(buffer(params[i]));
     statement(body, 0, &out_->top);
@@ -78,6 +81,7 @@ class TirWalk {
         values_.set(l_.bind_var(node), expr(l_.bind_value(node)));
         return;
       case EVALUATE:
+        if (is_complete_) combine(l_.evaluated(node), out);
         return;
       default:
         throw Declined{"statement without a place in a loop tree"};
@@ -109,6 +113,38 @@ class TirWalk {
     tree_[id].buffer = buffer(target);
     tree_[id].expr = expr(l_.store_value(node));
     out->push_back(id);
+  }
+
+  bool is_all_reduce(const Object* call) const {
+    return l_.kind(call) == CALL_OP && l_.kind(l_.call_op(call)) == OPERATOR &&
+           ends_with(view(l_.op_name(l_.call_op(call))), "tvm_thread_allreduce");
+  }
+  // The stores of a reduction across threads, whose arguments are a count, values, a condition,
+  // registers and threads.
+  void combine(const Object* call, Nodes* out) {
+    if (!is_all_reduce(call)) return;
+    const Items args(l_.call_args(call));
+    const size_t count = static_cast<size_t>(int_value(args[0]));
+    if (args.size() < 2 + 2 * count) throw Declined{"reduction of another form"};
+    const Items left(reducer_ ? l_.reducer_left(reducer_) : nullptr),
+        right(reducer_ ? l_.reducer_right(reducer_) : nullptr),
+        results(reducer_ ? l_.reducer_result(reducer_) : nullptr);
+    const bool is_known = results.size() == count && reducer_;
+    for (size_t i = 0; is_known && i < count; ++i) {
+      values_.set(left[i], expr(args[2 + count + i]));
+      values_.set(right[i], expr(args[1 + i]));
+    }
+    for (size_t i = 0; i < count; ++i) {
+      const Object* at = args[2 + count + i];
+      if (l_.kind(at) != TENSOR_LOAD) throw Declined{"reduction of another form"};
+      const TreeId id = tree_.make(TreeNode::STORE);
+      const Items items(l_.load_indices(at));
+      for (size_t j = 0; j < items.size(); ++j) tree_[id].indices.push_back(expr(items[j]));
+      tree_[id].buffer = buffer(l_.load_source(at));
+      tree_[id].expr = expr(is_known ? results[i] : args[1 + i]);
+      tree_[id].is_across_threads = true;
+      out->push_back(id);
+    }
   }
 
   void loop(const Object* node, int depth, Nodes* out) {
@@ -201,6 +237,7 @@ class TirWalk {
       const LoopKind kind = thread_kind(view(l_.thread_tag(binding)));
       return make_loop(l_.iter_var(binding), kind, expr(l_.attr_value(node)), body, depth, out);
     }
+    if (key == "reduce_scope") reducer_ = l_.attr_node(node).v_obj;
     const auto inside = [&](Nodes* nodes) { statement(body, depth + 1, nodes); };
     if (!starts_with(key, "pragma_")) return inside(out);
     const Object* value = l_.attr_value(node);
@@ -264,8 +301,7 @@ class TirWalk {
         return find_registers(l_.then_case(node));
       case EVALUATE: {
         const Object* call = l_.evaluated(node);
-        if (l_.kind(call) != CALL_OP || l_.kind(l_.call_op(call)) != OPERATOR) return;
-        if (!ends_with(view(l_.op_name(l_.call_op(call))), "tvm_thread_allreduce")) return;
+        if (!is_all_reduce(call)) return;
         const Items args(l_.call_args(call));
         for (size_t i = 0; i < args.size(); ++i) {
           if (l_.kind(args[i]) != TENSOR_LOAD) continue;
@@ -487,6 +523,8 @@ class TirWalk {
   PointerMap values_, buffers_, registers_, names_, op_names_;
   Stamps is_used_, is_thread_;
   int thread_count_ = 0;
+  bool is_complete_ = true;
+  const Object* reducer_ = nullptr;
   std::vector<i64> shape_;
   std::vector<std::pair<u32, u8>> dtypes_;
 };

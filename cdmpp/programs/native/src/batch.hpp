@@ -78,7 +78,7 @@ extern "C" {
 struct cdmpp_result {
   cdmpp::i64 record_count, leaf_count, tree_size, text_size;
   float* features;          // [leaf, 164]
-  float* extra;             // [leaf, 191]
+  float* extra;             // [leaf, kLeafExtra]
   std::int32_t* positions;  // [leaf]
   std::int32_t* tree;
   cdmpp::i64* leaf_offsets;  // [record + 1]

@@ -87,9 +87,10 @@ class Program {
     table_.assign(1 << 12, kNone);
     likely = names.intern("tir.likely");
     if_then_else = names.intern("tir.if_then_else");
+    reinterpret = names.intern("tir.reinterpret");
   }
 
-  NameId likely, if_then_else;
+  NameId likely, if_then_else, reinterpret;
 
   u8 dtype_id(const std::string& text) {
     for (size_t i = 0; i < dtypes.size(); ++i) {

@@ -2,11 +2,12 @@
 #pragma once
 
 #include "cache_lines.hpp"
+#include "executed.hpp"
 #include "kernels.hpp"
 
 namespace cdmpp {
 
-constexpr size_t kLeafExtra = 221;
+constexpr size_t kLeafExtra = 237;
 
 // Goes along with the walk that makes the leaf vectors.
 class ExtraWalk {
@@ -15,6 +16,8 @@ class ExtraWalk {
 
   // What the other walk knows of a store.
   struct Leaf {
+    ExprId value;
+    bool is_across_threads;
     const Access* written;
     const Access* slots[kSlots];  // in slot order
     size_t slot_count;
@@ -25,7 +28,8 @@ class ExtraWalk {
   };
 
   ExtraWalk(const Program& program, IntervalAnalysis& intervals)
-      : p_(program), lanes_(program, intervals), scopes_(program) {}
+      : p_(program), lanes_(program, intervals), scopes_(program), shares_(program),
+        integers_(program) {}
 
   void start(bool is_gpu, std::vector<float>* rows) {
     is_gpu_ = is_gpu;
@@ -38,8 +42,12 @@ class ExtraWalk {
     kernel_of_row_.clear();
     extents_at_ = 0;
     depth_ = terms_ = most_loops_ = input_bytes_ = 0;
-    float_ops_ = 0;
+    float_ops_ = integer_ops_ = 0;
+    shares_.reset();
+    held_.clear();
   }
+
+  void declare(const TreeNode& loop) { shares_.declare(loop.name, loop.minimum, loop.extent); }
 
   // A loop that is not a unit loop, or a thread binding.
   void enter_loop(NameId var, i64 extent, LoopKind kind, u32 bit) {
@@ -52,10 +60,14 @@ class ExtraWalk {
   void enter_condition(ExprId condition) {
     ++depth_;
     terms_ += term_count(condition);
+    held_.push_back(shares_.of(condition));
   }
+  // Enters the branch that runs where the innermost condition does not hold.
+  void otherwise() { held_.back() = Shares::otherwise(held_.back()); }
   void leave_condition(ExprId condition) {
     --depth_;
     terms_ -= term_count(condition);
+    held_.pop_back();
   }
 
   void allocate(const TreeNode& node) {
@@ -98,6 +110,7 @@ class ExtraWalk {
     nest_columns(leaf, row + kNest);
     footprint_columns(leaf, row + kFootprint);
     line_columns(*leaf.accesses, row + kLines);
+    executed_columns(leaf, row + kExecution);
     const double work = leaf.iterations * static_cast<double>(leaf.float_ops);
     float_ops_ += work;
     most_loops_ = std::max(most_loops_, kernels_.depth());
@@ -122,6 +135,7 @@ class ExtraWalk {
         std::copy(kernel, kernel + Kernel::kColumns, row + kOccupancy);
       }
       std::copy(std::begin(program), std::end(program), row + kProgram);
+      row[kLeafExtra - 1] = SignedLog::of(integer_ops_);
     }
   }
 
@@ -138,8 +152,8 @@ class ExtraWalk {
   static constexpr size_t kProgram = kNest + kNestLevels * kNestColumns;
   static constexpr size_t kFootprint = kProgram + 5, kCapacities = 10;
   static constexpr size_t kLines = kFootprint + kNestLevels + kCapacities, kPageTables = 2;
-  static_assert(kLines + kNestLevels + 2 * kCapacities + kPageTables == kLeafExtra,
-                "columns of the blocks");
+  static constexpr size_t kExecution = kLines + kNestLevels + 2 * kCapacities + kPageTables;
+  static_assert(kExecution + 2 + IntegerOps::kColumns + 1 == kLeafExtra, "columns of the blocks");
   static constexpr int kLeastCapacityBits = 10;
   static constexpr double kNearCapacity = 1 << 16, kPageEntries[kPageTables] = {64, 2048};
   static constexpr int kSectorShift = 5, kLineShift = 6;
@@ -250,6 +264,21 @@ class ExtraWalk {
     }
   }
 
+  // How often the store runs under its conditions, and its integer operations.
+  void executed_columns(const Leaf& leaf, float* columns) {
+    double runs = leaf.iterations;
+    for (const double share : held_) runs *= share;
+    *columns++ = SignedLog::of(runs);
+    *columns++ = leaf.is_across_threads;
+    const i64* counts = integers_.count(leaf.value);
+    i64 total = 0;
+    for (size_t i = 0; i < IntegerOps::kColumns; ++i) {
+      if (counts[i]) columns[i] = SignedLog::of(runs * static_cast<double>(counts[i]));
+      total += counts[i];
+    }
+    integer_ops_ += runs * static_cast<double>(total);
+  }
+
   // What one run of a loop needs of a memory, and what it fetches.
   struct Level {
     double extent, room, fetched;
@@ -346,6 +375,9 @@ class ExtraWalk {
   Scopes scopes_;
   KernelStack kernels_;
   SignedLog signed_log_;
+  Shares shares_;
+  IntegerOps integers_;
+  std::vector<double> held_;
   bool is_gpu_ = false;
   std::vector<float>* rows_ = nullptr;
   size_t first_ = 0;
@@ -360,7 +392,7 @@ class ExtraWalk {
   std::vector<Level> levels_;
   std::vector<Cover> covers_, of_access_;
   i64 depth_ = 0, terms_ = 0, most_loops_ = 0, input_bytes_ = 0;
-  double float_ops_ = 0;
+  double float_ops_ = 0, integer_ops_ = 0;
 };
 
 }  // namespace cdmpp

@@ -46,6 +46,7 @@ class TreeReader : private FlatTables {
       case CONDITION: {
         const TreeId id = tree->make(TreeNode::CONDITION);
         (*tree)[id].expr = expr();
+        (*tree)[id].otherwise = static_cast<u32>(in_.next());
         return with_body(id, tree, depth);
       }
       case UNROLL: {
@@ -58,6 +59,7 @@ class TreeReader : private FlatTables {
         (*tree)[id].buffer = buffer();
         (*tree)[id].indices = in_.list<ExprId>([&] { return expr(); });
         (*tree)[id].expr = expr();
+        (*tree)[id].is_across_threads = in_.next() != 0;
         return id;
       }
     }

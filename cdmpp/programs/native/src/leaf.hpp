@@ -79,7 +79,10 @@ class LeafWalk {
       }
       case TreeNode::CONDITION:
         extra_.enter_condition(node.expr);
-        visit_all(node.body);
+        for (size_t i = 0; i < node.body.size(); ++i) {
+          if (i + node.otherwise == node.body.size()) extra_.otherwise();
+          visit(node.body[i]);
+        }
         extra_.leave_condition(node.expr);
         break;
       default:
@@ -89,6 +92,7 @@ class LeafWalk {
 
   void visit_loop(const TreeNode& node) {
     const u32 bit = intervals_.declare(node.name, node.minimum, node.extent);
+    extra_.declare(node);
     const i64 extent = node.extent.is_constant ? std::max<i64>(node.extent.value, 1) : 1;
     const bool binds = is_thread(node.kind);
     if (node.extent.is_constant && node.extent.value == 1 && !binds) {
@@ -132,12 +136,14 @@ class LeafWalk {
     put(signed_log(static_cast<double>(loops_.size())));
     put(signed_log(static_cast<double>(unroll_max_step_)));
     if (rows_->size() - first != kLeafFeatures) throw Declined{"wrong number of columns"};
-    extra_row(slots, float_ops);
+    extra_row(tree_[store], slots, float_ops);
   }
 
-  void extra_row(const std::vector<AccessFeatures>& slots, i64 float_ops) {
+  void extra_row(const TreeNode& store, const std::vector<AccessFeatures>& slots, i64 float_ops) {
     for (size_t i = 0; i < slots.size(); ++i) extra_.note_input(accesses_[i].buffer);
     ExtraWalk::Leaf leaf;
+    leaf.value = store.expr;
+    leaf.is_across_threads = store.is_across_threads;
     leaf.written = &accesses_[0];
     leaf.slot_count = kept_.size();
     leaf.element_bytes = 0;
@@ -193,13 +199,6 @@ class LeafWalk {
   }
 
   static int domain(const DType& dtype) { return dtype.counts_as_float ? FLOAT : INT; }
-  static bool is_opaque(const std::string& name) {
-    for (const char* prefix :
-         {"tir.call_extern", "tir.call_packed", "tir.call_llvm", "tir.tvm_", "tir.tvm."}) {
-      if (name.rfind(prefix, 0) == 0) return true;
-    }
-    return false;
-  }
 
   void annotation_columns(LoopKind kind) {
     double number = 0, product = 1, last = 0;

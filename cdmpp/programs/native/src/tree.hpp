@@ -24,6 +24,8 @@ struct TreeNode {
   BufferId buffer;         // of an allocation or a store
   ExprId expr;             // the condition, or the stored value
   i64 unroll_max_step;     // of an unroll pragma
+  u32 otherwise;           // of a condition: how many of the last nodes run where it does not hold
+  bool is_across_threads;  // of a store: combines values of threads
   std::vector<Extent> extents;   // of an allocation
   std::vector<ExprId> indices;   // of a store
   std::vector<TreeId> body;
@@ -40,6 +42,8 @@ class Tree {
     TreeNode& node = nodes_[used_];
     node.type = type;
     node.minimum = {true, 0, kNone};
+    node.otherwise = 0;
+    node.is_across_threads = false;
     node.extents.clear();
     node.indices.clear();
     node.body.clear();
