@@ -11,13 +11,13 @@ from cdmpp.datasets.metaschedule.databases import check_database
 from cdmpp.devices.device_file import read_device_file
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import DataError, UsageError
+from cdmpp.errors import DataError, DeviceError, UsageError
 from cdmpp.networks.graph.mode import Mode
 from cdmpp.networks.graph.network_file import exported_network, network_format
 from cdmpp.networks.graph.torch_graph import Method
 from cdmpp.predict.estimates import TrainedModel, load_trained
 from cdmpp.predict.prediction import Prediction
-from cdmpp.predict.requested_device import asked_devices
+from cdmpp.predict.requested_device import asked_devices, check_kinds
 from cdmpp.pretrained import PRETRAINED, model_folder
 from cdmpp.replay.summary import ReplayOutcome
 
@@ -192,6 +192,9 @@ def predict_network(
     eager = _eager_predictor(_models(question.model)[0]) if "torch-eager" in ways else None
     trained = question.cost_model() if ways[0] != _EAGER else None
     devices = _devices(question, eager, trained)
+    learned, unlearned = _by_kind(devices, trained)
+    if trained is not None and not learned and eager is None:
+        check_kinds(devices, trained.card)
 
     found: list[NetworkPrediction] = []
     for way in ways:
@@ -202,7 +205,13 @@ def predict_network(
                 found += _eager_predictions(question, eager, devices)
             else:
                 assert trained is not None
-                found += compiled(way, trained, devices, on_step)
+                found += [
+                    NetworkPrediction(question.name, label, way=way, batch=batch, reasons=(why,))
+                    for label, why in unlearned.items()
+                    for batch in question.batches
+                ]
+                if learned:
+                    found += compiled(way, trained, learned, on_step)
         except (DataError, NoTvmError) as error:
             if len(ways) == 1:
                 raise
@@ -210,7 +219,7 @@ def predict_network(
                 NetworkPrediction(
                     question.name, device.name, way=way, batch=batch, reasons=(str(error),)
                 )
-                for device in devices
+                for device in (devices if way == _EAGER else learned)
                 for batch in question.batches
             ]
     if all(one.latency_s is None for one in found):
@@ -262,10 +271,27 @@ def _devices(
     if eager is not None and not labels and not descriptions:
         return list(eager.trained.devices)
     if trained is not None:
-        return asked_devices(labels, descriptions, trained.card)
+        return asked_devices(labels, descriptions, trained.card, of_any_kind=True)
     described = [spec for path in descriptions for spec in read_device_file(path).devices.values()]
     named = [one if isinstance(one, DeviceSpec) else get_device(one) for one in labels]
     return [one for place, one in enumerate(named) if one not in named[:place]] + described
+
+
+def _by_kind(
+    devices: Sequence[DeviceSpec], trained: TrainedModel | None
+) -> tuple[list[DeviceSpec], dict[str, str]]:
+    """Returns the devices of a kind that the model of kernels has learned, and of others label ->
+    why it does not answer.
+    """
+    learned, unlearned = [], {}
+    for device in devices:
+        try:
+            if trained is not None:
+                check_kinds([device], trained.card)
+            learned.append(device)
+        except DeviceError as error:
+            unlearned[device.name] = str(error)
+    return learned, unlearned
 
 
 def _eager_predictions(

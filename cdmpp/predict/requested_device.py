@@ -14,7 +14,11 @@ from cdmpp.predict.saved_model import ModelCard
 
 
 def asked_devices(
-    devices: Iterable[str | DeviceSpec], descriptions: Iterable[Path], card: ModelCard
+    devices: Iterable[str | DeviceSpec],
+    descriptions: Iterable[Path],
+    card: ModelCard,
+    *,
+    of_any_kind: bool = False,
 ) -> list[DeviceSpec]:
     """Returns labelled and described hardware; where nothing is named, the devices that the model
     was trained for without measurements of them, or its only device.
@@ -22,6 +26,7 @@ def asked_devices(
     Args:
         devices: labels, or hardware as it is.
         descriptions: files.
+        of_any_kind: whether kinds that the model has not learned are accepted.
 
     Raises:
         DeviceError: as `asked_device`, `check_kinds` and `described_devices`.
@@ -30,11 +35,15 @@ def asked_devices(
     given = list(devices)
     asked = [one for place, one in enumerate(given) if one not in given[:place]]
     specs = [
-        asked_device(one, card) if isinstance(one, str) else _asked_spec(one, card) for one in asked
+        asked_device(one, card, of_any_kind=of_any_kind)
+        if isinstance(one, str)
+        else _asked_spec(one, card)
+        for one in asked
     ]
     for path in descriptions:
         specs += described_devices(path, card)
-    check_kinds(specs, card)
+    if not of_any_kind:
+        check_kinds(specs, card)
     names = [spec.name for spec in specs]
     if len(set(names)) < len(names):
         raise UsageError(f"a device is named twice: {', '.join(names)}; expected different labels")
@@ -48,7 +57,7 @@ def asked_devices(
     return specs or list(card.devices)
 
 
-def asked_device(name: str, card: ModelCard) -> DeviceSpec:
+def asked_device(name: str, card: ModelCard, *, of_any_kind: bool = False) -> DeviceSpec:
     """Returns the hardware behind a label; the result is called as it was asked for.
 
     Values that the model was trained with win over those of the registry.
@@ -60,7 +69,8 @@ def asked_device(name: str, card: ModelCard) -> DeviceSpec:
     trained = {spec.name: spec for spec in (*card.described, *card.devices)}
     found = trained.get(name) or find_device(name)
     if found is not None:
-        check_kinds([found], card)
+        if not of_any_kind:
+            check_kinds([found], card)
         return replace(found, name=name)
     known = sorted({*trained, *load_registry()})
     raise DeviceError(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cdmpp.devices.registry import get_device
+from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError, UsageError
+from cdmpp.predict.estimates import TrainedModel, load_trained
+from cdmpp.predict.networks import NetworkPrediction, NetworkQuestion, Way, predict_network
 from cdmpp.predict.requested_device import asked_device, asked_devices
 from cdmpp.predict.saved_model import load_model
 from cdmpp.pretrained import model_folder
@@ -54,3 +58,30 @@ def test_an_unknown_device_has_three_suggestions() -> None:
     near = str(caught.value).partition("the nearest are ")[2].partition(" (all")[0].split(", ")
     assert len(near) == 3
     assert "v100" in near
+
+
+def test_a_device_of_an_unlearned_kind_has_a_row_with_the_reason_beside_the_others() -> None:
+    trained = load_trained(model_folder("pretrained"), with_code=False)
+    cpus = tuple(one for one in trained.card.devices if one.kind == "cpu")
+    trained = replace(trained, card=replace(trained.card, devices=cpus, described=()))
+
+    def compiled(
+        way: Way, _: TrainedModel, devices: Sequence[DeviceSpec], on_step: Callable[[str], None]
+    ) -> list[NetworkPrediction]:
+        del on_step
+        return [
+            NetworkPrediction("net", one.name, 2.0, 1.0, 3.0, way=way, batch=1) for one in devices
+        ]
+
+    def asked(*labels: str) -> list[NetworkPrediction]:
+        question = NetworkQuestion(
+            lambda: None, "net", ways=("tvm-untuned",), labels=labels, loaded=lambda: trained
+        )
+        return predict_network(question, compiled)
+
+    known, unknown = asked(cpus[0].name, "v100")
+    assert (known.device, known.latency_s, known.reasons) == (cpus[0].name, 2.0, ())
+    assert (unknown.device, unknown.latency_s) == ("v100", None)
+    assert unknown.reasons[0].startswith("v100 is a gpu, and the model has learned no gpu")
+    with pytest.raises(DeviceError, match="the model has learned no gpu"):
+        asked("v100", "t4")
