@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cdmpp.analytic.roofline.floor import LEAST_SHARE, least_kernel_s
-from cdmpp.analytic.roofline.programs import bound_s, device_rates
+import numpy as np
+
+from cdmpp.analytic.roofline.floor import (
+    CPU_CLOCK_RATIO,
+    LEAST_SHARE,
+    LeastWork,
+    floor_on,
+    least_kernel_s,
+)
+from cdmpp.analytic.roofline.programs import bound_s
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.networks.onnx_files.cut import CONTROL_FLOW, CutOperator
 from cdmpp.replay.costs import CostSource, OperatorCost, bound
@@ -13,16 +21,15 @@ from cdmpp.replay.graph import OperatorGraph
 
 #: How the reason of an operator ends of which only the bytes are known.
 UNKNOWN_WORK = ", its operations are not known: the time of its bytes stands in"
-#: How much faster than in float32 a CPU computes in a type of which no peak is known, at most.
-_NARROW = {"int8": 4.0, "float16": 2.0, "bfloat16": 2.0}
+_HALVES, _BYTES = ("float16", "bfloat16"), "int8"
 
 
 class CutCosts(CostSource):
     """Rooflines of operators that were cut out of a network.
 
-    Their low end is the lower bound: operations at the highest peak of their type and bytes at the
-    memory bandwidth. A recurrent one computes step after step, each at least a small kernel: that
-    counts in the time, not in the lower bound, as one kernel may do all steps.
+    Their low end is the lower bound of their work by type (`floor_on`). A recurrent one computes
+    step after step, each at least a small kernel: that counts in the time, not in the lower bound,
+    as one kernel may do all steps.
 
     Args:
         cut: operator id -> operator.
@@ -49,11 +56,11 @@ class CutCosts(CostSource):
                 what = f"control flow ({one.kind}) is not followed"
             reason = f"{what}{UNKNOWN_WORK}"
             return OperatorCost(plain.latency_s, least_s, high_s, "bound", reason)
-        peak = device_rates(self._device)[0]
-        typed = one.flop * peak / self._peak(one.dtype, peak)
-        low_s = max(float(bound_s(self._device, typed, one.bytes)), least_s)
-        latency_s = max(low_s, one.steps * least_s)
-        if one.dtype not in _NARROW:
+        device, low_s = self._device, _floor_s(one, one.least_flop, self._device)
+        nominal = CPU_CLOCK_RATIO if device.kind == "cpu" else 1.0
+        latency_s = max(nominal * _floor_s(one, one.flop, device), one.steps * least_s)
+        latency_s = max(latency_s, float(bound_s(device, 0.0, one.bytes)))
+        if one.dtype not in (*_HALVES, _BYTES):
             latency_s = max(latency_s, plain.latency_s)
         return OperatorCost(
             latency_s, low_s, max(high_s, latency_s), "bound",
@@ -61,13 +68,16 @@ class CutCosts(CostSource):
             + (f", {one.steps} steps one after another" if one.steps > 1 else ""),
         )  # fmt: skip
 
-    def _peak(self, dtype: str, fp32: float) -> float:
-        """Returns the highest rate of a type, operations a second."""
-        device = self._device
-        half = (device.peak_fp16_flop_per_s, device.peak_tensor_flop_per_s)
-        known = {
-            "int8": (device.peak_int8_op_per_s,),
-            "float16": half,
-            "bfloat16": (device.peak_bf16_flop_per_s, *half),
-        }.get(dtype, ())
-        return max([fp32 * _NARROW.get(dtype, 1.0), *(rate for rate in known if rate)])
+
+def _floor_s(one: CutOperator, operations: float, device: DeviceSpec) -> float:
+    """Returns seconds that one kernel does not go below with so many operations and its bytes."""
+    flop = {
+        name: np.array([operations if is_its else 0.0])
+        for name, is_its in (
+            ("wide_flop", one.dtype not in (*_HALVES, _BYTES)),
+            ("narrow_flop", one.dtype in _HALVES),
+            ("int8_op", one.dtype == _BYTES),
+        )
+    }
+    work = LeastWork(bytes=np.array([one.bytes]), kernels=np.ones(1), **flop)
+    return float(floor_on(device, work).seconds[0])

@@ -13,6 +13,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cdmpp.errors import DataError
+from cdmpp.networks.graph.account import (
+    Account,
+    Product,
+    attention_account,
+    convolution_account,
+    recurrent_account,
+)
 from cdmpp.networks.onnx_files.fold import shapes_of
 
 Shape = Sequence[int]
@@ -33,6 +40,10 @@ _MOVES = _LIKE_INPUT | {
     "ReverseSequence", "TensorScatter", "QLinearConcat", "QLinearGlobalAveragePool",
     "QLinearAveragePool", "GlobalLpPool", "LpPool", "MaxUnpool", "Col2Im", "CenterCropPad",
 }  # fmt: skip
+_CONVOLUTIONS = ("QLinearConv", "ConvInteger", "FusedConv", "Conv", "NhwcConv")
+_TRANSPOSED = ("ConvTranspose", "FusedConvTranspose")
+_PRODUCTS = ("QLinearMatMul", "MatMulInteger", "FusedMatMul", "MatMul", "DynamicQuantizeMatMul",
+             "MatMulIntegerToFloat")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -47,6 +58,7 @@ class CutOperator:
         steps: how many times it computes on its own result (`LSTM`: the length of the sequence).
         dtype: of the operations: `float32`, `float16`, `int8`, ...
         shapes: of its inputs and outputs.
+        least_flop: operations that no algorithm saves.
     """
 
     name: str
@@ -56,6 +68,7 @@ class CutOperator:
     steps: int = 1
     dtype: str = "float32"
     shapes: tuple[str, ...] = ()
+    least_flop: float = 0.0
 
 
 def to_text(cut: Iterable[CutOperator]) -> str:
@@ -117,7 +130,7 @@ def _cut(
             results.add(key)
     for key in ends:
         graph.input.append(helper.make_tensor_value_info(key, *shapes[key]))
-    return _account(node, shapes)
+    return _with_work(node, shapes)
 
 
 def _add_known_shape(graph: Any, node: Any, shapes: Mapping[str, Any]) -> None:
@@ -142,7 +155,7 @@ def _add_known_shape(graph: Any, node: Any, shapes: Mapping[str, Any]) -> None:
     graph.value_info.append(helper.make_tensor_value_info(node.output[0], kind, shape))
 
 
-def _account(node: Any, shapes: Mapping[str, Any]) -> CutOperator:
+def _with_work(node: Any, shapes: Mapping[str, Any]) -> CutOperator:
     """Returns an operator with its account of work."""
     from onnx import helper
 
@@ -157,40 +170,40 @@ def _account(node: Any, shapes: Mapping[str, Any]) -> CutOperator:
     ins = [sizes.get(key) for key in node.input]
     outs = [sizes[key] for key in node.output if key in sizes]
     try:
-        flop = _flop(node, ins, outs)
+        account = _work(node, ins, outs)
     except (IndexError, TypeError, ValueError):  # inputs that are left out or do not fit
-        flop = None
-    is_recurrent = node.op_type in ("LSTM", "GRU", "RNN") and ins[0]
+        account = None
+    flop, least = None, 0.0
+    if account is not None:
+        least = account.least_share * account.product_flop + account.other_flop
+        flop = least if account.form == "attention" else account.flop
     return CutOperator(
         node.name or node.op_type, node.op_type, flop, moved,
-        steps=max(1, int(ins[0][0])) if is_recurrent and ins[0] else 1,
+        steps=account.steps if account else 1,
         dtype="int8" if dtype in ("int8", "uint8") else dtype,
         shapes=tuple("x".join(map(str, shape)) or "scalar" for _, _, shape in known),
+        least_flop=least,
     )  # fmt: skip
 
 
-def _flop(node: Any, ins: Sequence[Any], outs: Sequence[Shape]) -> float | None:
-    """Returns the operations of sums and products; None where they are not known."""
+def _work(node: Any, ins: Sequence[Any], outs: Sequence[Shape]) -> Account | None:
+    """Returns the account of an operator; None where its work is not known."""
     kind = node.op_type
+    attributes = {one.name: one for one in node.attribute}
     if kind in ("LSTM", "GRU", "RNN"):  # x [T, B, I], W [D, G H, I], R [D, G H, H]
         length, batch = ins[0][:2]
-        return float(2 * length * batch * (math.prod(ins[1]) + math.prod(ins[2])))
-    if kind in ("QLinearConv", "ConvInteger", "FusedConv", "Conv", "NhwcConv"):
-        weights = ins[3] if kind == "QLinearConv" else ins[1]
-        return float(2 * math.prod(outs[0]) * math.prod(weights[1:]))
-    if kind in ("ConvTranspose", "FusedConvTranspose"):
-        return float(2 * math.prod(ins[0]) * math.prod(ins[1][1:]))
-    if kind in (
-        "QLinearMatMul", "MatMulInteger", "FusedMatMul", "MatMul", "DynamicQuantizeMatMul",
-        "MatMulIntegerToFloat",
-    ):  # fmt: skip
-        # a [.., m, k] (or [.., k, m]) times b gives [.., m, n].
-        inner = math.prod(ins[0][-2:]) / outs[0][-2]
-        return float(2 * math.prod(outs[0]) * inner)
+        return recurrent_account(length, batch, [ins[1][1:], ins[2][1:]] * ins[1][0])
+    if kind in (*_CONVOLUTIONS, *_TRANSPOSED):
+        strides = attributes["strides"].ints if "strides" in attributes else [1]
+        return convolution_account(
+            ins[0], ins[3] if kind == "QLinearConv" else ins[1], math.prod(outs[0]),
+            groups=attributes["group"].i if "group" in attributes else 1,
+            stride=sum(strides) / len(strides), is_transposed=kind in _TRANSPOSED,
+        )  # fmt: skip
+    if kind in _PRODUCTS:  # a [.., m, k] (or [.., k, m]) times b gives [.., m, n]
+        *batch, m, n = outs[0]
+        return Account((Product(math.prod(batch), m, n, math.prod(ins[0][-2:]) // m),))
     if kind == "Attention":  # q [.., S, E], k [.., L, E], v [.., L, V]
-        is_causal = any(one.name == "is_causal" and one.i for one in node.attribute)
-        products = math.prod(ins[0]) * ins[1][-2] + math.prod(outs[0]) * ins[1][-2]
-        return float((1 if is_causal else 2) * products)
-    if kind in _MOVES:
-        return float(math.prod(outs[0]))
-    return None
+        is_causal = "is_causal" in attributes and bool(attributes["is_causal"].i)
+        return attention_account(ins[0], ins[1], outs[0][-1], is_causal=is_causal)
+    return Account(other_flop=float(math.prod(outs[0]))) if kind in _MOVES else None
