@@ -101,8 +101,13 @@ class Worker:
             f"{self._queue_timeout_s:.0f} s. Try it: {' '.join(self._pipe.command)}"
         )
 
-    def ask(self, request: Mapping[str, Any], *, timeout_s: float) -> Answer:
+    def ask(self, request: Mapping[str, Any], *, timeout_s: float, grace_s: float = 0.0) -> Answer:
         """Returns what became of a request; the seconds count from when its work begins.
+
+        Args:
+            request: what the worker gets.
+            timeout_s: seconds for its work.
+            grace_s: seconds on top after which a worker is killed that counts them itself.
 
         Raises:
             DeviceError: the worker cannot be started, or the device is not free in time.
@@ -120,7 +125,7 @@ class Worker:
             kind = event.pop("event")
             if kind == "begin":
                 began, has_begun = time.monotonic(), True
-                deadline = began + timeout_s
+                deadline = began + timeout_s + grace_s
             elif kind == "failed":
                 return Answer("failed", event, event["error"], elapsed_s=elapsed)
             elif kind == "done":
@@ -152,7 +157,11 @@ class Worker:
 
 
 def ask_all(
-    workers: Sequence[Worker], requests: Sequence[Mapping[str, Any]], *, timeout_s: float
+    workers: Sequence[Worker],
+    requests: Sequence[Mapping[str, Any]],
+    *,
+    timeout_s: float,
+    grace_s: float = 0.0,
 ) -> Iterator[tuple[int, Answer]]:
     """Yields (number of the request, answer) as they come, spread over the workers.
 
@@ -161,7 +170,7 @@ def ask_all(
     """
     if len(workers) == 1:
         for number, request in enumerate(requests):
-            yield number, workers[0].ask(request, timeout_s=timeout_s)
+            yield number, workers[0].ask(request, timeout_s=timeout_s, grace_s=grace_s)
         return
     from concurrent.futures import ThreadPoolExecutor, as_completed
     from queue import SimpleQueue
@@ -173,7 +182,7 @@ def ask_all(
     def one(number: int) -> tuple[int, Answer]:
         worker = free.get()
         try:
-            return number, worker.ask(requests[number], timeout_s=timeout_s)
+            return number, worker.ask(requests[number], timeout_s=timeout_s, grace_s=grace_s)
         finally:
             free.put(worker)
 

@@ -199,7 +199,9 @@ class Campaign:
             try:
                 self._draw(lanes[0].trials)
                 missing = self._missing()
-                self._total = self._journal.measured_count + len(missing)
+                measured = self._journal.of_kind("measured")
+                self._done, self._total = len(measured), len(measured) + len(missing)
+                self._failed = sum(entry["error_code"] != 0 for entry in measured)
                 self._clock = Clock(len(missing))
                 part = _AGAIN_BATCHES * self._options.batch
                 for start in range(0, max(len(missing), 1), part):
@@ -392,9 +394,11 @@ class Campaign:
             **extra,
         }
         with self._lock:
+            self._journal.append(entry)
             if not job.is_again:
                 self._clock.add()
-            self._journal.append(entry)
+                self._done += 1
+                self._failed += outcome.error_code != 0
             self._failures.add(failure_name(outcome.error_code), outcome.error)
 
     def _save(self) -> None:
@@ -442,10 +446,8 @@ class Campaign:
 
     def _show_progress(self, stage: str) -> None:
         with self._lock:
-            measured = self._journal.of_kind("measured")
-            failed = sum(entry["error_code"] != 0 for entry in measured)
             left = self._clock.seconds_left()
-            self._show(CampaignProgress(stage, len(measured), self._total, failed, left))
+            self._show(CampaignProgress(stage, self._done, self._total, self._failed, left))
 
     @timer("write tables")
     def _report(self, before: int) -> MeasureReport:

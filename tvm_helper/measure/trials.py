@@ -24,6 +24,8 @@ from tvm_helper.measure.target import MeasureTarget
 LEAST_FREE_BYTES = 64 << 20
 #: Bytes that can be written where a program can.
 _LARGE_PROGRAM = 1 << 20
+#: Seconds in which a builder ends a program itself that takes too long, before it is ended.
+_GRACE_S = 2.0
 WORKER_COMMAND = (sys.executable, "-m", "tvm_helper.measure.worker")
 
 
@@ -158,13 +160,16 @@ class TrialRunner:
             "target": dict(self._target.options),
             "machine_code": self._options.machine_code,
         }
+        if self._target.kind == "llvm":  # a GPU's driver does not survive a fork
+            common["limit_s"] = self._options.build_timeout_s
         requests = [
             {**common, **program, "artifact": str(self._artifact(name))}
             for name, program in programs.items()
         ]
         names = list(programs)
         timeout_s = self._options.build_timeout_s
-        for number, answer in ask_all(self._builders, requests, timeout_s=timeout_s):
+        asked = ask_all(self._builders, requests, timeout_s=timeout_s, grace_s=_GRACE_S)
+        for number, answer in asked:
             yield names[number], self._outcome(answer, "build")
 
     def build_one(self, name: str, task: Path, *, timeout_s: float) -> Outcome:

@@ -19,6 +19,7 @@ from typing import Any
 from cdmpp.config import from_dict
 from cdmpp.datasets.metaschedule.databases import RECORD_FILE
 from cdmpp.errors import DataError, ReplayError
+from cdmpp.processes.forked import Forked
 from cdmpp.processes.serve import ProgramError, error_text, serve
 from cdmpp.programs.machine_code.columns import machine_code_columns
 from cdmpp.records import program_id
@@ -26,7 +27,14 @@ from tvm_helper.measure.options import TimingOptions, Way, rpc_address
 from tvm_helper.measure.timing import repeat_until_steady
 
 #: Codes of `cdmpp.records.ERROR_CODE_NAMES`.
-_INSTANTIATION, _COMPILE_HOST, _COMPILE_DEVICE, _RUNTIME = 1, 2, 3, 4
+_INSTANTIATION, _COMPILE_HOST, _COMPILE_DEVICE, _RUNTIME, _BUILD_TIMEOUT, _UNKNOWN = (
+    1,
+    2,
+    3,
+    4,
+    6,
+    8,
+)
 #: Random schedules that are tried for each one that is wanted.
 _TRIES_EACH = 60
 #: A space is taken to be exhausted after so many schedules in a row that had been drawn before.
@@ -37,11 +45,35 @@ Begin = Callable[[], None]
 
 def main() -> None:
     """Serves until the campaign is gone."""
-    serve({"draw": _draw, "build": _build, "run": _run}, _prepare)
+    build = Forked(
+        _build,
+        _prepare_builds,
+        timeout_code=_BUILD_TIMEOUT,
+        died_code=_COMPILE_HOST,
+        killed_code=_UNKNOWN,
+    )
+    serve({"draw": _draw, "build": build, "run": _run}, _prepare)
 
 
 def _prepare() -> None:
     import tvm_helper.compat  # noqa: F401  what takes long is no program's fault
+
+
+def _prepare_builds() -> None:
+    """Builds a program, so that no child has to load what builds."""
+    from tvm_helper.compat import te, tvm
+    from tvm_helper.tasks.build import export
+    from tvm_helper.tasks.machine_code import code_of_built
+    from tvm_helper.tasks.schedule_of_trace import schedule_of
+    from tvm_helper.tir.packing import runnable
+
+    a = te.placeholder((8,), name="A")
+    function = te.create_prim_func([a, te.compute((8,), lambda i: a[i] + a[i], name="B")])
+    module = schedule_of(tvm.IRModule({"main": function}), [[], []]).mod
+    with tempfile.TemporaryDirectory() as folder:
+        executable = tvm.compile(runnable(module), target="llvm")
+        machine_code_columns(code_of_built(executable))
+        export(executable, f"{folder}/first.so")
 
 
 def _draw(request: dict[str, Any], begin: Begin) -> dict[str, Any]:

@@ -1,0 +1,137 @@
+"""A handler whose requests a forked child does: one that hangs or dies costs a fork only."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from cdmpp.processes.serve import Handler, ProgramError, error_text
+
+_CHUNK_BYTES = 1 << 16
+
+
+class Forked:
+    """Does requests in a child that is forked when there is none.
+
+    What a process has loaded is there in the child at once. A request has `limit_s`, seconds in
+    which it must be done.
+
+    Args:
+        handler: what does them.
+        prepare: called once, before the first fork: loads what every child needs.
+        timeout_code: code of the failure of a request that took too long.
+        died_code: of one that ended the child; `killed_code` where somebody else killed it.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        prepare: Callable[[], None],
+        *,
+        timeout_code: int,
+        died_code: int,
+        killed_code: int,
+    ) -> None:
+        self._handler = handler
+        self._prepare: Callable[[], None] | None = prepare
+        self._codes = {"timeout": timeout_code, "died": died_code, "killed": killed_code}
+        self._pid: int | None = None
+        self._to = self._from = -1
+
+    def __call__(self, request: dict[str, Any], begin: Any) -> dict[str, Any]:
+        """As `Handler`; without `limit_s` in this process.
+
+        Raises:
+            ProgramError: the request failed, hung or ended the child.
+        """
+        if "limit_s" not in request:
+            return self._handler(request, begin)
+        if self._prepare is not None:
+            self._prepare()
+            self._prepare = None
+        if self._pid is None:
+            self._fork()
+        begin()
+        with contextlib.suppress(BrokenPipeError):
+            _write(self._to, request)
+        answer = self._answer(time.monotonic() + request["limit_s"])
+        if answer is None:
+            self._end()
+            raise ProgramError(self._codes["timeout"], f"killed after {request['limit_s']:g} s")
+        if not answer:
+            status = self._end()
+            if not os.WIFSIGNALED(status):
+                raise ProgramError(
+                    self._codes["killed"], f"ended with code {os.WEXITSTATUS(status)}"
+                )
+            number = os.WTERMSIG(status)
+            kind = "killed" if number == signal.SIGKILL else "died"
+            raise ProgramError(self._codes[kind], f"killed by {signal.Signals(number).name}")
+        value: dict[str, Any] = json.loads(answer)
+        if "error" in value:
+            raise ProgramError(value["error_code"], value["error"])
+        return value
+
+    def _fork(self) -> None:
+        request_read, self._to = os.pipe()
+        self._from, answer_write = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(self._to)
+            os.close(self._from)
+            try:
+                self._serve(request_read, answer_write)
+            finally:
+                os._exit(1)
+        os.close(request_read)
+        os.close(answer_write)
+
+    def _serve(self, requests: int, answers: int) -> None:
+        """Does requests in the child until the other end is gone."""
+        for line in os.fdopen(requests, "rb"):
+            try:
+                value = self._handler(json.loads(line), lambda: None)
+            except ProgramError as fault:
+                value = {"error_code": fault.error_code, "error": str(fault)}
+            except Exception as error:  # whatever it is, it costs this program only
+                value = {"error_code": None, "error": error_text(error)}
+            _write(answers, value)
+
+    def _answer(self, deadline_s: float) -> bytes | None:
+        """Returns the child's line; empty when the child is gone, None when the time is over."""
+        found = b""
+        while not found.endswith(b"\n"):
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0 or not select.select([self._from], [], [], left_s)[0]:
+                return None
+            part = os.read(self._from, _CHUNK_BYTES)
+            if not part:
+                return b""
+            found += part
+        return found
+
+    def _end(self) -> int:
+        """Ends the child; returns how it ended."""
+        assert self._pid is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        _, status = os.waitpid(self._pid, 0)
+        os.close(self._to)
+        os.close(self._from)
+        self._pid = None
+        return status
+
+
+def _write(file: int, value: dict[str, Any]) -> None:
+    data = (json.dumps(value) + "\n").encode("ascii")
+    while data:
+        data = data[os.write(file, data) :]
