@@ -13,6 +13,7 @@ from typing import Any
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, DeviceError, ServerError
 from cdmpp.models.assemble import AskedProgram
+from cdmpp.networks.onnx_files.sizes import InputSizes
 from cdmpp.processes.worker import Answer, Worker
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.programs.work import ProgramWork
@@ -164,6 +165,7 @@ class ProgramReader:
         devices: Sequence[DeviceSpec],
         *,
         model: tuple[Path, str],
+        sizes: InputSizes,
         timeout_s: float,
     ) -> list[dict[str, Any]]:
         """Returns what a network takes on every device, kernel by kernel, as JSON.
@@ -172,15 +174,17 @@ class ProgramReader:
             path: file with a network, named by its content.
             name: what it is called.
             model: its folder and version.
+            sizes: of the inputs of an ONNX file.
             timeout_s: how long it may take.
 
         Raises:
-            DataError: it is no network that is taken, or reading it was given up.
+            DataError: it is no network that is taken, sizes do not fit, or reading it was given up.
             ServerError: too much is explained or waits for that.
         """
         self._need_tvm()
         facts = {"path": str(path), "name": name, "folder": str(model[0]), "version": model[1]}
-        request = _request("network", (), devices, **facts)
+        told = {"batch": sizes.batch, "inputs": {k: list(v) for k, v in sizes.shapes.items()}}
+        request = _request("network", (), devices, **facts, **told)
         answer = await self._explaining.run(lambda: self._explainers.ask(request, timeout_s))
         rows: list[dict[str, Any]] = answer["networks"]
         return rows

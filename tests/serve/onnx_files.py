@@ -19,8 +19,8 @@ def write_onnx(
     nodes: Sequence[Node],
     constants: Mapping[str, NDArray[Any]],
     *,
-    x: Sequence[int],
-    y: Sequence[int],
+    x: Sequence[int | str],
+    y: Sequence[int | str],
 ) -> Path:
     """Writes a network from `x` to `y`, float32 of these shapes."""
     graph = helper.make_graph(

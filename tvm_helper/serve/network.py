@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, UsageError
 from cdmpp.networks.graph.network_file import network_format, read_exported
+from cdmpp.networks.onnx_files.sizes import InputSizes, has_open_sizes, set_sizes
 from cdmpp.predict.estimates import TrainedModel
 from cdmpp.predict.networks import with_shares
 from cdmpp.replay.summary import calls_of
@@ -41,7 +42,11 @@ _TAKE = relax.dpl.is_op("relax.take")(relax.dpl.wildcard(), relax.dpl.wildcard()
 
 
 def network_rows(
-    path: str, name: str, devices: Sequence[DeviceSpec], trained: TrainedModel
+    path: str,
+    name: str,
+    devices: Sequence[DeviceSpec],
+    trained: TrainedModel,
+    sizes: InputSizes,
 ) -> list[dict[str, Any]]:
     """Returns what a network takes on every device, as `cdmpp predict --network --json` says it,
     and of each kernel its share and its program, and when the kernels run.
@@ -49,15 +54,17 @@ def network_rows(
     Args:
         path: ONNX file or what torch.export.save wrote, named by its content.
         name: what it is called.
+        sizes: of the inputs of an ONNX file.
 
     Raises:
-        DataError: the file cannot be read, or is not taken.
+        DataError: the file cannot be read or is not taken, or sizes do not fit.
     """
     from tvm_helper.predict.predictor import Predictor
     from tvm_helper.replay.costs import ScheduleChoice
     from tvm_helper.replay.ways import compiled_answer
 
-    module = _module(path, name)
+    shapes = tuple((key, tuple(shape)) for key, shape in sizes.shapes.items())
+    module = _module(path, name, shapes, sizes.batch)
     predictor = Predictor(trained, devices, compiles=False)
     rows = []
     for device in devices:
@@ -74,19 +81,23 @@ def network_rows(
 
 
 @lru_cache(maxsize=2)
-def _module(path: str, name: str) -> Any:
+def _module(
+    path: str, name: str, shapes: tuple[tuple[str, tuple[int, ...]], ...], batch: int | None
+) -> Any:
     """Returns the relax module of a file, whose content its name says: another one is another."""
     try:
         if network_format(Path(path)) == "exported":
             module = network_of_program(read_exported(Path(path)), name)
         else:
-            module = _of_onnx(read_onnx(Path(path), has_files=False), name)
-    except DataError as error:
-        raise DataError(str(error).replace(path, name)) from None
+            model = read_onnx(Path(path), has_files=False)
+            module = _of_onnx(model, name, InputSizes(dict(shapes), batch))
+    except (DataError, UsageError) as error:
+        text = str(error).replace(path, name)
+        raise DataError(text.replace("--batch", "batch").replace("--input", "inputs")) from None
     return with_safe_constants(module, name)
 
 
-def _of_onnx(model: Any, name: str) -> Any:
+def _of_onnx(model: Any, name: str, sizes: InputSizes) -> Any:
     if _is_elsewhere(model):
         raise DataError(
             f"{name} keeps its weights in other files; expected all in one (onnx.save does that)"
@@ -94,6 +105,8 @@ def _of_onnx(model: Any, name: str) -> Any:
     count = len(model.graph.node)
     if count > _MOST_NODES:
         raise DataError(f"{name} has {count} nodes; expected at most {_MOST_NODES}")
+    if has_open_sizes(model):
+        set_sizes(model, sizes, name)
     return network_of_onnx(model, name)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 from cdmpp.models.assemble import AskedProgram
+from cdmpp.networks.onnx_files.sizes import InputSizes
 from cdmpp.predict.estimates import TrainedModel, load_trained
 from cdmpp.records import program_id
 from cdmpp.serve.reader_process import ReadRow, Row, asked_row, reason_row, serve_reader
@@ -62,7 +63,15 @@ def _network(request: dict[str, Any], begin: Callable[[], None]) -> dict[str, An
     begin()
     devices = [DeviceSpec(**one) for one in request["devices"]]
     trained = _trained(request["folder"], request["version"])
-    return {"networks": network_rows(request["path"], request["name"], devices, trained)}
+    return {
+        "networks": network_rows(
+            request["path"],
+            request["name"],
+            devices,
+            trained,
+            InputSizes(request["inputs"], request["batch"]),
+        )
+    }
 
 
 @lru_cache(maxsize=2)

@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from cdmpp.errors import DataError
 from cdmpp.networks.graph.network_file import EXPECTED
+from cdmpp.networks.onnx_files.sizes import InputSizes
 from cdmpp.predict.requested_device import asked_devices
 from cdmpp.serve.options import NETWORK_FILES, ServeOptions
 from cdmpp.serve.routes.uploads import Uploads
@@ -19,6 +20,7 @@ from cdmpp.serve.service import Service, TooLargeError
 
 _BYTES = "application/octet-stream"
 _ZIP = b"PK\x03\x04"
+_LARGEST = 2**31 - 1
 
 
 class KeptNetwork(BaseModel):
@@ -39,6 +41,12 @@ class NetworkRequest(BaseModel):
     name: Label = Field("network", description="what it is called in the answer")
     devices: list[Label] = Field([], description="none = the model's, where it has one only")
     model: Label | None = Field(None, description="none = the server's first")
+    batch: Annotated[int, Field(ge=1, le=_LARGEST)] | None = Field(
+        None, description="ONNX: size of every first axis that the file leaves open"
+    )
+    inputs: dict[Label, list[Annotated[int, Field(ge=1, le=_LARGEST)]]] = Field(
+        {}, description="ONNX: whole shapes of inputs whose sizes are open"
+    )
 
 
 class NetworkAnswerRows(BaseModel):
@@ -82,6 +90,6 @@ def add_networks(app: FastAPI, service: Service, options: ServeOptions, folder: 
             )
         rows = await service.reader.network(
             uploads.find(request.network), request.name, devices, model=(hot.folder, hot.version),
-            timeout_s=options.answer_timeout_s,
+            sizes=InputSizes(request.inputs, request.batch), timeout_s=options.answer_timeout_s,
         )  # fmt: skip
         return NetworkAnswerRows(model=ModelName(name=hot.name, version=hot.version), networks=rows)

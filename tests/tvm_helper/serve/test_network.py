@@ -19,6 +19,7 @@ import onnx
 from cdmpp.cli.main import main
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError
+from cdmpp.networks.onnx_files.sizes import InputSizes
 from cdmpp.predict.estimates import load_trained
 from cdmpp.pretrained import model_folder
 from tests.serve.onnx_files import Node, small_network, write_onnx
@@ -41,7 +42,7 @@ def test_a_network_is_that_of_the_command_with_its_timeline(
 ) -> None:
     path = small_network(tmp_path / "small.onnx")
     trained = load_trained(model_folder("pretrained"))
-    (row,) = network_rows(str(path), "small", [get_device(DEVICE)], trained)
+    (row,) = network_rows(str(path), "small", [get_device(DEVICE)], trained, InputSizes())
     command = ["predict", "--network", str(path), "--device", DEVICE, "--no-machine-code", "--json"]
     assert main([*command, "--quiet"]) == 0
     (expected,) = json.loads(capsys.readouterr().out)
@@ -58,6 +59,20 @@ def test_a_network_is_that_of_the_command_with_its_timeline(
         kernel["calls"] for kernel in row["kernels"]
     ]
     assert 2 in [kernel["calls"] for kernel in row["kernels"]]  # one convolution runs twice
+
+
+def test_open_sizes_are_given_with_the_question(tmp_path: Path) -> None:
+    nodes: list[Node] = [("Relu", ["x"], ["y"], {})]
+    path = write_onnx(tmp_path / "open.onnx", nodes, {}, x=("n", 8), y=("n", 8))
+    trained = load_trained(model_folder("pretrained"))
+    asked = (str(path), "open", [get_device(DEVICE)], trained)
+    for sizes in (InputSizes(batch=4), InputSizes({"x": (4, 8)})):
+        (row,) = network_rows(*asked, sizes)
+        assert "T.Buffer((T.int64(4), T.int64(8))" in row["kernels"][0]["tvmscript"]
+    with pytest.raises(DataError, match=r"sizes of 'x' .nx8. are not known.*batch 1"):
+        network_rows(*asked, InputSizes())
+    with pytest.raises(DataError, match="inputs x=4"):
+        network_rows(*asked, InputSizes({"x": (4,)}))
 
 
 def compiled(path: Path, nodes: list[Node], constants: dict[str, Any], y: tuple[int, ...]) -> Any:
@@ -105,7 +120,7 @@ def test_weights_in_another_file_are_refused(tmp_path: Path) -> None:
     tensor.ClearField("raw_data")
     onnx.save(model, str(path))
     with pytest.raises(DataError, match="net keeps its weights in other files"):
-        network_rows(str(path), "net", [], None)  # type: ignore[arg-type]
+        network_rows(str(path), "net", [], None, InputSizes())  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -118,7 +133,7 @@ def test_a_saved_program_is_read_where_nothing_in_it_would_run(tmp_path: Path) -
         warnings.simplefilter("ignore")
         torch.export.save(torch.export.export(module.eval(), (torch.zeros(4, 16),)), path)
     trained = load_trained(model_folder("pretrained"))
-    (row,) = network_rows(str(path), "net", [get_device(DEVICE)], trained)
+    (row,) = network_rows(str(path), "net", [get_device(DEVICE)], trained, InputSizes())
     assert row["latency_s"] > 0
     assert len(row["timeline"]) == sum(kernel["calls"] for kernel in row["kernels"]) > 0
     other = tmp_path / "evil.pt2"
@@ -127,7 +142,7 @@ def test_a_saved_program_is_read_where_nothing_in_it_would_run(tmp_path: Path) -
             archive.writestr(name, saved.read(name))
         archive.writestr(f"{saved.namelist()[0].split('/')[0]}/data/own.pkl", b"cos")
     with pytest.raises(DataError, match=r"^mine is no exported program that can be opened safely"):
-        network_rows(str(other), "mine", [get_device(DEVICE)], trained)
+        network_rows(str(other), "mine", [get_device(DEVICE)], trained, InputSizes())
 
 
 def test_names_of_operators_that_are_no_text_are_one_sentence(tmp_path: Path) -> None:
@@ -135,11 +150,11 @@ def test_names_of_operators_that_are_no_text_are_one_sentence(tmp_path: Path) ->
     path = write_onnx(tmp_path / "net.onnx", nodes, {}, x=(1, 8), y=(1, 8))
     path.write_bytes(path.read_bytes().replace(b"Relu", b"Rel\xff"))
     with pytest.raises(DataError, match=r"^net: TVM cannot import the network"):
-        network_rows(str(path), "net", [], None)  # type: ignore[arg-type]
+        network_rows(str(path), "net", [], None, InputSizes())  # type: ignore[arg-type]
 
 
 def test_what_is_no_onnx_file_is_named_as_it_was_sent(tmp_path: Path) -> None:
     path = tmp_path / "0123.onnx"
     path.write_bytes(b"\x80\x04cposix\nsystem\n")
     with pytest.raises(DataError, match=r"^mine\.onnx is no ONNX file"):
-        network_rows(str(path), "mine.onnx", [], None)  # type: ignore[arg-type]
+        network_rows(str(path), "mine.onnx", [], None, InputSizes())  # type: ignore[arg-type]
