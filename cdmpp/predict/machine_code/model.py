@@ -355,7 +355,8 @@ class CodeModel:
             shift = -float(np.median(residual)) if is_shifted else 0.0
             return residual + shift, shift
 
-        shares = min(tried_shares(), key=lambda one: _mape(residual_of(one)[0]))
+        # By log error, not MAPE: one program that is predicted a thousandfold decides no share.
+        shares = min(tried_shares(), key=lambda one: float(np.abs(residual_of(one)[0]).mean()))
         residual, shift = residual_of(shares)
         log_s = measured + residual
         widths = CodeWidths.of(np.abs(residual), log_s, validation.task, validation.kind)

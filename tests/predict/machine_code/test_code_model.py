@@ -70,6 +70,13 @@ def test_they_see_what_the_model_does_not(found):
     assert found.calibration.trees + found.calibration.perceptron >= 0.5
 
 
+def test_one_program_of_absurd_cycles_decides_no_share(found):
+    validation = rows(200, 1)
+    validation.core_log_s[0] += np.log(3400.0)
+    calibration = found._calibrated(validation, is_shifted=False)
+    assert calibration.trees + calibration.perceptron >= 0.5
+
+
 @pytest.mark.exhaustive
 def test_a_model_that_sees_more_keeps_its_share():
     calibration = fitted(hidden=0.0).calibration
