@@ -21,7 +21,7 @@ from cdmpp.files.atomic import make_folder, write_json
 from cdmpp.files.run_folder import check_run_folder, claim_run_folder
 from cdmpp.models.base import CostModel
 from cdmpp.models.loop.progress import OnTrain, RunProgress, TrainProgress
-from cdmpp.models.parts.checks import as_learned, check_current
+from cdmpp.models.parts.checks import as_learned, warn_of_old_columns
 from cdmpp.models.registry import baseline_class, judged_baselines, model_class
 from cdmpp.predict.estimates import TrainedModel
 from cdmpp.predict.saved_model import ModelCard, extended_card
@@ -117,7 +117,7 @@ def train_run(
             of an earlier version.
     """
     report = on_progress or _ignore
-    check_current(samples)
+    warn_of_old_columns(samples)
     make_folder(run_dir, what="run folder")
     claim_run_folder(run_dir, dump_text(options))
     parts = parts or split_samples(options, samples)

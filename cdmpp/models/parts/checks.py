@@ -80,19 +80,16 @@ def as_learned(expected: Mapping[str, int], samples: Samples) -> Samples:
     return found
 
 
-def check_current(samples: Samples) -> None:
-    """Refuses to train on leaf features of an earlier version.
-
-    Raises:
-        DataError: they are.
-    """
+def warn_of_old_columns(samples: Samples) -> None:
+    """Says that a model of leaf features of an earlier version sees less."""
     got = samples.programs.feature_schema
     if 0 < got["leaf_extra"] < LEAF_EXTRA_SCHEMA_VERSION:
-        raise DataError(
-            f"the dataset has leaf features of schema {_text(got)}, training needs leaf_extra "
-            f"v{LEAF_EXTRA_SCHEMA_VERSION}; extract its records again: cdmpp dataset extract "
-            "--dataset RECORDS --out DIR (a campaign: cdmpp measure --tables-only --out DIR)"
-        )
+        _log.warning(
+            "the dataset has leaf features of schema %s, and so will the model; for those of "
+            "leaf_extra v%d extract its records again: cdmpp dataset extract --dataset RECORDS "
+            "--out DIR (a campaign: cdmpp measure --tables-only --out DIR)",
+            _text(got), LEAF_EXTRA_SCHEMA_VERSION,
+        )  # fmt: skip
 
 
 def check_trainable(train: Samples) -> None:

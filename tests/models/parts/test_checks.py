@@ -13,7 +13,9 @@ import pytest
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError
-from cdmpp.models.parts.checks import as_learned, as_read_by, check_current, check_schema
+from cdmpp.models.options import GbdtOptions
+from cdmpp.models.parts.checks import as_learned, as_read_by, check_schema, warn_of_old_columns
+from cdmpp.predict.estimates import load_trained
 from cdmpp.predict.saved_model import read_card
 from cdmpp.pretrained import model_folder
 from cdmpp.programs.added_columns import ACROSS_THREADS_COLUMN
@@ -58,18 +60,27 @@ def test_programs_of_other_leaves_are_left_out_or_refused(
         check_schema(OLD, samples)
 
 
-def test_an_older_dataset_is_read_and_not_trained_on(tmp_path: Path) -> None:
+def test_an_older_dataset_makes_an_older_model_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     shipped = ROOT / "data" / "metaschedule-cpu-found"
     found = load_samples(shipped, cache_dir=tmp_path / "cache")
     assert found.programs.feature_schema == OLD
-    with pytest.raises(DataError, match="training needs leaf_extra v4; extract its records again"):
-        train_run(TrainOptions(), found, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    options = TrainOptions(model="gbdt", gbdt=GbdtOptions(trees=3, threads=1), baselines=())
+    train_run(options, found, tmp_path / "run")
+    assert "leaf_extra v3, and so will the model; for those of leaf_extra v4" in caplog.text
+    trained = load_trained(tmp_path / "run")
+    assert trained.card.leaf_extra_version == 3
+    few = found.take(np.arange(5))
+    assert (trained.estimate(as_learned(OLD, few)).latency_s > 0).all()
 
 
-def test_the_newest_columns_are_trained_on(samples: Samples) -> None:
-    check_current(samples)
-    check_current(make_samples())  # without added columns
+def test_the_newest_columns_are_trained_on_without_a_word(
+    samples: Samples, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_old_columns(samples)
+    warn_of_old_columns(make_samples())  # without added columns
+    assert not caplog.text
 
 
 def test_a_model_of_an_unknown_version_is_refused(tmp_path: Path) -> None:
