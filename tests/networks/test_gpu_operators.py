@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -32,9 +31,11 @@ def ends_of(graph: NetworkGraph, device: str) -> tuple[float, float, float]:
 
 
 def check(name: str, graph: NetworkGraph, devices: Iterable[str]) -> None:
-    """Checks that bound <= low end <= prediction <= high end, and that the prediction is at most
-    100 times the bound and its operations at peak, which algorithms may save.
+    """Checks that bound <= low end <= prediction <= high end, and prediction <= 100 bounds unless
+    the row says that such shapes were not measured.
     """
+    said = without_measurements(graph, get_device("a100"))
+    is_marked = "long sums" in said or "as products" in said
     for device in devices:
         spec = get_device(device)
         bound_s = float(operator_floor_s(graph, spec).sum())
@@ -43,12 +44,11 @@ def check(name: str, graph: NetworkGraph, devices: Iterable[str]) -> None:
         assert bound_s > 0, what
         assert bound_s <= 1.0000001 * low_s, what
         assert low_s < seconds < high_s, what
-        if "long sums" in without_measurements(graph, spec):
-            continue  # the row says why
+        if is_marked:
+            assert without_measurements(graph, spec), what
+            continue
         kernels = sum(1 + len(one.products) * one.steps for one in graph.accounts)
-        work_s = sum(one.flop for one in graph.accounts) / (spec.peak_fp32_flop_per_s or math.inf)
-        most_s = max(bound_s, work_s) + kernels * least_kernel_s(spec)
-        assert seconds <= 100 * most_s, what
+        assert seconds <= 100 * (bound_s + kernels * least_kernel_s(spec)), what
 
 
 @pytest.mark.parametrize("first", range(0, 200, 40))
