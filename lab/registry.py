@@ -165,6 +165,8 @@ EXPERIMENTS = (
     Experiment("serve", "a server under load, and under attack", "10 min, two quiet cores"),
     Experiment("program-sweep", "generated tensor programs: every answer inside bounds, marked or "
                "refused", "3 min"),
+    Experiment("network-sweep", "networks of torch, torchvision, timm, transformers and our "
+               "generator: every answer inside bounds, marked or refused", "15 min"),
     Experiment("faults", "commands that are killed, ended, starved of disk, robbed of their folder "
                "or the time, or run twice at once", "2 h", place="robustness:faults"),
     Experiment("fuzz", "broken, hostile and hand-made input against every reader", "90 min",
