@@ -21,7 +21,7 @@ from cdmpp.analytic.roofline.floor import LEAST_SHARE, least_kernel_s
 from cdmpp.devices.registry import find_device, get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import CdmppError
-from cdmpp.networks.graph.account import Account, Product
+from cdmpp.networks.account import Account, Product
 from cdmpp.networks.graph.graph import NetworkGraph
 from cdmpp.networks.least_time import accounts_of, operator_floor_s
 

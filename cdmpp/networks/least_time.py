@@ -7,7 +7,7 @@ import numpy as np
 from cdmpp.analytic.roofline.floor import LeastWork, floor_on
 from cdmpp.arrays import FloatArray
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.networks.graph.account import Account, Product
+from cdmpp.networks.account import Account, Product
 from cdmpp.networks.graph.graph import NetworkGraph
 
 _FLOAT_BYTES = 4

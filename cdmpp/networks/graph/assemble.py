@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.errors import DataError
-from cdmpp.networks.graph.account import Account
+from cdmpp.networks.account import Account
 from cdmpp.networks.graph.graph import ARGUMENTS, MEMORY, NetworkGraph
 from cdmpp.networks.graph.operator import CHANNELS_SECOND, OperatorCall, describe, layout, parts_of
 from cdmpp.networks.graph.torch_names import refine

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cdmpp.networks.graph.account import (
+from cdmpp.networks.account import (
     Account,
     Product,
     attention_account,

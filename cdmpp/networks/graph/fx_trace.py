@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from cdmpp.networks.graph.account import Account
+from cdmpp.networks.account import Account
 from cdmpp.networks.graph.assemble import Assembler
 from cdmpp.networks.graph.dispatch import Recorder
 from cdmpp.networks.graph.fx_shapes import function_shape, module_shape

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.errors import DataError
-from cdmpp.networks.graph.account import Account
+from cdmpp.networks.account import Account
 
 #: Kinds of operators with a place of their own, in the published order; all others are `OTHER`.
 KINDS = (

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cdmpp.networks.graph.account import (
+from cdmpp.networks.account import (
     Account,
     Product,
     attention_account,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cdmpp.errors import DataError, first_line
-from cdmpp.networks.graph.account import Account
+from cdmpp.networks.account import Account
 from cdmpp.networks.graph.assemble import Assembler
 from cdmpp.networks.graph.graph import NetworkGraph
 from cdmpp.networks.graph.operator import (

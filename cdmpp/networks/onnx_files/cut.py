@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cdmpp.errors import DataError
-from cdmpp.networks.graph.account import (
+from cdmpp.networks.account import (
     Account,
     Product,
     attention_account,

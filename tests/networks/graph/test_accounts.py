@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from cdmpp.networks.graph.account import Account, Product
+from cdmpp.networks.account import Account, Product
 from cdmpp.networks.graph.torch_graph import torch_graph
 from cdmpp.networks.least_time import uncovered
 

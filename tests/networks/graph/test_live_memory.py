@@ -12,7 +12,7 @@ from torch import nn
 
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
-from cdmpp.networks.graph.account import Account, Product
+from cdmpp.networks.account import Account, Product
 from cdmpp.networks.graph.graph import ARGUMENTS, MEMORY, NetworkGraph
 from cdmpp.networks.graph.live_memory import (
     live_memory,
