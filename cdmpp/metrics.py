@@ -21,6 +21,8 @@ METRIC_NAMES = (
 #: A task enters the rank metrics when it has at least this many measured programs on a device.
 MIN_PROGRAMS_TO_RANK = 4
 
+_BOOTSTRAP_DRAWS, _BOOTSTRAP_SEED = 2000, 0
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -225,6 +227,30 @@ def mean_and_interval(values: Sequence[float]) -> tuple[float, float | None]:
         return float(array.mean()), None
     spread = float(array.std(ddof=1)) / math.sqrt(len(array))
     return float(array.mean()), _student_t_975(len(array) - 1) * spread
+
+
+def mean_over_owners(
+    values: FloatArray, owner: IntArray
+) -> tuple[float, tuple[float, float] | None]:
+    """Returns the mean and its 95 % interval over owners, such as tasks, whose values vary
+    together: owners are drawn anew with replacement, always with the same seed (a bootstrap of
+    clusters). None for a single owner.
+
+    Args:
+        values: float64 [N], at least one.
+        owner: int64 [N].
+    """
+    _, number = np.unique(owner, return_inverse=True)
+    sums, sizes = np.bincount(number, values), np.bincount(number)
+    if len(sums) < 2:
+        return float(values.mean()), None
+    rng = np.random.default_rng(_BOOTSTRAP_SEED)
+    means = np.empty(_BOOTSTRAP_DRAWS)
+    for draw in range(_BOOTSTRAP_DRAWS):
+        drawn = rng.integers(0, len(sums), len(sums))
+        means[draw] = sums[drawn].sum() / sizes[drawn].sum()
+    low, high = np.percentile(means, (2.5, 97.5))
+    return float(values.mean()), (float(low), float(high))
 
 
 def _student_t_975(degrees: int) -> float:

@@ -46,9 +46,9 @@ class Dataset:
         """Reads measured programs. Earlier extractions are reused.
 
         Args:
-            place: folder in Tenset's layout, an extracted dataset, AutoTVM logs or a MetaSchedule
-                database; None = whatever is shipped or fetched of the devices, without devices the
-                shipped default dataset.
+            place: folder in Tenset's layout, an extracted dataset, a packed campaign, AutoTVM logs
+                or a MetaSchedule database; None = whatever is shipped or fetched of the devices,
+                without devices the shipped default dataset.
             device: label or labels to keep; none = all.
             network_info: folder of the tasks; None = in the folder.
             cache_dir: where extracted data are kept.
@@ -62,12 +62,17 @@ class Dataset:
             UsageError: AutoTVM logs need the side environment with the old TVM, and it is missing.
         """
         from cdmpp.api.featurisers import tvm_featurisers
+        from cdmpp.datasets.extraction.extracted import PACKED_CAMPAIGN, is_extracted_dir
         from cdmpp.datasets.sources import extracted_folder
 
         labels = (device,) if isinstance(device, str) else tuple(device)
-        place = Path(place) if place else None
+        place = source = Path(place) if place else None
+        if place and (place / PACKED_CAMPAIGN).is_file() and not is_extracted_dir(place):
+            from tvm_helper.measure.packed import unpacked
+
+            source = unpacked(place, Path(cache_dir), on_progress=on_progress or (lambda _: None))
         folder = extracted_folder(
-            place, list(labels) or None, cache_dir=Path(cache_dir),
+            source, list(labels) or None, cache_dir=Path(cache_dir),
             network_info=None if network_info is None else Path(network_info), jobs=jobs,
             featurisers=tvm_featurisers(prepare), on_progress=on_progress or (lambda _: None),
         )  # fmt: skip

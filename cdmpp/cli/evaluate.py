@@ -4,33 +4,43 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from cdmpp.api.model import load
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_data_options, add_model_option, add_output_options
-from cdmpp.cli.shared.samples import asked_labels, samples_of
+from cdmpp.cli.shared.progress import campaign_progress
+from cdmpp.cli.shared.samples import asked_labels, dataset_of
 from cdmpp.cli.shared.tables import print_metric_tables
 from cdmpp.config import load_config
-from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
+from cdmpp.errors import UsageError
 from cdmpp.models.registry import judged_baselines
-from cdmpp.predict.estimates import TrainedModel
+from cdmpp.predict.estimates import TrainedModel, read_code
+from cdmpp.processes.campaign import CAMPAIGN_FILE
 from cdmpp.report.recognised import judged_table, on_device
+from cdmpp.report.tier_tables import tier_tables
 from cdmpp.training.baselines import load_baselines
 from cdmpp.training.evaluate import EvaluateOptions, evaluate
+from cdmpp.training.tiers import COMPILED, FAST
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `cdmpp evaluate`."""
     parser.description = (
-        "Predicts every measured program of a dataset and compares. Says how many of its tasks "
-        "were in the model's training part: on those the errors are too good."
+        "Predicts measured programs of a dataset or a campaign and compares, without their machine "
+        "code (fast tier) and with it (compiled tier), in all, by measured time and by operator. "
+        "Tasks that the model was trained on are left out and counted."
     )
     add_model_option(parser)
     add_data_options(parser)
+    add_table(parser, """
+        --machine-code  compile the programs of a campaign whose machine code is not known yet (half
+            a second each); without it what the folder's table has is used
+        --all-tasks     judge the tasks of the model's training part too; their errors are too small
+    """)  # fmt: skip
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE",
         help="baselines=[conv,embedding,roofline,constant]: those of the run, judged beside it",
@@ -41,67 +51,92 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
     options = load_config(EvaluateOptions, overrides=args.set)
+    is_quiet = args.json or args.quiet
     model = load(args.model)
-    trained = model.trained()
+    trained = read_code(model.trained(), model.folder)
     asked = judged_baselines(options.baselines)
     kinds = [kind for kind in asked if kind != trained.card.kind]
     baselines = load_baselines(model.folder, kinds)
-    samples = samples_of(
+    data = dataset_of(
         args.dataset, asked_labels(args.dataset, args.device), cache_dir=args.cache,
         network_info=args.network_info, jobs=args.jobs, may_install=not args.no_install,
-        is_quiet=args.json or args.quiet,
+        is_quiet=is_quiet,
     )  # fmt: skip
-    values = evaluate(trained, samples, baselines)
+    code = _machine_code(data.folder, trained, is_quiet=is_quiet, compiles=args.machine_code)
+    values = evaluate(trained, data.samples, baselines, code, all_tasks=args.all_tasks)
     if args.json:
         print(json.dumps(values, allow_nan=False))
         return 0
-    _print_tables(values, trained.card.kind, samples)
-    tasks = len(np.unique(samples.task_id))
-    print(_interval_sentence(values, trained))
-    print(_overlap_sentence(values["overlap_with_training"], tasks, args.model))
-    if values["overlap_with_training"] and not (args.json or args.quiet):
-        print("(its test part alone is judged in its report.html and metrics.json)")
+    _print_tables(values, trained.card.kind)
+    print_metric_tables(tier_tables(values["tiers"]))
+    if values["tiers"][COMPILED] is None:
+        print(_without_code(data.folder, trained, code))
+    if values["tiers"][FAST]["inside_interval"] is None:
+        print("no intervals: the model was calibrated on too few tasks, or by an older version")
+    print(_overlap_sentence(values, args.model))
     return 0
 
 
-def _print_tables(values: dict[str, Any], kind: str, samples: Samples) -> None:
+def _machine_code(
+    folder: Path, trained: TrainedModel, *, compiles: bool, is_quiet: bool
+) -> tuple[MachineCode, ...]:
+    """Returns the tables of machine code of a folder, after compiling what is missing if asked.
+
+    Raises:
+        UsageError: nothing can be compiled, or nothing reads it.
+    """
+    if compiles:
+        if not trained.readers:
+            raise UsageError(
+                "--machine-code: the model does not read machine code; leave it out, or teach it "
+                "with cdmpp train-code"
+            )
+        if not (folder / CAMPAIGN_FILE).is_file():
+            raise UsageError(
+                f"--machine-code: {folder} is no campaign of cdmpp measure, whose programs can be "
+                "compiled again; leave it out: a table that the folder has is used without it"
+            )
+        from tvm_helper.measure.machine_code import write_machine_code  # needs TVM
+
+        with campaign_progress(is_quiet=is_quiet) as show:
+            write_machine_code(folder, on_progress=show)
+    return read_machine_code(folder)
+
+
+def _without_code(folder: Path, trained: TrainedModel, code: Sequence[MachineCode]) -> str:
+    """Returns why there is no compiled tier, and what makes one."""
+    if not trained.readers:
+        return "no compiled tier: the model does not read machine code; cdmpp train-code teaches it"
+    if code:
+        return "no compiled tier: the model does not read the machine code of these programs"
+    if (folder / CAMPAIGN_FILE).is_file():
+        return (
+            "no compiled tier: the folder has no machine code; --machine-code (or cdmpp measure "
+            f"--machine-code --out {folder}) compiles its programs"
+        )
+    return "no compiled tier: the dataset has no machine code of these programs"
+
+
+def _print_tables(values: dict[str, Any], kind: str) -> None:
     recognised = values.get("recognised", {})
     lines = {kind: values, **values.get("baselines", {})}
-
-    def counted(found: dict[str, Any], rows: Any) -> dict[str, Any]:
-        return {**found, "tasks": len(np.unique(samples.task_id[rows]))}
-
-    whole = {line: counted(found, slice(None)) for line, found in lines.items()}
+    whole = {line: {**found, "tasks": values["tasks"]} for line, found in lines.items()}
     groups = [judged_table("all devices", whole, recognised, model=kind)]
-    for index, spec in enumerate(samples.devices):
-        if spec.name in values["by_device"]:
-            own = {
-                line: counted(found["by_device"][spec.name], samples.device == index)
-                for line, found in lines.items()
-            }
-            groups.append(
-                judged_table(spec.name, own, on_device(recognised, spec.name), model=kind)
-            )
+    for label, one in values["by_device"].items():
+        own = {
+            line: {**found["by_device"][label], "tasks": one["tasks"]}
+            for line, found in lines.items()
+        }
+        groups.append(judged_table(label, own, on_device(recognised, label), model=kind))
     print_metric_tables(groups if len(groups) > 2 else groups[1:])
 
 
-def _interval_sentence(values: dict[str, Any], trained: TrainedModel) -> str:
-    calibration = trained.card.calibration
-    if calibration is None or values["interval_coverage"] is None:
-        return "no intervals: the model was calibrated on too few tasks, or by an older version"
-    factor = math.exp(values["interval_log_width"] / 2.0)
-    return (
-        f"{100 * calibration.coverage:.0f} % intervals hold "
-        f"{100 * values['interval_coverage']:.1f} % of a task's programs (mean over tasks), "
-        f"typically a factor {factor:.2f} each way"
-    )
-
-
-def _overlap_sentence(overlap: int, tasks: int, model: Path) -> str:
+def _overlap_sentence(values: dict[str, Any], model: Path) -> str:
     """Returns whether the result may be called held-out."""
+    overlap, left_out = values["overlap_with_training"], values["left_out_samples"]
+    known = f"{overlap} tasks were in the training part of {model}"
     if overlap == 0:
-        return f"held out: none of the {tasks} tasks was in the training part of {model}"
-    return (
-        f"NOT held out: {overlap} of {tasks} tasks were in the training part of {model}, so these "
-        "errors are too small for tasks that it has not seen"
-    )
+        return f"held out: none of the tasks was in the training part of {model}"
+    if left_out:
+        return f"held out: {known} and are left out ({left_out:,} programs)"
+    return f"NOT held out: {known}, so these errors are too small for tasks that it has not seen"

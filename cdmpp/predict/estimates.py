@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -58,6 +58,17 @@ class Estimates:
     def out_of_distribution(self) -> BoolArray | None:
         """bool [N], whether program or device is strange to the model; None as `is_far`."""
         return None if self.is_far is None else self.is_far | self.is_new_device
+
+    def take(self, index: BoolArray) -> Estimates:
+        """Returns those of the chosen samples."""
+        chosen: dict[str, Any] = {
+            one.name: values[index] if isinstance(values := getattr(self, one.name), np.ndarray)
+            else values
+            for one in fields(self)
+        }  # fmt: skip
+        if self.nearest is not None:
+            chosen["nearest"] = [self.nearest[row] for row in np.flatnonzero(index)]
+        return Estimates(**chosen)
 
 
 class Correction(Protocol):

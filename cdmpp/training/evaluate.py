@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from cdmpp.calibration.intervals import add_interval_metrics
+from cdmpp.datasets.extraction.machine_code import MachineCode
 from cdmpp.datasets.judge import judge
 from cdmpp.datasets.samples import Samples
+from cdmpp.errors import DataError
 from cdmpp.models.base import CostModel
 from cdmpp.models.parts.checks import as_learned
 from cdmpp.predict.estimates import TrainedModel
 from cdmpp.predict.requested_device import check_kinds
-from cdmpp.predict.saved_model import task_digests
+from cdmpp.predict.saved_model import task_digest, task_digests
 from cdmpp.training.baselines import judge_lines
+from cdmpp.training.tiers import judge_tiers
 
 
 @dataclass(frozen=True)
@@ -31,34 +34,46 @@ class EvaluateOptions:
 
 
 def evaluate(
-    trained: TrainedModel, samples: Samples, baselines: Mapping[str, CostModel] | None = None
+    trained: TrainedModel,
+    samples: Samples,
+    baselines: Mapping[str, CostModel] | None = None,
+    code: Sequence[MachineCode] = (),
+    *,
+    all_tasks: bool = False,
 ) -> dict[str, Any]:
     """Returns the metrics of `judge` and of the intervals, for all samples and by device, each with
-    `overlap_with_training`: how many tasks were in the model's training part.
+    `tasks`, how many were judged, and `overlap_with_training`, how many were in the model's
+    training part. Samples of these are left out; `left_out_samples` counts them. `tiers` has the
+    values of `judge_tiers`.
 
     The model's own descriptions of the devices that it knows are used.
 
     Args:
         baselines: lines judged beside it; with any, `baselines` has line -> metrics, and
             `recognised` what `judge_lines` says of those that answer only some samples.
+        code: machine code of the programs, for the compiled tier.
+        all_tasks: whether tasks of the training part are judged too; their errors are too small.
 
     Raises:
+        DataError: all tasks were in the training part.
         DeviceError: a device is of a kind that the model was not trained on.
     """
     known = {spec.name: spec for spec in (*trained.card.described, *trained.card.devices)}
     devices = tuple(known.get(spec.name, spec) for spec in samples.devices)
-    samples = as_learned(trained.card.feature_schema, replace(samples, devices=devices))
-    check_kinds([devices[index] for index in np.unique(samples.device)], trained.card)
+    every = as_learned(trained.card.feature_schema, replace(samples, devices=devices))
+    check_kinds([devices[index] for index in np.unique(every.device)], trained.card)
+    samples = every if all_tasks else held_out_part(trained, every)
     estimates = trained.estimate(samples)
     values = judge(samples, estimates.latency_s)
     by_device = values.pop("by_device")
-    values["overlap_with_training"] = _overlap(samples, trained)
+    values |= _counts(every, samples, trained)
     values["by_device"] = by_device
     for index, spec in enumerate(devices):
         if spec.name in by_device:
-            own = samples.take(samples.device == index)
-            by_device[spec.name]["overlap_with_training"] = _overlap(own, trained)
+            of_all, of_judged = (part.take(part.device == index) for part in (every, samples))
+            by_device[spec.name] |= _counts(of_all, of_judged, trained)
     add_interval_metrics(values, samples, estimates.low_s, estimates.high_s)
+    values["tiers"] = judge_tiers(trained, samples, code, estimates)
     if baselines:
         lines = {trained.card.kind: estimates.latency_s}
         lines |= {kind: model.predict(samples) for kind, model in baselines.items()}
@@ -67,5 +82,27 @@ def evaluate(
     return values
 
 
-def _overlap(samples: Samples, trained: TrainedModel) -> int:
-    return len(task_digests(samples) & trained.card.training_tasks)
+def held_out_part(trained: TrainedModel, samples: Samples) -> Samples:
+    """Returns the samples of tasks that were not in the model's training part.
+
+    Raises:
+        DataError: there are none.
+    """
+    known = trained.card.training_tasks
+    is_new = np.array([task_digest(str(name)) not in known for name in samples.programs.tasks])
+    found = samples.take(is_new[samples.task_id])
+    if len(found) == 0:
+        raise DataError(
+            f"all {len(np.unique(samples.task_id))} tasks were in the model's training part, so "
+            "nothing is held out; expected other tasks (--all-tasks judges these all the same: "
+            "their errors are too small)"
+        )
+    return found
+
+
+def _counts(every: Samples, judged: Samples, trained: TrainedModel) -> dict[str, int]:
+    return {
+        "tasks": len(np.unique(judged.task_id)),
+        "overlap_with_training": len(task_digests(every) & trained.card.training_tasks),
+        "left_out_samples": len(every) - len(judged),
+    }

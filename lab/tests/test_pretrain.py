@@ -106,7 +106,7 @@ def test_predict_and_evaluate_work_without_training(packaged, dataset, capsys):
     arguments = ["--dataset", str(dataset), "--cache", str(packaged / "cache2"), "--jobs", "1"]
     for model in (["--model", "pretrained:default"], []):
         assert main(["evaluate", *model, *arguments, "-q"]) == 0
-        assert "NOT held out" in capsys.readouterr().out
+        assert "are left out" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("installed")

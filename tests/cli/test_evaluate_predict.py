@@ -15,7 +15,10 @@ from cdmpp.metrics import METRIC_NAMES
 from tests.cli.conftest import DEVICES, PROGRAMS, json_of
 
 INTERVAL_KEYS = ["interval_coverage", "interval_log_width"]
-EVALUATE_KEYS = [*METRIC_NAMES, "overlap_with_training", "by_device", *INTERVAL_KEYS]
+DEVICE_KEYS = [
+    *METRIC_NAMES, "tasks", "overlap_with_training", "left_out_samples", *INTERVAL_KEYS,
+]  # fmt: skip
+EVALUATE_KEYS = [*DEVICE_KEYS[:-2], "by_device", *INTERVAL_KEYS, "tiers"]
 PREDICT_KEYS = [
     "program_id", "device", "latency_s", "low_s", "high_s", "measured_s", "out_of_distribution",
     "is_floor", "is_compiled", "nearest_tasks",
@@ -34,10 +37,18 @@ def test_evaluate_json_has_exactly_the_agreed_keys(trained, dataset, cache, caps
     assert list(values) == EVALUATE_KEYS
     assert set(values["by_device"]) == set(DEVICES)
     for metrics in values["by_device"].values():
-        assert list(metrics) == [key for key in EVALUATE_KEYS if key != "by_device"]
+        assert list(metrics) == DEVICE_KEYS
     parts = json.loads((trained / "metrics.json").read_text())["parts"]
     assert values["overlap_with_training"] == parts["train"]["tasks"]
-    assert values["n"] == sum(part["samples"] for part in parts.values())
+    assert values["left_out_samples"] == parts["train"]["samples"]
+    others = [parts[name] for name in parts if name != "train"]
+    assert values["n"] == values["tiers"]["fast"]["n"] == sum(part["samples"] for part in others)
+    assert values["tasks"] == sum(part["tasks"] for part in others)
+    assert values["tiers"]["compiled"] is None
+    assert main(["evaluate", *arguments, "--jobs", "1", "--json", "--all-tasks"]) == 0
+    everything = json_of(capsys)
+    assert everything["n"] == values["n"] + values["left_out_samples"]
+    assert everything["left_out_samples"] == 0
 
 
 def test_evaluate_of_one_device_in_words(trained, dataset, cache, capsys):
@@ -46,7 +57,14 @@ def test_evaluate_of_one_device_in_words(trained, dataset, cache, capsys):
     text = capsys.readouterr().out
     assert DEVICES[1] in text
     assert DEVICES[0] not in text
-    assert re.search(r"NOT held out: \d+ of \d+ tasks were in the training part of", text)
+    assert re.search(
+        r"held out: \d+ tasks were in the training part of .* left out \(\d+ pro", text
+    )
+    assert "no compiled tier: the model does not read machine code" in text
+    assert main(["evaluate", *arguments, "--jobs", "1", "-q", "--all-tasks"]) == 0
+    assert re.search(r"NOT held out: \d+ tasks were in the training part", capsys.readouterr().out)
+    assert main(["evaluate", *arguments, "--jobs", "1", "--machine-code"]) == 2
+    assert "the model does not read machine code" in capsys.readouterr().err
 
 
 def test_predict_json_is_sorted_and_has_the_agreed_keys(trained, record_file, capsys):

@@ -157,8 +157,8 @@ def test_evaluate_judges_the_intervals_and_says_what_was_trained_on(
     assert values["overlap_with_training"] == len(task_digests(convolutions[0]))
     assert main(arguments) == 0
     text = capsys.readouterr().out
-    assert "NOT held out" in text
-    assert "90 % intervals hold" in text
+    assert "are left out" in text
+    assert "in their interval" in text
 
 
 def test_a_run_folder_without_calibration_says_so(run, convolutions, tmp_path, capsys):

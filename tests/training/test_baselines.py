@@ -148,7 +148,7 @@ def test_train_and_evaluate_of_records_with_convolutions(tmp_path, capsys):
     parts = ["--set", "fractions=[0.5, 0.1, 0.4]"]
     assert main(["train", *data, *asked, *parts, "--model", "roofline", "--out", run]) == 0
     said = capsys.readouterr().out
-    assert main(["evaluate", *data, *asked, "--model", run]) == 0
+    assert main(["evaluate", *data, *asked, "--all-tasks", "--model", run]) == 0
     judged = capsys.readouterr().out
     assert "embedding (0 of 24 samples)" in judged
     found = re.search(r"conv \((\d+) of 24 samples\)", judged)

@@ -1,0 +1,78 @@
+"""Tables of `cdmpp evaluate`: the fast and the compiled tier, by measured time and by operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cdmpp.report.tables import Table, plain_table
+from cdmpp.text import percent_text
+from cdmpp.training.tiers import COMPILED, FAST, FAST_OF_COMPILED
+
+_NAMES = {
+    FAST: "fast tier",
+    COMPILED: "compiled tier",
+    FAST_OF_COMPILED: "fast tier, those compiled",
+}
+#: Titles of `error_cells`.
+ERRORS = ("MAPE", "median APE", "log error", "median ratio")
+
+
+def tier_tables(tiers: Mapping[str, Any]) -> list[Table]:
+    """Returns the tables of what `judge_tiers` gave: in all, and by measured time and operator."""
+    known = {name: found for name, found in tiers.items() if found is not None}
+    columns = [
+        (f"{found['n']:,}", f"{found['tasks']:,}", *error_cells(found),
+         percent_text(found["inside_interval"]), _factor(found),
+         percent_text(found["out_of_distribution"]))
+        for found in known.values()
+    ]  # fmt: skip
+    titles = ("programs", "tasks", *ERRORS, "in their interval", "factor each way", "flagged")
+    rows = [list(row) for row in zip(titles, *columns, strict=True)]
+    shown = {name: known[name] for name in (FAST, COMPILED) if name in known}
+    header = ("measured, kind", "n", "MAPE", "log error", "inside", "each way")
+    return [
+        plain_table(("", *(_NAMES[name] for name in known)), rows,
+                    title="tiers ([]: 95 % intervals over tasks)"),
+        plain_table(header, _parts(shown), title=" / ".join(_NAMES[name] for name in shown)),
+    ]  # fmt: skip
+
+
+def error_cells(found: Mapping[str, Any]) -> list[str]:
+    """Returns the cells of the errors of `tier_figures`."""
+    mape, log_error = percent_text(found["mape"]), f"{found['mean_log_error']:.3f}"
+    if found["mape_interval"] is not None:
+        mape += " [{}, {}]".format(*map(percent_text, found["mape_interval"]))
+        log_error += " [{:.3f}, {:.3f}]".format(*found["mean_log_error_interval"])
+    return [mape, percent_text(found["median_ape"]), log_error, f"{found['median_ratio']:.2f}"]
+
+
+def _parts(tiers: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Yields a row a part, of each figure that of every tier."""
+    for key in ("by_time", "by_operator"):
+        for name in tiers[FAST][key]:
+            own = [tier[key].get(name) for tier in tiers.values()]
+            yield [
+                name,
+                " / ".join(dict.fromkeys("0" if one is None else f"{one['n']:,}" for one in own)),
+                *(
+                    " / ".join("-" if one is None else text(one) for one in own)
+                    for text in (_mape, _log_error, _inside, _factor)
+                ),
+            ]
+
+
+def _mape(found: Mapping[str, Any]) -> str:
+    return percent_text(found["mape"], 0)
+
+
+def _log_error(found: Mapping[str, Any]) -> str:
+    return f"{found['mean_log_error']:.3f}"
+
+
+def _inside(found: Mapping[str, Any]) -> str:
+    return percent_text(found["inside_interval"], 0)
+
+
+def _factor(found: Mapping[str, Any]) -> str:
+    return "-" if found["interval_factor"] is None else f"{found['interval_factor']:.2f}"
