@@ -64,6 +64,8 @@ class Dataset:
         from cdmpp.api.featurisers import tvm_featurisers
         from cdmpp.datasets.extraction.extracted import PACKED_CAMPAIGN, is_extracted_dir
         from cdmpp.datasets.sources import extracted_folder
+        from cdmpp.errors import DataError
+        from cdmpp.processes.campaign import CAMPAIGN_FILE
 
         labels = (device,) if isinstance(device, str) else tuple(device)
         place = source = Path(place) if place else None
@@ -71,6 +73,11 @@ class Dataset:
             from tvm_helper.measure.packed import unpacked
 
             source = unpacked(place, Path(cache_dir), on_progress=on_progress or (lambda _: None))
+        elif place and (place / CAMPAIGN_FILE).is_file() and not is_extracted_dir(place):
+            raise DataError(
+                f"{place} is a campaign without tables; expected those that cdmpp measure writes "
+                f"at its end: run cdmpp measure --tables-only --out {place}"
+            )
         folder = extracted_folder(
             source, list(labels) or None, cache_dir=Path(cache_dir),
             network_info=None if network_info is None else Path(network_info), jobs=jobs,

@@ -91,3 +91,11 @@ def test_a_damaged_archive_is_one_error(tmp_path: Path, capsys: pytest.CaptureFi
     assert "campaign.tar.xz is damaged" in said
     assert said.count("\n") == 1
     assert not list((tmp_path / "cache").glob("*/journal.jsonl"))
+
+
+def test_a_campaign_that_was_stopped_says_what_writes_its_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "campaign.json").write_text("{}")
+    assert main(["evaluate", "--dataset", str(tmp_path)]) == 3
+    assert f"cdmpp measure --tables-only --out {tmp_path}" in capsys.readouterr().err
