@@ -101,7 +101,7 @@ golden: $(STAMP) ## compare replayed records with the original TVM's results (GO
 	$(BIN)/python -m lab golden $(GOLDEN) --network-info data/tenset-cpu/network_info
 
 # Measured programs: campaigns that are kept packed; their tables are made by the code of today.
-PACKED = $(patsubst %/campaign.tar.xz,%,$(wildcard data/metaschedule-cpu*/campaign.tar.xz))
+PACKED = $(patsubst %/campaign.tar.xz,%,$(wildcard $(addsuffix /campaign.tar.xz,data/metaschedule-cpu* data/pasted-cpu-zen3)))
 # What searches of random networks measured: nothing learns from it, it says what the fastest programs take.
 SEARCHED = data/metaschedule-cpu-searched
 CAMPAIGNS = $(filter-out $(SEARCHED),$(PACKED))
