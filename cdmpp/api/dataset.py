@@ -70,7 +70,7 @@ class Dataset:
         labels = (device,) if isinstance(device, str) else tuple(device)
         place = source = Path(place) if place else None
         if place and (place / PACKED_CAMPAIGN).is_file() and not is_extracted_dir(place):
-            from tvm_helper.measure.packed import unpacked
+            from tvm_helper.measure.tables import unpacked
 
             source = unpacked(place, Path(cache_dir), on_progress=on_progress or (lambda _: None))
         elif place and (place / CAMPAIGN_FILE).is_file() and not is_extracted_dir(place):

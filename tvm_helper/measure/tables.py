@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import lzma
+import shutil
+import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -10,13 +13,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from cdmpp.datasets.extraction.extract import ExtractReport, OnProgress, extract
-from cdmpp.datasets.extraction.extracted import MANIFEST
+from cdmpp.datasets.extraction.extracted import MANIFEST, PACKED_CAMPAIGN, is_extracted_dir
+from cdmpp.datasets.extraction.machine_code import IN_NETWORK
+from cdmpp.datasets.extraction.machine_code import PATTERN as MACHINE_CODE
 from cdmpp.datasets.extraction.schema import SMALL_LEVEL
 from cdmpp.datasets.extraction.source import Featurised, RecordSource, ShardPlan
 from cdmpp.datasets.metaschedule.databases import Workload, parse_tuning_record
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.errors import DataError, ReplayError
-from cdmpp.files.atomic import read_json, write_json
+from cdmpp.files.atomic import read_json, replaced_folder, sha256_file, write_json
 from cdmpp.files.json_text import parse_json
 from cdmpp.processes.campaign import read_campaign
 from cdmpp.programs.compact_ast import CompactAst
@@ -102,6 +107,33 @@ def write_tables(folder: Path, *, on_progress: OnProgress = lambda _: None) -> E
         manifest = read_json(folder / MANIFEST, what="manifest", hint="run the command again")
         write_json(folder / MANIFEST, {**manifest, "clock": clock})
     return report
+
+
+def unpacked(place: Path, cache_dir: Path, *, on_progress: OnProgress = lambda _: None) -> Path:
+    """Returns the folder in the cache of a packed campaign, with its tables, made where they are
+    not there yet.
+
+    Raises:
+        DataError: the archive is damaged, or the folder cannot be written.
+    """
+    archive = place / PACKED_CAMPAIGN
+    folder = cache_dir / f"{place.resolve().name}-{sha256_file(archive)[:12]}"
+    if not folder.is_dir():
+        with replaced_folder(folder, what="unpacked campaign") as new:
+            try:
+                with tarfile.open(archive) as stream:
+                    stream.extractall(new, filter="data")
+            except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
+                why = " ".join(str(error).split())[:200]
+                raise DataError(
+                    f"{archive} is damaged ({why}); expected what packs a campaign of "
+                    "cdmpp measure, take it from its source again"
+                ) from None
+            for path in sorted([*place.glob(MACHINE_CODE), *place.glob(IN_NETWORK)]):
+                shutil.copyfile(path, new / path.name)
+    if not is_extracted_dir(folder):
+        write_tables(folder, on_progress=on_progress)
+    return folder
 
 
 def _measured(folder: Path) -> list[dict[str, Any]]:
