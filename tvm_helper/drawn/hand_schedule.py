@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -239,10 +240,12 @@ class _Hand:
         def panels(*axes: Any) -> list[Any]:
             return [axes[-1] // width, *axes[:-1], axes[-1] % width]
 
-        rank = len(reads[-1].source.shape)
-        names = ", ".join(f"a{number}" for number in range(rank))
-        layout = eval(f"lambda {names}: panels({names})", {"panels": panels})
-        if self._try(schedule.transform_layout, copy, ("write", 0), layout) is None:
+        axes = [
+            inspect.Parameter(f"a{number}", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            for number in range(len(reads[-1].source.shape))
+        ]
+        panels.__signature__ = inspect.Signature(axes)  # type: ignore[attr-defined]
+        if self._try(schedule.transform_layout, copy, ("write", 0), panels) is None:
             self._loops(copy)
         return width
 

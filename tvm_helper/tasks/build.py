@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tvm.support import cc
 
 from tvm_helper.compat import Target, meta_schedule, relax, s_tir, tvm
 from tvm_helper.tasks.schedule_of_trace import schedule_of
@@ -84,7 +83,7 @@ def _link(output: str, objects: list[str], **options: Any) -> None:
         command = [linker, "-shared", "-o", output, *objects, *_NEEDED]
         if subprocess.run(command, capture_output=True, check=False).returncode == 0:
             return
-    cc.create_shared(output, objects, **options)
+    tvm.support.cc.create_shared(output, objects, **options)
 
 
 def compiled_network(

@@ -8,6 +8,7 @@ import gzip
 import json
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,10 @@ def test_the_shipped_features_are_those_of_the_programs() -> None:
                 continue
             found += 1
             ast = compact_ast(loop_tree_of_blocks(json.dumps(graph)))
+            # They are of an earlier version, whose columns are the first of today's.
+            leaves = len(ast.leaf_extra)
+            width = len(row["leaf_extra"]) // leaves
+            ast = replace(ast, leaf_extra=ast.leaf_extra[:, :width])
             for array, column in zip(arrays(ast), columns[1:], strict=True):
                 assert np.array_equal(array.ravel(), np.asarray(row[column], array.dtype)), column
     assert found == len(expected)

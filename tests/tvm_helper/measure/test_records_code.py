@@ -22,7 +22,6 @@ from cdmpp.predict.machine_code.model import CodeCalibration, CodeModel
 from cdmpp.predict.machine_code.widths import CodeWidths
 from cdmpp.predict.records import predict_records
 from cdmpp.pretrained import model_folder
-from cdmpp.programs.compact_ast import LEAF_EXTRA_SCHEMA_VERSION, LEAF_SCHEMA_VERSION
 from cdmpp.programs.machine_code.columns import BOUNDS
 from tests.tvm_helper.measure.constant import Constant
 from tvm_helper.measure import records_code
@@ -115,9 +114,8 @@ def test_records_are_predicted_with_their_code(
     trained = load_trained(model_folder("pretrained"))
     same: Any = Constant()
     target = '{"kind": "llvm", "mcpu": "core-avx2"}'
-    schema = {"leaf": LEAF_SCHEMA_VERSION, "leaf_extra": LEAF_EXTRA_SCHEMA_VERSION}
     code = CodeModel(
-        {"epyc-avx2-1c": target}, schema, same, same,
+        {"epyc-avx2-1c": target}, trained.card.feature_schema, same, same,
         CodeCalibration(0.5, 0.5, CodeWidths(0.1)), None,
     )  # fmt: skip
     with_code = replace(trained, code=code)
