@@ -156,6 +156,7 @@ def test_roofline_of_a_program(
     assert all(row["low_s"] is None is row["high_s"] for row in rows)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_fit_and_evaluate(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     source = shared("neusight")

@@ -107,6 +107,7 @@ def test_train_evaluate_finetune_and_predict(without):
     assert all(row["latency_s"] > 0 and row["device"] == DEVICES[0] for row in predicted)
 
 
+@pytest.mark.exhaustive
 def test_records_and_comparisons_need_nothing_of_tvm_helper(records):
     found = _run(
         [

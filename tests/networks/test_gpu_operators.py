@@ -58,7 +58,7 @@ def test_every_operator_is_within_its_bounds(first: int) -> None:
 
 
 def test_every_network_is_within_its_bounds() -> None:
-    for seed in range(1000, 1030):
+    for seed in range(1000, 1008):
         check(*generated(seed, 8), GPUS)
 
 

@@ -92,6 +92,7 @@ def test_they_come_back_from_their_folder(found, tmp_path):
     assert CodeModel.load(tmp_path / "elsewhere") is None
 
 
+@pytest.mark.exhaustive
 def test_records_and_modules_have_shares_of_their_own(tmp_path):
     """What the model cannot see matters to the modules only."""
 

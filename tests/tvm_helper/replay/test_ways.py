@@ -108,6 +108,7 @@ def test_a_saved_program_is_answered_as_torch_runs_it_too(
     assert rows[1]["memory_bytes"] > 0
 
 
+@pytest.mark.exhaustive
 def test_a_factory_has_the_same_ways_at_each_batch(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
