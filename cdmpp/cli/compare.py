@@ -193,19 +193,15 @@ def _onnx_cells(
     batches: Sequence[int | None],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> list[CompareCell]:
-    known = load_registry()
+    known, model = load_registry(), load()
     labels = [spec.name for spec in devices if spec.name in known]
     found: list[CompareCell] = []
     for batch in batches:
         samples = onnx_batch(path, InputSizes(shapes, batch))
-        rows = load().network(
-            path,
-            labels,
-            name=name,
-            ways=("tvm-untuned",),
-            input_shapes=shapes,
+        rows = model.network(
+            path, labels, name=name, ways=("tvm-untuned",), input_shapes=shapes,
             batches=None if batch is None else [batch],
-        )
+        )  # fmt: skip
         answers = {one.device: (one.latency_s, one.low_s, one.high_s, one.reasons) for one in rows}
         found += [compiled_cell(name, samples, spec, answers.get(spec.name)) for spec in devices]
     return found

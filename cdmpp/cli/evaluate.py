@@ -18,7 +18,7 @@ from cdmpp.config import load_config
 from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
 from cdmpp.errors import UsageError
 from cdmpp.models.registry import judged_baselines
-from cdmpp.predict.estimates import TrainedModel, read_code
+from cdmpp.predict.estimates import TrainedModel
 from cdmpp.processes.campaign import CAMPAIGN_FILE
 from cdmpp.report.recognised import judged_table, on_device
 from cdmpp.report.tier_tables import tier_tables
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     options = load_config(EvaluateOptions, overrides=args.set)
     is_quiet = args.json or args.quiet
     model = load(args.model)
-    trained = read_code(model.trained(), model.folder)
+    trained = model.trained(machine_code=True)
     asked = judged_baselines(options.baselines)
     kinds = [kind for kind in asked if kind != trained.card.kind]
     baselines = load_baselines(model.folder, kinds)

@@ -111,7 +111,7 @@ def network_sums(
     less than a call takes elsewhere; from a quarter of it (other units and algorithms may do its
     work) to a twentieth of its rates. A product on a GPU of another maker takes no less than half
     of what it would if it lost as much of the roofline, beside a large one, as NVIDIA's do. No end
-    is below what the operator takes at the least (`operator_floor_s`); one whose work is not known
+    is below the lower bound of the operator (`operator_floor_s`); one whose work is not known
     has an upper end at a twentieth of the rates.
 
     Args:

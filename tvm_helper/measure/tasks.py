@@ -286,7 +286,7 @@ def parse_task(text: str) -> tuple[str, dict[str, Any]]:
     """Returns (operator kind, every size and `dtype`) of a task's name such as `dense:m=64,n=512`.
 
     Raises:
-        UsageError: an unknown kind, size or type, or a size that is no number.
+        UsageError: an unknown kind, size or type, or a size that is not a number.
     """
     kind, _, rest = text.strip().partition(":")
     if kind not in _OPERATORS:

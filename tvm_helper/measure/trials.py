@@ -104,14 +104,13 @@ class TrialRunner:
         self._runner = self._worker(command, "run", count)
 
     def _worker(self, command: Sequence[str], name: str, environment: dict[str, str]) -> Worker:
+        # TVM's threads would leave the CPU that they are given.
+        unbound = {} if self._cpu is None else {"TVM_BIND_THREADS": "0"}
         return Worker(
             command,
             self._folder / f"{name}.log",
             queue_timeout_s=self._options.queue_timeout_s,
-            # TVM's threads would leave the CPU that they are given.
-            environment={"OMP_NUM_THREADS": "1", "TVM_BIND_THREADS": "0", **environment}
-            if self._cpu is not None
-            else {"OMP_NUM_THREADS": "1", **environment},
+            environment={"OMP_NUM_THREADS": "1", **unbound, **environment},
             cpu=self._cpu,
         )
 

@@ -76,7 +76,7 @@ def export(executable: Any, path: str) -> None:
 
 def _link(output: str, objects: list[str], **options: Any) -> None:
     """Links objects by the linker itself, a third of the time of the compiler that would call it;
-    by that compiler where there is no such linker, or something to compile.
+    by that compiler where the linker is missing, or something is to be compiled.
     """
     linker = shutil.which("ld")
     if linker is not None and all(name.endswith(".o") for name in objects):
