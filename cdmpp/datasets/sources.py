@@ -135,7 +135,7 @@ def check_readable(place: Path) -> None:
     reasons = ", ".join(f"{count} {reason}" for reason, count in report.skipped.most_common(3))
     raise DataError(
         f"{place}: no record of it can be read ({reasons or 'it is empty'}); expected measure "
-        "records of AutoTVM since TVM 0.6, one JSON object a line, or a folder in Tenset's layout"
+        "records of AutoTVM, one JSON object a line, or a folder in Tenset's layout"
     )
 
 

@@ -99,7 +99,8 @@ def tasks_of_network(
     if not found.tasks:
         raise DataError(
             f"{path}: has no task that can be searched ({', '.join(sorted(found.unknown))}); "
-            "expected operators that TVM turns into tensor programs of constant shape"
+            "expected operators that TVM turns into tensor programs of constant shape; "
+            "sizes that an ONNX file leaves open are given with --batch or --input"
         )
     tasks = [
         SearchTask(
