@@ -123,6 +123,7 @@ pretrained: $(STAMP) $(TABLES) ## train and package the model behind --model pre
 	$(BIN)/python -m lab pretrain --package --programs-per-device 0 --config configs/train/pretrained.yaml $(foreach d,$(CAMPAIGNS:%=cache/%) $(AUTOTVM) data/ansor-gpu data/metaschedule-a100,--data $(d))
 	$(BIN)/cdmpp dataset extract --out cache/tenset-cpu
 	$(BIN)/cdmpp train-code --model pretrained --package --data cache/tenset-cpu $(foreach d,$(CAMPAIGNS),$(if $(wildcard $(d)/machine_code.parquet),--data cache/$(d))) $(SEARCHED:%=--searched cache/%)
+	$(BIN)/cdmpp distil --model pretrained --package $(foreach d,$(CAMPAIGNS:%=cache/%) cache/tenset-cpu $(AUTOTVM) data/ansor-gpu data/metaschedule-a100,--data $(d))
 
 NETWORKS ?= data/networks-cpu
 pretrained-networks: $(STAMP) ## train and package the model behind `predict --torch` (NETWORKS=DIR)

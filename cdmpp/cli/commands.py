@@ -113,6 +113,11 @@ MAINTAINERS_COMMANDS = (
         "teach a trained model to read machine code",
         "train.train_code",
     ),
+    Command(
+        "distil",
+        "distil a trained model into a small network for searches",
+        "train.distil",
+    ),
 )
 
 #: Commands that are in the laboratory now, `python -m lab NAME`; their names work here until 0.3.

@@ -140,6 +140,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "fish > ~/.config/fish/completions/cdmpp.fish",
     ),
     "train-code": ("--model runs/mine --data cache/tenset-cpu",),
+    "distil": ("--model runs/mine --data cache/tenset-cpu",),
 }  # fmt: skip
 
 

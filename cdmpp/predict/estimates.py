@@ -17,6 +17,7 @@ from cdmpp.devices.registry import as_described_now
 from cdmpp.devices.spec import DeviceSpec, family
 from cdmpp.models.base import CostModel
 from cdmpp.models.parts.checks import check_schema
+from cdmpp.predict.distilled import DistilledModel
 from cdmpp.predict.machine_code.model import CodeModel
 from cdmpp.predict.saved_model import ModelCard, load_model
 
@@ -99,6 +100,7 @@ class TrainedModel:
         code: what answers with it where the machine code of programs of CPUs is known; None
             without it, and where nobody asked for it.
         gpu_code: likewise of GPUs.
+        distilled: the small network that scores candidates of searches for it; None without one.
     """
 
     model: CostModel
@@ -106,11 +108,19 @@ class TrainedModel:
     tasks: TrainingTasks | None
     code: CodeModel | None = None
     gpu_code: CodeModel | None = None
+    distilled: DistilledModel | None = None
 
     @property
     def readers(self) -> list[CodeModel]:
         """What reads machine code."""
         return [one for one in (self.code, self.gpu_code) if one is not None]
+
+    def scorer(self, kind: str) -> CostModel | DistilledModel:
+        """Returns what scores candidates of searches on devices of a kind: the distilled network
+        where it learned from such, else the model.
+        """
+        network = self.distilled
+        return self.model if network is None or kind not in network.kinds else network
 
     def estimate(
         self,
@@ -250,7 +260,8 @@ def load_trained(directory: Path, *, with_code: bool = False) -> TrainedModel:
         DataError: there is no complete model, or it was written by another version of this format.
     """
     model, card = load_model(directory)
-    trained = TrainedModel(model, card, TrainingTasks.load(directory))
+    distilled = DistilledModel.load(directory, taught_by=card.data_hash)
+    trained = TrainedModel(model, card, TrainingTasks.load(directory), distilled=distilled)
     return read_code(trained, directory) if with_code else trained
 
 

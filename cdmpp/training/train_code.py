@@ -28,7 +28,8 @@ from cdmpp.predict.machine_code.widths import CodeWidths
 from cdmpp.predict.saved_model import task_digest
 from cdmpp.programs.code_layout import CodeKind
 
-_PARTS = ("training", "validation", "test")
+#: What becomes of a task, see `part_of_task`.
+PARTS = ("training", "validation", "test")
 
 
 def train_code(
@@ -105,7 +106,7 @@ class _Parts:
 
     def __init__(self, trained: TrainedModel, cache_dir: Path) -> None:
         self._trained, self._cache_dir = trained, cache_dir
-        self._rows: dict[str, list[CodeRows]] = {name: [] for name in _PARTS}
+        self._rows: dict[str, list[CodeRows]] = {name: [] for name in PARTS}
         self.targets: dict[str, set[str]] = {}
         self.schema: dict[str, int] = {}
         self.kinds: set[CodeKind] = set()
@@ -130,7 +131,7 @@ class _Parts:
         found = load_samples(folder, cache_dir=self._cache_dir)
         everything = as_learned(self._trained.card.feature_schema, found)
         self.schema = dict(everything.programs.feature_schema)
-        names = [_part(self._trained, str(task)) for task in everything.programs.tasks]
+        names = [part_of_task(self._trained, str(task)) for task in everything.programs.tasks]
         part_of = np.array(names)[everything.task_id]
         is_wanted = np.ones(len(everything), bool) if chosen is None else chosen(everything)
         for code in tables:
@@ -187,7 +188,10 @@ def _in_network(folders: Sequence[Path], cache_dir: Path) -> tuple[float, CodeWi
     )
 
 
-def _part(trained: TrainedModel, task: str) -> str:
+def part_of_task(trained: TrainedModel, task: str) -> str:
+    """Returns `training` for the tasks that a model was trained on; of the others two thirds, by a
+    hash, are `validation`, the rest `test`.
+    """
     digest = task_digest(task)
     if digest in trained.card.training_tasks:
         return "training"

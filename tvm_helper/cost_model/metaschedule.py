@@ -92,6 +92,11 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
         self.usage = self._core.usage
         self.net = SafetyNet()
 
+    @property
+    def scorer(self) -> str:
+        """Kind of what scores candidates now; `distilled` = the network taught by the model."""
+        return self._core.scorer.kind
+
     def predict(self, context: Any, candidates: Sequence[Any]) -> FloatArray:
         """Returns float64 [candidate], higher is better."""
         started = time.perf_counter()

@@ -15,6 +15,7 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.models.base import CostModel
+from cdmpp.predict.distilled import DistilledModel
 from cdmpp.predict.estimates import TrainedModel
 from cdmpp.predict.requested_device import asked_device
 from cdmpp.pretrained import model_folder
@@ -48,7 +49,8 @@ class SearchCore:
 
     Attributes:
         trained: the model that the search began with.
-        current: the model in use.
+        current: the model in use; as long as it is the one that the search began with, the network
+            that was distilled from that scores for it, where there is one for such devices.
         device: the hardware that measures.
         measured: what was measured, in the modes that learn from it.
         tuned_to: number of measured programs that `current` has learned from.
@@ -91,19 +93,27 @@ class SearchCore:
         self._told: dict[str, Misses] = {}
         self._seed = seed
 
+    @property
+    def scorer(self) -> CostModel | DistilledModel:
+        """What scores candidates now: the model in use, or the network that was distilled from it
+        (kind `distilled`).
+        """
+        is_tuned = self.current is not self.trained.model
+        return self.current if is_tuned else self.trained.scorer(self.device.kind)
+
     def latency_s(self, task: str, samples: Samples) -> FloatArray:
         """Returns float64 [sample], what is to be expected of candidates of one task, in seconds.
 
         Args:
             samples: of one device, without latencies.
         """
-        predicted_s = self.current.predict(samples)
+        predicted_s = self.scorer.predict(samples)
         if not self._neighbours or task not in self.measured.tasks:
             return predicted_s
         if task not in self._told:
             known = self.measured.samples(task)
             known = known.take(np.arange(len(known))[-MOST_NEIGHBOURS:])
-            miss = np.log(known.latency_s) - np.log(self.current.predict(known))
+            miss = np.log(known.latency_s) - np.log(self.scorer.predict(known))
             self._told[task] = Misses(neighbour_columns(known), miss)
         told = self._told[task].told(neighbour_columns(samples))
         return np.asarray(predicted_s * np.exp(told))

@@ -71,6 +71,8 @@ def write_state(path: Path, state: SearchState) -> None:
             save_model(model, folder / name, _card(state, model))
         if state.trained.tasks is not None:
             state.trained.tasks.save(folder / "base")
+        if state.trained.distilled is not None:
+            state.trained.distilled.save(folder / "base")
         state.measured.save(folder / "measured.npz")
         if state.peer is not None:
             state.peer.save(folder / "xgb")

@@ -20,6 +20,7 @@ from cdmpp.files.atomic import sha256_file, write_json
 from cdmpp.predict.estimates import TrainedModel
 from cdmpp.predict.saved_model import read_card
 from cdmpp.processes.campaign import show_nothing
+from cdmpp.programs.featurise import is_gpu_kind
 from tvm_helper.compat import import_tensor_intrinsics, meta_schedule
 from tvm_helper.measure.health import machine
 from tvm_helper.measure.tables import failures_by_kind
@@ -74,6 +75,10 @@ class SearchPlan:
         """Returns what the search's file holds; `fixed` stays the same when it is continued."""
         options = self.options
         is_ours = options.cost_model == "cdmpp"
+        scorer = None
+        if is_ours and self.model is not None:
+            is_gpu = is_gpu_kind(self.target.tvm_target().kind.name)
+            scorer = self.model.scorer("gpu" if is_gpu else "cpu").kind
         fixed = {
             **self.target.to_json(), "tasks": sorted(task.key for task in self.tasks),
             "cost_model": options.cost_model, "seed": options.seed,
@@ -87,7 +92,7 @@ class SearchPlan:
         return {
             "fixed": fixed, "options": to_dict(options), "machine": machine(),
             "tasks": [task.to_json() for task in self.tasks], "unknown": self.unknown,
-            "left_out": self.left_out, "model_note": self.model_note,
+            "left_out": self.left_out, "model_note": self.model_note, "scorer": scorer,
             "round_size": options.round_size(len(self.tasks)),
         }  # fmt: skip
 

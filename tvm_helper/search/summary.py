@@ -38,6 +38,7 @@ def search_summary(folder: Path) -> dict[str, Any]:
         "folder": str(folder),
         "device": fixed["device"], "target": fixed["target"], "threads": fixed["threads"],
         "cost_model": fixed["cost_model"], "model": fixed["model"],
+        "scorer": search.get("scorer"),
         "finetune_every": fixed["finetune_every"], "seed": fixed["seed"],
         "network": options["network"],
         "state": final["reason"] if final is not None and is_final else "not finished",

@@ -17,7 +17,10 @@ _WORDS = {"cost_model": "cost model", "draw": "drawing", "build": "building",
 
 def summary_text(summary: dict[str, Any]) -> str:
     """Returns the summary as lines of text."""
-    model = summary["cost_model"] + (f" ({summary['model']})" if summary["model"] else "")
+    model = summary["cost_model"]
+    if summary["model"]:
+        scorer = f", scored by: {summary['scorer']}" if summary["scorer"] else ""
+        model += f" ({summary['model']}{scorer})"
     tuning = summary["finetune_every"]
     lines = [
         f"{summary['trials']} of {summary['trials_wanted']} trials on {summary['device']}, cost "

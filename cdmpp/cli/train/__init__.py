@@ -1,1 +1,1 @@
-"""`cdmpp train`, and `train-code`, which teaches a model to read machine code."""
+"""`cdmpp train`, and what is added to a trained model: `train-code` and `distil`."""
