@@ -56,6 +56,7 @@ from tvm_helper.measure.trials import (
     DiskFullError,
     Outcome,
     TrialRunner,
+    joined_rounds,
 )
 
 _REFERENCE, _RANDOM = "reference", "random"
@@ -265,16 +266,28 @@ class Campaign:
                     self._note(batch[name], outcome, build_s=outcome.seconds, run_s=0.0)
                 else:
                     built.append((batch[name], outcome))
-        for job, program in built:
-            if self._is_stopped:
-                return
-            with timer("time a program"):
-                outcome = trials.run(job.program_id, program.arguments)
-            self._note(job, outcome, build_s=program.seconds, run_s=outcome.seconds)
-            if program.machine_code and not outcome.error_code:
-                with self._lock:
-                    self._code[job.program_id] = np.array(program.machine_code, np.float32)
-            self._show_progress("timing")
+        rounds: dict[str, list[Outcome]] = {}
+        for number in range(self._options.rounds, 0, -1):
+            for job, program in built:
+                if self._is_stopped:
+                    return
+                before = rounds.setdefault(job.program_id, [])
+                if before and before[-1].error_code:
+                    continue
+                with timer("time a program"):
+                    before.append(trials.run(job.program_id, program.arguments, is_kept=True))
+                if number == 1 or before[-1].error_code:
+                    trials.remove(job.program_id)
+                    self._note_timed(job, program, before)
+
+    def _note_timed(self, job: _Job, program: Outcome, rounds: Sequence[Outcome]) -> None:
+        """Notes a program that was built and timed, in one round or more."""
+        outcome = joined_rounds(rounds, self._options.timing.keep)
+        self._note(job, outcome, build_s=program.seconds, run_s=outcome.seconds)
+        if program.machine_code and not outcome.error_code:
+            with self._lock:
+                self._code[job.program_id] = np.array(program.machine_code, np.float32)
+        self._show_progress("timing")
 
     @timer("draw programs")
     def _draw(self, trials: TrialRunner) -> None:

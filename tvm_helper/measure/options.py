@@ -139,6 +139,8 @@ class MeasureOptions(TrialOptions):
             to be the fastest. 1 = random ones.
         model: what chooses: a run folder, or a packaged model.
         batch: programs that are built before they are timed.
+        rounds: how often the programs of a batch are timed, one after the other: what slows the
+            machine for a second then does not slow all timings of a program.
         again_share: share of the programs that are built and timed once more, for the noise.
         jobs: CPUs that measure side by side, each for itself; for programs of one thread.
         draw_timeout_s: seconds in which a task's schedules have to be drawn.
@@ -162,6 +164,7 @@ class MeasureOptions(TrialOptions):
     choose_from: int = 1
     model: str = "pretrained"
     batch: int = 16
+    rounds: int = 1
     again_share: float = 0.0
     jobs: int = 1
     draw_timeout_s: float = 900.0
@@ -184,7 +187,7 @@ class MeasureOptions(TrialOptions):
             )
         if not self.schedules:
             raise UsageError("schedules is empty; expected some of random, default, dlight, hand")
-        for name in ("per_task", "choose_from", "batch", "jobs"):
+        for name in ("per_task", "choose_from", "batch", "rounds", "jobs"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("most_programs", "most_tasks", "least_flops", "sample_random"):

@@ -6,9 +6,9 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from cdmpp.config import to_dict
 from cdmpp.errors import DataError
@@ -59,6 +59,23 @@ class Outcome:
     costs_s: tuple[float, ...] = ()
     timings_s: tuple[float, ...] = ()
     machine_code: tuple[float, ...] = ()
+
+
+def joined_rounds(rounds: Sequence[Outcome], keep: Literal["all", "minimum"]) -> Outcome:
+    """Returns the timings of a program in several rounds as one; a round that failed is the result.
+
+    Args:
+        rounds: at least one.
+        keep: as in `TimingOptions`.
+    """
+    last = rounds[-1]
+    seconds = sum(one.seconds for one in rounds)
+    if last.error_code:
+        return replace(last, seconds=seconds)
+    timings = tuple(cost for one in rounds for cost in one.timings_s or one.costs_s)
+    if keep == "minimum":
+        return replace(last, seconds=seconds, costs_s=(min(timings),), timings_s=timings)
+    return replace(last, seconds=seconds, costs_s=timings)
 
 
 class TrialRunner:

@@ -437,6 +437,30 @@ def test_two_cpus_measure_every_program_once_and_some_again(
     assert not list((tmp_path / "out").glob("*.tmp"))
 
 
+def test_rounds_time_the_programs_of_a_batch_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tvm_helper.measure.trials import TrialRunner
+
+    first, second, bad, *_ = program_ids()
+    plan(monkeypatch, **{bad: "run-fail"})
+    timed: list[str] = []
+    run = TrialRunner.run
+
+    def noted(self: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        timed.append(name)
+        return run(self, name, *args, **kwargs)
+
+    monkeypatch.setattr(TrialRunner, "run", noted)
+    campaign(tmp_path / "out", rounds=2, batch=3, most_programs=3).run()
+    assert timed == [first, second, bad, first, second]
+    entries = [one for one in read_journal(tmp_path / "out") if one["kind"] == "measured"]
+    assert {one["program_id"]: len(one["costs_s"]) for one in entries} == {
+        first: 6, second: 6, bad: 0,
+    }  # fmt: skip
+    assert not list((tmp_path / "out").glob("*.tmp"))
+
+
 @pytest.mark.usefixtures("pinned")
 def test_one_fault_stops_both_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan(monkeypatch, **dict.fromkeys(program_ids(), "run-fail"))
