@@ -74,7 +74,7 @@ def half_widths(
     table = _ErrorTable.of(error, owner, column, kind, columns, kinds)
     level = _level(table, error, owner, column, coverage)
     scale = table.scales(np.ones(len(kind), bool))
-    factor = float(_quantiles(error / scale.cell[column, kind[owner]], owner, np.array([level]))[0])
+    factor = owner_quantile(error / scale.cell[column, kind[owner]], owner, level)
     return HalfWidths(
         level=level,
         pooled=factor * scale.all,
@@ -94,6 +94,11 @@ def least_owners(coverage: float) -> int:
 def owner_means(values: FloatArray, owner: IntArray) -> FloatArray:
     """Returns float64 [owners], the mean over each owner's values."""
     return np.asarray(np.bincount(owner, values) / np.bincount(owner))
+
+
+def owner_quantile(values: FloatArray, owner: IntArray, level: float) -> float:
+    """Returns the quantile of values in which every owner has the same weight."""
+    return float(_quantiles(values, owner, np.array([level]))[0])
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ class LatencyCalibration:
             tasks, mean over devices: a latency that errs least in percent lies below the mean of
             what a program may take, and sums over programs need the mean.
         mean_ratio_by_device: the same, device label -> ratio.
+        strange_factor: what the half width of a program is multiplied with that is unlike all
+            training tasks (`cdmpp.calibration.left_out_kinds`); None where it was not measured.
     """
 
     coverage: float
@@ -49,6 +51,7 @@ class LatencyCalibration:
     by_device_and_operator: dict[str, dict[str, float]]
     mean_ratio: float = 1.0
     mean_ratio_by_device: dict[str, float] = field(default_factory=dict)
+    strange_factor: float | None = None
 
     def mean_s(self, samples: Samples, predicted_s: FloatArray) -> FloatArray:
         """Returns float64 [N], the mean seconds to be expected where these are predicted."""

@@ -24,7 +24,7 @@ class MachineCodeCorrection:
 
     The mean is then the likely latency: sums of it err less than sums of a higher mean (held-out
     networks, `docs/lab/experiments.md`). An out-of-distribution program has an interval
-    `STRANGE_FACTOR` times as wide.
+    `CodeModel.strange_factor` times as wide, `STRANGE_FACTOR` times where that was not measured.
 
     Attributes:
         code: float32 [N, columns], see `cdmpp.programs.code_layout`; NaN where it is not known, or
@@ -58,7 +58,8 @@ class MachineCodeCorrection:
             rows, are_fastest=self.are_fastest, are_summed=self.are_summed
         )
         strange = found.out_of_distribution
-        factor = 1.0 if strange is None else np.where(strange[known], STRANGE_FACTOR, 1.0)
+        strange_factor = reader.strange_factor or STRANGE_FACTOR
+        factor = 1.0 if strange is None else np.where(strange[known], strange_factor, 1.0)
         half_width = factor * half_width
         if self.in_network and reader.network_widths is not None:
             half_width = np.hypot(half_width, reader.network_widths.half_width(log_s, rows.kind))

@@ -137,7 +137,9 @@ class TrainedModel:
         (`docs/uncertainty.md` has what it covers): on another device of their kind and family
         `NEW_DEVICE_FACTOR` times what the worst of them needs, for a program unlike all training
         tasks `STRANGE_FACTOR` times that of their widest group, and on a device that is like none
-        `STRANGE_FACTOR` times the widest of all.
+        `STRANGE_FACTOR` times the widest of all. Where kinds of operators were left out of
+        trainings, a strange program on a known device has what those asked for
+        (`LatencyCalibration.strange_factor`).
 
         Args:
             corrections: steps that the estimates go through, in their order.
@@ -217,6 +219,8 @@ class TrainedModel:
                 near = calibration.half_width(own)
             else:
                 near = NEW_DEVICE_FACTOR * worst.half_width(own) if alike else widest
+            if calibration.strange_factor is not None and not is_new[index]:
+                widest = calibration.strange_factor * near
             half_width[rows] = near if is_far is None else np.where(is_far[rows], widest, near)
             mean_s[rows] = calibration.mean_s(own, predicted_s[rows])
         return half_width, mean_s

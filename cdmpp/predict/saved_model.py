@@ -139,6 +139,19 @@ def describe_new_devices(
     _write_card(directory, card, state)
 
 
+def write_strange_factor(directory: Path, factor: float | None) -> None:
+    """Adds to a calibrated model's card how wide the intervals of strange programs are, see
+    `LatencyCalibration`.
+
+    Raises:
+        DataError: there is no complete model, or a file cannot be written.
+    """
+    card, state = _read_card(directory)
+    if card.calibration is not None:
+        calibration = replace(card.calibration, strange_factor=factor)
+        _write_card(directory, replace(card, calibration=calibration), state)
+
+
 def write_transfer(directory: Path, transfer: Transfer | None) -> None:
     """Adds to a run folder what a time on another device says.
 

@@ -19,6 +19,7 @@ from cdmpp.config import load_config
 from cdmpp.datasets.extraction.merge import merged_folder
 from cdmpp.files.places import package_folder
 from cdmpp.report.run_report import write_run_report
+from cdmpp.training.left_out_kinds import measure_left_out_kinds
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import train_run
 from lab.package import bytes_of, package_run, read_card, shippable_samples
@@ -86,6 +87,7 @@ def run(args: argparse.Namespace) -> int:
     run_dir = args.run_dir or Path("runs") / f"pretrained-{args.name}"
     with training_progress(is_quiet=args.json or args.quiet) as progress:
         result = train_run(options, samples, run_dir, on_progress=progress)
+    measure_left_out_kinds(run_dir, options, samples)
     write_run_report(result, command=command_line())
     out = package_folder("cdmpp.pretrained") if args.package else args.out
     if out is None:

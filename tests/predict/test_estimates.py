@@ -172,6 +172,15 @@ def test_a_strange_program_has_twice_the_widest_of_its_family(name: str) -> None
     assert half_width(calibrated(Far()), other) == pytest.approx(STRANGE_FACTOR * 1.2)
 
 
+def test_a_strange_program_has_what_kinds_left_out_ask_for() -> None:
+    model = calibrated(Far())
+    measured = replace(model.card, calibration=replace(_CALIBRATION, strange_factor=1.5))
+    model = replace(model, card=measured)
+    assert half_width(model, _INTEL) == pytest.approx(1.5 * 0.2)
+    new = replace(_INTEL, name="new", vendor="Ampere")
+    assert half_width(model, new) == pytest.approx(STRANGE_FACTOR * 1.2)
+
+
 def test_without_calibration_there_is_no_interval() -> None:
     known = calibrated()
     bare = replace(known, card=replace(known.card, calibration=None))

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from cdmpp.arrays import BoolArray, FloatArray, TextArray
 from cdmpp.calibration.intervals import operator_kinds
+from cdmpp.calibration.left_out_kinds import strange_factor
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.vector import device_vector
 from cdmpp.errors import DataError
@@ -58,6 +59,8 @@ _PARAMETERS = {
     "nthread": 1,
 }
 _MOST_TREES, _PATIENCE = 1200, 60
+#: Trees without some kinds of operators, and the programs that they see at most.
+_LEFT_OUT_TREES, _MOST_LEFT_OUT = 250, 20_000
 _HINT = "train it again with `cdmpp train-code`"
 
 
@@ -207,6 +210,8 @@ class CodeModel:
         cold_s_per_byte: what a kernel takes longer in a network than alone, a byte of its
             arguments; 0 where no network has taught it.
         network_widths: how far that is off; None where no network has taught it.
+        strange_factor: what the half width of an out-of-distribution program is multiplied with
+            (`cdmpp.calibration.left_out_kinds`); None where it was not measured.
     """
 
     def __init__(
@@ -231,6 +236,7 @@ class CodeModel:
         self.fastest_errors: CodeErrors | None = None
         self.cold_s_per_byte = 0.0
         self.network_widths: CodeWidths | None = None
+        self.strange_factor: float | None = None
         self.feature_schema = feature_schema
         self._booster, self._net = booster, net
 
@@ -272,6 +278,7 @@ class CodeModel:
             validation, test = validation.take(~known[0]), test.take(~known[1])
         found.calibration = found._calibrated(validation, is_shifted=False)
         found.errors = found._judged(test)
+        found.strange_factor = found._strange_factor(train, validation, seed=seed)
         return found
 
     def calibrate_fastest(self, validation: CodeRows, test: CodeRows, *, device: str) -> None:
@@ -362,6 +369,31 @@ class CodeModel:
         widths = CodeWidths.of(np.abs(residual), log_s, validation.task, validation.kind)
         return CodeCalibration(shares[0], shares[1], widths, shift)
 
+    def _strange_factor(self, train: CodeRows, validation: CodeRows, *, seed: int) -> float | None:
+        """Returns how much wider intervals are of kinds of operators that trees alone have not
+        learned from.
+        """
+        rows = CodeRows.joined([train.take(~train.is_record), validation])
+        if len(rows) > _MOST_LEFT_OUT:
+            chosen = np.zeros(len(rows), bool)
+            draw = np.random.default_rng(seed)
+            chosen[draw.choice(len(rows), _MOST_LEFT_OUT, replace=False)] = True
+            rows = rows.take(chosen)
+        of_any_kind = np.full(len(rows), "", np.str_)
+        half_width = self.calibration.widths.half_width(rows.log_s, of_any_kind)
+
+        def error_of(is_left_out: BoolArray) -> FloatArray:
+            known, strange = rows.take(~is_left_out), rows.take(is_left_out)
+            trees = grow_trees(
+                {**_PARAMETERS, "eta": 0.1, "seed": seed},
+                tree_rows(known.columns, known.log_s - known.core_log_s, threads=1),
+                trees=_LEFT_OUT_TREES,
+            )
+            said = np.asarray(trees.predict(tree_rows(strange.columns, threads=1)), np.float64)
+            return np.asarray(np.abs(strange.core_log_s + said - strange.log_s))
+
+        return strange_factor(rows.kind, rows.task, half_width, error_of)
+
     def _judged(self, test: CodeRows, *, are_fastest: bool = False) -> CodeErrors:
         log_s, half_width = self.estimate(test, are_fastest=are_fastest)
         residual = log_s - test.log_s
@@ -397,6 +429,7 @@ class CodeModel:
             "fastest_test": _plain(self.fastest_errors),
             "cold_s_per_byte": self.cold_s_per_byte,
             "network_widths": _plain(self.network_widths),
+            "strange_factor": self.strange_factor,
         }
         own = Path(directory) / FOLDERS[self.kind]
         with replaced_folder(own, what="model of machine code") as folder:
@@ -445,6 +478,7 @@ class CodeModel:
             if fastest_errors is not None:
                 found.fastest_errors = CodeErrors(**fastest_errors)
             found.cold_s_per_byte = float(facts.get("cold_s_per_byte", 0.0))
+            found.strange_factor = facts.get("strange_factor")
             if facts.get("network_widths") is not None:
                 found.network_widths = from_json(CodeWidths, facts["network_widths"])
         except (KeyError, TypeError, ValueError) as error:

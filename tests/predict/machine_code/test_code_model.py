@@ -89,6 +89,7 @@ def test_they_come_back_from_their_folder(found, tmp_path):
     asked = rows(50, 3)
     assert again.estimate(asked)[0] == pytest.approx(found.estimate(asked)[0], abs=0)
     assert (again.targets, again.errors) == (_TARGETS, found.errors)
+    assert again.strange_factor == found.strange_factor >= 1.0
     assert CodeModel.load(tmp_path / "elsewhere") is None
 
 
