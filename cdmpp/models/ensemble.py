@@ -50,8 +50,9 @@ class EnsembleCostModel(CostModel):
     """log latency = the weighted mean of what the transformer, a perceptron and trees say.
 
     They err differently: the mean ranks the programs of a task better than each of them. The shares
-    are chosen on the validation part (error and order within tasks), half way back to those of the
-    options, with one factor on the result. Trees do not extrapolate to hardware: on a device with
+    are chosen on the validation part (log error and order within tasks), half way back to those of
+    the options, with one factor on the result: that of the least log error, or of the least MAPE
+    (`EnsembleOptions.least_mape_factor`). Trees do not extrapolate to hardware: on a device with
     few tasks in training (`EnsembleOptions.least_tasks`) the others share what is theirs.
 
     Attributes:
@@ -107,7 +108,8 @@ class EnsembleCostModel(CostModel):
         # Few validation tasks: the best shares of them are noisy, and the mean is never far off.
         self.shares = tuple((a + b) / 2 for a, b in zip(best, self.shares, strict=True))
         predicted_s = np.exp(_mixed(parts, self.shares, has_trees))
-        self._factor = least_mape_factor(predicted_s, validation.latency_s)
+        best_factor = least_mape_factor if self._options.least_mape_factor else _median_ratio
+        self._factor = best_factor(predicted_s, validation.latency_s)
 
     def predict(self, samples: Samples) -> FloatArray:
         """Returns float64 [N], seconds."""
@@ -237,11 +239,16 @@ def _possible_shares() -> Iterator[tuple[float, float, float]]:
             yield first / _SHARE_STEPS, second / _SHARE_STEPS, third / _SHARE_STEPS
 
 
+def _median_ratio(predicted_s: FloatArray, measured_s: FloatArray) -> float:
+    """Returns the f > 0 with the least mean of |log(f x predicted / measured)|."""
+    return float(np.exp(np.median(np.log(measured_s / predicted_s))))
+
+
 def _badness(samples: Samples, log_latency: FloatArray) -> float:
-    """Returns MAPE with the best factor + (1 - Spearman within tasks) / 2."""
+    """Returns the mean log error with the best factor + (1 - Spearman within tasks) / 2."""
+    residual = log_latency - np.log(samples.latency_s)
+    error = np.abs(residual - np.median(residual)).mean()
     predicted_s = np.exp(log_latency)
-    predicted_s *= least_mape_factor(predicted_s, samples.latency_s)
-    error = np.abs(predicted_s / samples.latency_s - 1.0).mean()
     judged = Judged(
         measured_s=samples.latency_s,
         predicted_s=predicted_s,

@@ -183,6 +183,8 @@ class EnsembleOptions:
         default_shares: of transformer, perceptron and trees, where no validation samples can tell.
         fence: how far (in log seconds) a part's prediction may lie outside of those of the other
             two; beyond it counts as that. 0 = no fence.
+        least_mape_factor: whether predictions are scaled by the one factor that gives the least
+            MAPE on the validation part, not the least log error.
     """
 
     transformer: TransformerOptions = field(default_factory=TransformerOptions)
@@ -197,3 +199,4 @@ class EnsembleOptions:
     least_tasks: int = 10
     default_shares: tuple[float, float, float] = (0.4, 0.4, 0.2)
     fence: float = field(default=0.0, metadata=ADDED_LATER)
+    least_mape_factor: bool = field(default=False, metadata=ADDED_LATER)
