@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cdmpp.arrays import BoolArray, FloatArray, TextArray
+from cdmpp.arrays import FloatArray
 from cdmpp.datasets.samples import Samples
-from cdmpp.devices.vector import device_vector
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import read_json, replaced_folder, write_json
 from cdmpp.metrics import Judged, spearman_by_task, top_k_score
-from cdmpp.models.parts.checks import check_schema
-from cdmpp.models.parts.pooling import pooled_features
+from cdmpp.models.nets.options import LoopOptions
+from cdmpp.models.options import SegmentMlpOptions
 
 if TYPE_CHECKING:  # torch takes long to import
-    from cdmpp.models.nets.column_net import ColumnNet
+    from cdmpp.models.baselines.segment_mlp import SegmentMlpCostModel
 
 #: Folder in a model's.
 FOLDER = "distilled"
@@ -29,54 +27,12 @@ FORMAT = 1
 TRIED_SHARES = (0.5, 1.0)
 #: What a rank correlation lost counts beside a log error of the same size, when one is chosen.
 _ORDER_WEIGHT = 0.5
-_NET_OPTIONS: dict[str, Any] = {
-    "width": 192, "layers": 2, "dropout": 0.0, "epochs": 30, "batch": 128, "weight_decay": 0.05,
-}  # fmt: skip
-_NET, _FACTS = "perceptron.safetensors", "distilled.json"
+_OPTIONS = SegmentMlpOptions(
+    hidden=256, loop=LoopOptions(epochs=20, programs_per_batch=128, programs_per_task=16,
+                                 learning_rate=7e-4, weight_decay=1e-6, patience=15),
+)  # fmt: skip
+_FACTS = "distilled.json"
 _HINT = "make it again with `cdmpp distil`, or remove the folder"
-
-
-@dataclass(frozen=True)
-class TaughtRows:
-    """Programs on devices, with what was measured of them and what a teacher says.
-
-    Attributes:
-        columns: float32 [N, columns], see `distilled_columns`.
-        log_s: float64 [N], logarithm of the measured seconds; NaN of programs that never ran.
-        taught_log_s: float64 [N], logarithm of the teacher's seconds.
-        task: str [N].
-        device: str [N], label.
-    """
-
-    columns: NDArray[np.float32]
-    log_s: FloatArray
-    taught_log_s: FloatArray
-    task: TextArray
-    device: TextArray
-
-    @classmethod
-    def of(cls, samples: Samples, taught_log_s: FloatArray) -> TaughtRows:
-        """Returns the rows of samples."""
-        return cls(
-            distilled_columns(samples),
-            np.log(samples.latency_s),
-            taught_log_s,
-            np.asarray(samples.programs.tasks, np.str_)[samples.task_id],
-            np.array([one.name for one in samples.devices], np.str_)[samples.device],
-        )
-
-    @classmethod
-    def joined(cls, parts: Sequence[TaughtRows]) -> TaughtRows:
-        """Returns the rows of all parts, at least one."""
-        names = [one.name for one in fields(cls)]
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
-
-    def take(self, where: BoolArray) -> TaughtRows:
-        """Returns some of the rows."""
-        return TaughtRows(*(getattr(self, one.name)[where] for one in fields(self)))
-
-    def __len__(self) -> int:
-        return len(self.columns)
 
 
 @dataclass(frozen=True)
@@ -96,18 +52,17 @@ class RankErrors:
     top_5: float | None
 
     @classmethod
-    def of(cls, rows: TaughtRows, log_s: FloatArray) -> RankErrors:
-        """Returns the errors of float64 [N], logarithm of the predicted seconds."""
-        tasks, task = np.unique(rows.task, return_inverse=True)
+    def of(cls, samples: Samples, predicted_s: FloatArray) -> RankErrors:
+        """Returns the errors of float64 [N], seconds."""
         judged = Judged(
-            measured_s=np.exp(rows.log_s),
-            predicted_s=np.exp(log_s),
-            task=task,
-            device=np.unique(rows.device, return_inverse=True)[1],
-            task_weight=np.ones(len(tasks)),
+            measured_s=samples.latency_s,
+            predicted_s=predicted_s,
+            task=samples.task_id,
+            device=samples.device,
+            task_weight=np.ones(len(samples.programs.tasks)),
         )
         return cls(
-            float(np.abs(log_s - rows.log_s).mean()),
+            float(np.abs(np.log(predicted_s / samples.latency_s)).mean()),
             spearman_by_task(judged), top_k_score(judged, 1), top_k_score(judged, 5),
         )  # fmt: skip
 
@@ -118,14 +73,13 @@ class RankErrors:
 
 
 class DistilledModel:
-    """A perceptron over sums and maxima of a program's leaf columns and the device vector.
+    """A perceptron on each leaf, their sum, and a perceptron on the sum and the device.
 
     What it learns is a mean of what was measured and of what a teacher says, both as logarithms.
 
     Attributes:
         kind: name of such models.
         kinds: of the devices that it learned from.
-        feature_schema: versions of the leaf columns.
         taught_by: digest of the data that the teacher was trained on.
         teacher_share: weight of the teacher in the mean, in [0, 1].
         errors: on programs of held-out tasks; None where none were there.
@@ -136,65 +90,58 @@ class DistilledModel:
 
     def __init__(
         self,
-        net: ColumnNet,
+        network: SegmentMlpCostModel,
         *,
         kinds: Sequence[str],
-        feature_schema: dict[str, int],
         taught_by: str,
         teacher_share: float,
         errors: RankErrors | None = None,
         teacher_errors: RankErrors | None = None,
     ) -> None:
-        self._net = net
-        self.kinds, self.feature_schema = tuple(kinds), feature_schema
-        self.taught_by, self.teacher_share = taught_by, teacher_share
+        self._network = network
+        self.kinds, self.taught_by, self.teacher_share = tuple(kinds), taught_by, teacher_share
         self.errors, self.teacher_errors = errors, teacher_errors
 
     @classmethod
     def fit(
         cls,
-        parts: tuple[TaughtRows, TaughtRows, TaughtRows],
+        parts: tuple[Samples, Samples, Samples],
+        taught_s: tuple[FloatArray, FloatArray, FloatArray],
         *,
-        kinds: Sequence[str],
-        feature_schema: dict[str, int],
         taught_by: str,
         seed: int,
-        unmeasured: TaughtRows | None = None,
     ) -> DistilledModel:
-        """Returns what was fitted to the first part; the second chooses the teacher's share, the
-        third judges.
+        """Returns what was fitted to the first part; the second ends training and chooses the
+        teacher's share, the third judges.
 
         Args:
-            unmeasured: programs of which the teacher alone says something, also learned from.
+            parts: samples; of the first those without latency (NaN), compiled and never run, are
+                learned from the teacher alone.
+            taught_s: float64 [N] for each part, the teacher's seconds.
 
         Raises:
             DataError: the first or second part is empty.
         """
-        from cdmpp.models.nets.column_net import ColumnNet, ColumnNetOptions
+        from cdmpp.models.baselines.segment_mlp import SegmentMlpCostModel
 
         train, validation, test = parts
         for name, part in (("training", train), ("validation", validation)):
             if len(part) == 0:
                 raise DataError(f"the {name} part has no program of the model's devices; add data")
-        if unmeasured is not None:
-            train = TaughtRows.joined([train, unmeasured])
-        found: list[tuple[float, float, ColumnNet]] = []
+        found: list[tuple[float, float, SegmentMlpCostModel]] = []
         for share in TRIED_SHARES:
-            wanted = share * train.taught_log_s + (1.0 - share) * train.log_s
-            wanted = np.where(np.isnan(train.log_s), train.taught_log_s, wanted)
-            net = ColumnNet.fit(
-                train.columns, wanted, seed=seed, options=ColumnNetOptions(**_NET_OPTIONS)
-            )
-            badness = RankErrors.of(validation, net.log_s(validation.columns)).badness
-            found.append((badness, share, net))
-        _, share, net = min(found, key=lambda one: one[0])
-        model = cls(
-            net, kinds=kinds, feature_schema=feature_schema, taught_by=taught_by,
-            teacher_share=share,
-        )  # fmt: skip
+            mean_s = taught_s[0] ** share * train.latency_s ** (1.0 - share)
+            wanted_s = np.where(np.isnan(train.latency_s), taught_s[0], mean_s)
+            network = SegmentMlpCostModel(_OPTIONS)
+            network.fit(replace(train, latency_s=wanted_s), validation, seed=seed)
+            badness = RankErrors.of(validation, network.predict(validation)).badness
+            found.append((badness, share, network))
+        _, share, network = min(found, key=lambda one: one[0])
+        kinds = sorted({train.devices[place].kind for place in np.unique(train.device)})
+        model = cls(network, kinds=kinds, taught_by=taught_by, teacher_share=share)
         if len(test):
-            model.errors = RankErrors.of(test, net.log_s(test.columns))
-            model.teacher_errors = RankErrors.of(test, test.taught_log_s)
+            model.errors = RankErrors.of(test, model.predict(test))
+            model.teacher_errors = RankErrors.of(test, taught_s[2])
         return model
 
     def predict(self, samples: Samples) -> FloatArray:
@@ -203,8 +150,7 @@ class DistilledModel:
         Raises:
             DataError: other leaf features than the model's.
         """
-        samples = check_schema(self.feature_schema, samples)
-        return np.asarray(np.exp(self._net.log_s(distilled_columns(samples))))
+        return self._network.predict(samples)
 
     def save(self, directory: Path) -> None:
         """Writes it into the model's folder.
@@ -212,17 +158,16 @@ class DistilledModel:
         Raises:
             DataError: it cannot be written.
         """
-        facts = {
-            "format": FORMAT,
-            "kinds": list(self.kinds),
-            "feature_schema": self.feature_schema,
-            "taught_by": self.taught_by,
-            "teacher_share": self.teacher_share,
-            "test": None if self.errors is None else asdict(self.errors),
-            "teacher_test": None if self.teacher_errors is None else asdict(self.teacher_errors),
-        }
         with replaced_folder(Path(directory) / FOLDER, what="distilled network") as folder:
-            self._net.save(folder / _NET)
+            facts = {
+                "format": FORMAT,
+                "kinds": list(self.kinds),
+                "taught_by": self.taught_by,
+                "teacher_share": self.teacher_share,
+                "test": self.errors and asdict(self.errors),
+                "teacher_test": self.teacher_errors and asdict(self.teacher_errors),
+                "state": self._network.save(folder),
+            }
             write_json(folder / _FACTS, facts)
 
     @classmethod
@@ -239,30 +184,26 @@ class DistilledModel:
         if not folder.is_dir():
             return None
         facts = read_json(folder / _FACTS, what="distilled network", hint=_HINT, format=FORMAT)
-        from cdmpp.models.nets.column_net import ColumnNet
+        from cdmpp.models.baselines.segment_mlp import SegmentMlpCostModel
 
-        net = ColumnNet.load(folder / _NET, hint=_HINT)
         try:
+            network = SegmentMlpCostModel.load(folder, facts["state"])
+            assert isinstance(network, SegmentMlpCostModel)
             errors = [
                 None if facts[name] is None else RankErrors(**facts[name])
                 for name in ("test", "teacher_test")
             ]
             found = cls(
-                net, kinds=facts["kinds"], feature_schema=facts["feature_schema"],
-                taught_by=facts["taught_by"], teacher_share=float(facts["teacher_share"]),
+                network, kinds=facts["kinds"], taught_by=facts["taught_by"],
+                teacher_share=float(facts["teacher_share"]),
                 errors=errors[0], teacher_errors=errors[1],
             )  # fmt: skip
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{folder} is damaged ({error}); {_HINT}") from None
+        except (DataError, KeyError, TypeError, ValueError) as error:
+            reason = str(error).partition(";")[0]  # without the next step of a model by itself
+            raise DataError(f"{folder} is damaged ({reason}); {_HINT}") from None
         if found.taught_by != taught_by:
             raise DataError(
                 f"{folder} was taught by a model of other data ({found.taught_by:.12}) than this "
                 f"one ({taught_by:.12}); {_HINT}"
             )
         return found
-
-
-def distilled_columns(samples: Samples) -> NDArray[np.float32]:
-    """Returns float32 [N, columns], sums and maxima of leaf columns, and the device vector."""
-    device = np.stack([device_vector(one) for one in samples.devices])[samples.device]
-    return np.concatenate([pooled_features(samples.programs, samples.program), device], axis=1)

@@ -35,7 +35,7 @@ from cdmpp.predict.machine_code.widths import CodeWidths
 from cdmpp.programs.code_layout import CODE_LAYOUTS, CodeKind
 
 if TYPE_CHECKING:  # torch takes long to import
-    from cdmpp.models.nets.column_net import ColumnNet
+    from cdmpp.predict.machine_code.net import CodeNet
 
 FOLDER = "machine_code"
 #: Folder in a model's, by the kind of the devices.
@@ -219,7 +219,7 @@ class CodeModel:
         targets: Mapping[str, str],
         feature_schema: dict[str, int],
         booster: Any,
-        net: ColumnNet,
+        net: CodeNet,
         calibration: CodeCalibration,
         errors: CodeErrors | None,
         *,
@@ -256,7 +256,7 @@ class CodeModel:
         Raises:
             DataError: a part is empty.
         """
-        from cdmpp.models.nets.column_net import ColumnNet
+        from cdmpp.predict.machine_code.net import CodeNet
 
         train, validation, test = parts
         for name, part in zip(("training", "validation", "test"), parts, strict=True):
@@ -268,7 +268,7 @@ class CodeModel:
         booster = grow_trees(
             {**_PARAMETERS, "seed": seed}, grown, watched, trees=_MOST_TREES, patience=_PATIENCE
         )
-        net = ColumnNet.fit(train.columns, train.log_s - train.core_log_s, seed=seed)
+        net = CodeNet.fit(train.columns, train.log_s - train.core_log_s, seed=seed)
         uncalibrated = CodeCalibration(0.0, 0.0, CodeWidths(0.0))
         found = cls(targets, feature_schema, booster, net, uncalibrated, None, kind=kind)
         known = validation.is_record, test.is_record
@@ -453,10 +453,10 @@ class CodeModel:
         expected = FORMAT, CODE_LAYOUTS[kind].version
         if versions != expected:
             raise DataError(f"{folder} has versions {versions}, expected {expected}; {_HINT}")
-        from cdmpp.models.nets.column_net import ColumnNet
+        from cdmpp.predict.machine_code.net import CodeNet
 
         booster = load_booster(folder / _TREES, hint=_HINT)
-        net = ColumnNet.load(folder / _NET, hint=_HINT)
+        net = CodeNet.load(folder / _NET, hint=_HINT)
         try:
             errors = facts["test"]
             fastest, fastest_errors = facts.get("fastest"), facts.get("fastest_test")

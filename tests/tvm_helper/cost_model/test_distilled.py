@@ -19,8 +19,10 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.devices.registry import load_registry
 from cdmpp.errors import DataError
 from cdmpp.models.assemble import assemble_samples
+from cdmpp.models.nets.options import LoopOptions
+from cdmpp.models.options import SegmentMlpOptions
 from cdmpp.predict import distilled
-from cdmpp.predict.distilled import DistilledModel, TaughtRows
+from cdmpp.predict.distilled import DistilledModel
 from cdmpp.predict.estimates import TrainedModel, load_trained
 from cdmpp.programs.machine_code.columns import MACHINE_CODE_NAMES
 from cdmpp.training import distil as distil_run
@@ -30,6 +32,10 @@ from tvm_helper.cost_model.scoring import SearchCore
 from tvm_helper.cost_model.state_file import read_state, write_state
 
 pytestmark = pytest.mark.tvm
+
+SMALL = SegmentMlpOptions(
+    hidden=16, loop=LoopOptions(epochs=30, programs_per_batch=16, learning_rate=3e-3)
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +49,13 @@ def run_folder(samples: Samples, tmp_path_factory: pytest.TempPathFactory) -> Pa
     folder = train_into(tmp_path_factory.mktemp("distilled") / "run")
     out = tmp_path_factory.mktemp("said") / "out.json"
     with pytest.MonkeyPatch.context() as patch, out.open("w") as said:
+        patch.setattr(distil_run, "merged_folder", lambda folders, cache_dir: folders[0])
         patch.setattr(distil_run, "load_samples", lambda folder, cache_dir: samples)
         patch.setattr(distil_run, "read_machine_code", lambda folder: ())
         patch.setattr(
             "cdmpp.cli.train.distil.dataset_of", lambda place, **_: SimpleNamespace(folder=place)
         )
-        patch.setitem(distilled._NET_OPTIONS, "epochs", 150)
+        patch.setattr(distilled, "_OPTIONS", SMALL)
         patch.setattr("sys.stdout", said)
         assert main(["distil", "--model", str(folder), "--data", "any", "--json"]) == 0
     (folder / "said.json").write_text(out.read_text())
@@ -127,32 +134,27 @@ def test_machine_code_teaches_where_it_is_known(trained: TrainedModel, samples: 
     columns = np.zeros(len(MACHINE_CODE_NAMES), np.float32)
     table = MachineCode({DEVICE: "{}"}, dict.fromkeys(names, columns))
     known = replace(trained, code=reader)  # type: ignore[arg-type]
-    said = distil_run._taught_log_s(known, samples, [table])
+    said = np.log(distil_run._taught_s(known, samples, [table]))
     alone = np.log(trained.model.predict(samples))
     is_compiled = np.isin(samples.programs.program_id[samples.program].astype(str), names)
     assert 0 < is_compiled.sum() < len(samples)
     np.testing.assert_allclose(said, alone + is_compiled)
 
 
-def test_programs_that_never_ran_are_learned_from_their_teacher() -> None:
-    rng = np.random.default_rng(0)
-
-    def rows(count: int, *, seen: int) -> TaughtRows:
-        columns = np.zeros((count, 2), np.float32)
-        columns[:, seen] = rng.normal(size=count)
-        log_s = columns.sum(axis=1).astype(np.float64)
-        task = np.arange(count).astype(str)
-        return TaughtRows(columns, log_s, log_s, task, np.full(count, "any"))
-
-    parts = rows(200, seen=0), rows(40, seen=0), rows(0, seen=0)
-    never_ran = replace(rows(200, seen=1), log_s=np.full(200, np.nan))
-    facts = {"kinds": ["cpu"], "feature_schema": {}, "taught_by": "", "seed": 0}
-    asked = rows(50, seen=1)
-    error = {}
-    for extra in (None, never_ran):
-        net = DistilledModel.fit(parts, unmeasured=extra, **facts)._net
-        error[extra is None] = np.abs(net.log_s(asked.columns) - asked.log_s).mean()
-    assert error[False] < 0.2 < 0.5 < error[True]
+def test_programs_that_never_ran_are_learned_from_their_teacher(
+    samples: Samples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distilled, "_OPTIONS", SMALL)
+    monkeypatch.setattr(distilled, "TRIED_SHARES", (0.5,))
+    never_ran = replace(samples, latency_s=np.full(len(samples), np.nan))
+    nothing = samples.take(np.zeros(0, np.int64))
+    taught_s = 7.0 * samples.latency_s
+    found = DistilledModel.fit(
+        (never_ran, replace(samples, latency_s=taught_s), nothing),
+        (taught_s, taught_s, np.zeros(0)), taught_by="", seed=0,
+    )  # fmt: skip
+    assert found.errors is None
+    assert abs(np.log(found.predict(samples) / taught_s).mean()) < 0.3
 
 
 def test_a_damaged_network_or_one_of_another_model_is_refused(
@@ -162,9 +164,9 @@ def test_a_damaged_network_or_one_of_another_model_is_refused(
     with pytest.raises(DataError, match="taught by a model of other data"):
         DistilledModel.load(run_folder, taught_by="other")
     trained.distilled.save(tmp_path)
-    path = tmp_path / distilled.FOLDER / "perceptron.safetensors"
+    path = tmp_path / distilled.FOLDER / "model.safetensors"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(bytes(content))
-    with pytest.raises(DataError, match=r"cannot read the perceptron .* `cdmpp distil`"):
+    with pytest.raises(DataError, match=r"distilled is damaged .*`cdmpp distil`"):
         DistilledModel.load(tmp_path, taught_by=trained.card.data_hash)

@@ -1,4 +1,4 @@
-"""A perceptron over a fixed number of columns, which says the logarithm of seconds."""
+"""A perceptron over the columns of compiled programs."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.errors import DataError
 from cdmpp.files.checked_tensors import read_tensors, write_tensors
 
+_WIDTH, _LAYERS, _DROPOUT = 384, 3, 0.1
+_EPOCHS, _BATCH = 60, 64
+_LEARNING_RATE, _WEIGHT_DECAY = 2e-3, 0.05
 #: In standard deviations of the label: where the loss goes from square to absolute.
 _BETA = 0.3
 #: Columns that vary less are left out; standardised columns end at so many deviations.
@@ -23,30 +26,7 @@ _LEAST_DEVIATION, _MOST_DEVIATIONS = 1e-4, 5.0
 
 
 @dataclass(frozen=True)
-class ColumnNetOptions:
-    """How large a perceptron is and how it learns; the defaults are those of machine code.
-
-    Attributes:
-        width: of every hidden layer.
-        layers: hidden ones.
-        dropout: between them, in [0, 1).
-        epochs: passes over the rows.
-        batch: rows a step.
-        learning_rate: the highest of its cycle.
-        weight_decay: of AdamW.
-    """
-
-    width: int = 384
-    layers: int = 3
-    dropout: float = 0.1
-    epochs: int = 60
-    batch: int = 64
-    learning_rate: float = 2e-3
-    weight_decay: float = 0.05
-
-
-@dataclass(frozen=True)
-class ColumnNet:
+class CodeNet:
     """A perceptron: columns -> logarithm of seconds.
 
     Attributes:
@@ -63,24 +43,15 @@ class ColumnNet:
     network: nn.Sequential
 
     @classmethod
-    def fit(
-        cls,
-        columns: NDArray[np.float32],
-        log_s: FloatArray,
-        *,
-        seed: int,
-        options: ColumnNetOptions | None = None,
-    ) -> ColumnNet:
+    def fit(cls, columns: NDArray[np.float32], log_s: FloatArray, *, seed: int) -> CodeNet:
         """Returns a perceptron that was fitted to programs.
 
         torch's global random state stays as it is.
 
         Args:
             columns: float32 [N, columns], N at least 1.
-            log_s: float64 [N], logarithm of the seconds to learn.
-            options: None = the defaults.
+            log_s: float64 [N], logarithm of the measured seconds.
         """
-        options = options or ColumnNetOptions()
         spread = columns.std(axis=0, dtype=np.float64)
         kept = np.flatnonzero(spread > _LEAST_DEVIATION)
         centre, deviation = float(log_s.mean()), float(log_s.std()) or 1.0
@@ -91,10 +62,10 @@ class ColumnNet:
                 mean=columns[:, kept].mean(axis=0, dtype=np.float64).astype(np.float32),
                 deviation=spread[kept].astype(np.float32),
                 label=(centre, deviation),
-                network=_network(len(kept), options),
+                network=_network(len(kept)),
             )
             wanted = torch.from_numpy(((log_s - centre) / deviation).astype(np.float32))
-            _train(found.network, found._standardised(columns), wanted, options)
+            _train(found.network, found._standardised(columns), wanted)
         for weight in found.network.parameters():
             weight.data = weight.data.half().float()
         return found
@@ -125,7 +96,7 @@ class ColumnNet:
         write_tensors(path, save(tensors))
 
     @classmethod
-    def load(cls, path: Path, *, hint: str) -> ColumnNet:
+    def load(cls, path: Path, *, hint: str) -> CodeNet:
         """Returns what `save` wrote.
 
         Raises:
@@ -134,11 +105,7 @@ class ColumnNet:
         try:
             tensors = load(read_tensors(path)[0])
             kept = tensors["kept"]
-            weights = [value for name, value in tensors.items() if name.endswith(".weight")]
-            shape = ColumnNetOptions(
-                width=len(tensors["network.0.weight"]), layers=len(weights) - 1
-            )
-            network = _network(len(kept), shape)
+            network = _network(len(kept))
             network.load_state_dict(
                 {
                     name.removeprefix("network."): torch.from_numpy(value.astype(np.float32))
@@ -155,28 +122,26 @@ class ColumnNet:
             raise DataError(f"cannot read the perceptron {path} ({reason}); {hint}") from None
 
 
-def _network(columns: int, options: ColumnNetOptions) -> nn.Sequential:
+def _network(columns: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     width = columns
-    for layer in range(options.layers):
-        layers += [nn.Linear(width, options.width), nn.GELU()]
-        if layer < options.layers - 1:
-            layers.append(nn.Dropout(options.dropout))
-        width = options.width
+    for layer in range(_LAYERS):
+        layers += [nn.Linear(width, _WIDTH), nn.GELU()]
+        if layer < _LAYERS - 1:
+            layers.append(nn.Dropout(_DROPOUT))
+        width = _WIDTH
     return nn.Sequential(*layers, nn.Linear(width, 1))
 
 
-def _train(
-    network: nn.Sequential, columns: Tensor, wanted: Tensor, options: ColumnNetOptions
-) -> None:
-    optimiser = torch.optim.AdamW(network.parameters(), weight_decay=options.weight_decay)
-    batches = -(-len(columns) // options.batch)
+def _train(network: nn.Sequential, columns: Tensor, wanted: Tensor) -> None:
+    optimiser = torch.optim.AdamW(network.parameters(), weight_decay=_WEIGHT_DECAY)
+    batches = -(-len(columns) // _BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, options.learning_rate, total_steps=options.epochs * batches
+        optimiser, _LEARNING_RATE, total_steps=_EPOCHS * batches
     )
     network.train()
-    for _ in range(options.epochs):
-        for rows in torch.split(torch.randperm(len(columns)), options.batch):
+    for _ in range(_EPOCHS):
+        for rows in torch.split(torch.randperm(len(columns)), _BATCH):
             predicted = network(columns[rows]).squeeze(1)
             loss = nn.functional.smooth_l1_loss(predicted, wanted[rows], beta=_BETA)
             optimiser.zero_grad()
