@@ -150,9 +150,14 @@ def experiment(
     ]
     command = f"python -m lab run scoring candidates={candidates} rounds={rounds}"
     origin = stamp(command, schemas=PROGRAMS, data={"of the model": trained.card.data_hash})
-    values = {"model": trained.card.kind, "candidates": candidates}
+    values = {"model": _scorer(trained), "candidates": candidates}
     page = _page(results, trained, candidates)
     print(write_page("scoring", page, values, origin, rows=_rows(results, candidates)))
+
+
+def _scorer(trained: TrainedModel) -> str:
+    """Returns the kinds of what scores on both targets."""
+    return ", ".join(sorted({trained.scorer(kind).kind for kind in ("cpu", "gpu")}))
 
 
 def _page(results: Sequence[ScoringSpeed], trained: TrainedModel, candidates: int) -> Page:
@@ -173,7 +178,7 @@ def _page(results: Sequence[ScoringSpeed], trained: TrainedModel, candidates: in
     note = (
         "Candidates scored through TVM's own interface (`CostModel.predict`: lowering, features, "
         f"model), one process on one core, {candidates} random MetaSchedule schedules a row, the "
-        f"best of some rounds, both sides in turn. Ours is a `{trained.card.kind}`; TVM's "
+        f"best of some rounds, both sides in turn. Ours is a `{_scorer(trained)}`; TVM's "
         f"`XGBModel` is trained on {candidates} results first."
     )
     return Page(
