@@ -65,6 +65,8 @@ from tvm.s_tir import Schedule, ScheduleError, meta_schedule  # noqa: E402
 from tvm.s_tir.meta_schedule.utils import shash2hex  # noqa: E402
 from tvm.target import Target  # noqa: E402
 
+#: TVM's functions behind the methods of `Schedule`, without their checks of Python types.
+schedule_functions = s_tir.schedule._ffi_api
 #: Module with the block-level passes (LowerInitBlock, CompactBufferAllocation, ...).
 block_passes = s_tir.transform
 #: Module with the passes on plain TIR (StmtSimplify, FlattenBuffer, ...).

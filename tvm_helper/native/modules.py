@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,23 @@ MODULE_PHASES = ("walk", "passes", "canonical", "features")
 _SOURCE = package_folder("tvm_helper.native") / "src" / "tir_featurise.cc"
 _ERROR_BYTES = 200
 _log = logging.getLogger("cdmpp")
+
+
+class NestPlan(NamedTuple):
+    """How the loops around a block are made parallel and vectorised.
+
+    Attributes:
+        loops: their number.
+        parallel: outermost loops that are fused to a parallel one; -1 = none.
+        vectorized: innermost loops that are fused to a vector one; -1 = none. As `loops`, with
+            `parallel` as well: all are fused, and split to a parallel and a vector loop.
+        is_spatial: whether the block reduces nothing.
+    """
+
+    loops: int
+    parallel: int
+    vectorized: int
+    is_spatial: bool
 
 
 class NativeModules:
@@ -44,6 +61,11 @@ class NativeModules:
         self._free.restype = None
         library.cdmpp_modules_new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)
         library.cdmpp_modules_new.restype = ctypes.c_void_p
+        self._plan = library.cdmpp_modules_plan_nest
+        self._plan.argtypes = (
+            ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64, ctypes.c_int64,
+            ctypes.c_void_p,
+        )  # fmt: skip
         self._run = library.cdmpp_modules_featurise
         self._run.argtypes = (
             ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t,
@@ -91,6 +113,24 @@ class NativeModules:
         )  # fmt: skip
         seconds = dict(zip(MODULE_PHASES, batch.seconds.values(), strict=False))
         return replace(batch, seconds=seconds)
+
+    def plan_nest(
+        self, module: Any, place: int, *, most_parallel: int, most_vectorized: int
+    ) -> NestPlan | None:
+        """Returns what MetaSchedule's `RewriteParallelVectorizeUnroll` would do to a block; None
+        where only TVM can tell.
+
+        Args:
+            module: a scheduled `IRModule` whose function is `main`.
+            place: of the block among those right below the root, in program order.
+            most_parallel: extent from which on no further loop is fused to a parallel one.
+            most_vectorized: largest extent of a vector loop.
+        """
+        found = (ctypes.c_int64 * 4)()
+        is_known = self._plan(
+            self._featuriser, module.__chandle__(), place, most_parallel, most_vectorized, found
+        )
+        return NestPlan(found[0], found[1], found[2], bool(found[3])) if is_known else None
 
 
 @lru_cache(maxsize=1)

@@ -36,7 +36,7 @@ class SearchOptions(TrialOptions):
         minutes: wall time of the search in this run; 0 = no bound.
         stop_early: whether the search follows its own advice to stop.
         stop_gain: gain below which a task counts as settled (0.02 = 2 %).
-        population: candidates that TVM evolves for a round.
+        population: candidates that are evolved for a round.
         search_threads: threads that draw and score candidates; 0 = the CPUs that may be used.
         final_timeout_s: seconds in which the final module has to be compiled.
         stop_after_failures: consecutive failures of one kind after which the search stops; 0 =

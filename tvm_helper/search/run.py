@@ -185,15 +185,14 @@ def _search(
     session = SearchSession(options, store, plan.tasks, runner, model, show, verifier=plan.verifier)
     model.session = session
     threads = options.search_threads or len(os.sched_getaffinity(0))
+    seeds = [_seed(options.seed, task.key, store.journal.measured_count) for task in plan.tasks]
     contexts = [
         meta_schedule.TuneContext(
             mod=task.module, target=target, space_generator="post-order-apply",
-            search_strategy=SessionStrategy(session, number, options.population),
-            task_name=task.task.name,
-            rand_state=_seed(options.seed, task.key, store.journal.measured_count),
-            num_threads=threads, logger=_log,
+            search_strategy=SessionStrategy(session, number, options.population, seed),
+            task_name=task.task.name, rand_state=seed, num_threads=threads, logger=_log,
         )
-        for number, task in enumerate(plan.tasks)
+        for number, (task, seed) in enumerate(zip(plan.tasks, seeds, strict=True))
     ]  # fmt: skip
     with session.guard_tuning():
         meta_schedule.tune.tune_tasks(

@@ -9,26 +9,26 @@ import numpy as np
 
 from cdmpp.arrays import FloatArray
 from tvm_helper.compat import derived_object, meta_schedule
+from tvm_helper.search.evolution import Evolution
 from tvm_helper.search.session import SearchSession, runner_result
 
 
 @derived_object
 class SessionStrategy(meta_schedule.search_strategy.PySearchStrategy):  # type: ignore[misc]
-    """TVM's evolutionary search, of which a session takes what nobody measured.
+    """An evolutionary search, of which a session takes what nobody measured.
 
     Args:
         session: the session.
         number: of the task.
         population: candidates that are evolved for a round.
+        seed: of what is drawn.
     """
 
-    def __init__(self, session: SearchSession, number: int, population: int) -> None:
+    def __init__(self, session: SearchSession, number: int, population: int, seed: int) -> None:
         super().__init__()
         self._session = session
         self._number = number
-        self._search: Any = meta_schedule.search_strategy.EvolutionarySearch(
-            population_size=population
-        )
+        self._search = Evolution(population, seed)
         self._context: Any = None
 
     def _initialize_with_tune_context(self, context: Any) -> None:

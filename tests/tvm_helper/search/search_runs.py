@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -18,8 +17,8 @@ from unittest.mock import patch
 import numpy as np
 
 from cdmpp.errors import CdmppError
-from tvm_helper.compat import meta_schedule
 from tvm_helper.measure.options import TimingOptions
+from tvm_helper.search import evolution
 from tvm_helper.search.options import SearchOptions
 from tvm_helper.search.progress import SearchProgress
 from tvm_helper.search.run import SearchPlan, plan_search, run_search
@@ -42,10 +41,12 @@ def plan(**values: Any) -> SearchPlan:
 
 @contextmanager
 def few_are_drawn() -> Iterator[None]:
-    """Within it TVM evolves what it draws once, from a few programs."""
-    strategies = meta_schedule.search_strategy
-    few = partial(strategies.EvolutionarySearch, init_min_unmeasured=8, genetic_num_iters=1)
-    with patch.object(strategies, "EvolutionarySearch", few):
+    """Within it what is drawn is evolved once, from a few programs."""
+    with (
+        patch.object(evolution, "GENERATIONS", 1),
+        patch.object(evolution, "LATER_GENERATIONS", 1),
+        patch.object(evolution, "LEAST_NEW", 8),
+    ):
         yield
 
 

@@ -10,6 +10,7 @@
 #include "batch.hpp"
 #include "canonical.hpp"
 #include "compaction.hpp"
+#include "tir_nests.hpp"
 #include "tir_walk.hpp"
 
 namespace cdmpp {
@@ -31,6 +32,16 @@ struct Request {
   bool has_limits;
   GpuLimits limits;
 };
+
+const Object* raw(const ffi::Any& any) { return reinterpret_cast<const TVMFFIAny*>(&any)->v_obj; }
+
+const Object* main_function(const TirLayout& l, const Object* module) {
+  const auto* functions = reinterpret_cast<const ffi::MapObj*>(l.module_functions(module));
+  for (const auto& entry : *functions) {
+    if (view(l.global_name(raw(entry.first))) == "main") return raw(entry.second);
+  }
+  throw Declined{"no function main"};
+}
 
 class Worker : public Output {
  public:
@@ -111,16 +122,7 @@ class Worker : public Output {
   }
 
   const Object* main_of(const Object* module) const {
-    const TirLayout& l = compiler_.layout;
-    const auto* functions =
-        reinterpret_cast<const ffi::MapObj*>(l.module_functions(module));
-    for (const auto& entry : *functions) {
-      if (view(l.global_name(raw(entry.first))) == "main") return raw(entry.second);
-    }
-    throw Declined{"no function main"};
-  }
-  static const Object* raw(const ffi::Any& any) {
-    return reinterpret_cast<const TVMFFIAny*>(&any)->v_obj;
+    return main_function(compiler_.layout, module);
   }
   static ffi::AnyView view_of(const Object* object) {
     TVMFFIAny any{};
@@ -206,6 +208,27 @@ cdmpp_result* cdmpp_modules_featurise(void* featuriser, const TVMFFIObject* cons
     return static_cast<Featuriser*>(featuriser)->run(modules, count, request, threads).release();
   } catch (const std::exception&) {
     return nullptr;
+  }
+}
+
+// Plans how a block's loops are made parallel and vectorised, see `NestPlan`; `plan` gets its four
+// numbers. Returns 0 where only TVM's postprocessor can tell.
+int cdmpp_modules_plan_nest(void* featuriser, const TVMFFIObject* module, size_t place,
+                            i64 most_parallel, i64 most_vectorized, i64* plan) {
+  try {
+    const TirLayout& layout = static_cast<Featuriser*>(featuriser)->compiler.layout;
+    thread_local std::unique_ptr<Nests> nests;  // keeps its memory
+    if (!nests || !nests->is_of(layout)) nests = std::make_unique<Nests>(layout);
+    const NestPlan found =
+        nests->plan(main_function(layout, module), place, most_parallel, most_vectorized);
+    for (const i64 value : {found.loops, found.parallel, found.vectorized, found.is_spatial}) {
+      *plan++ = value;
+    }
+    return 1;
+  } catch (const Declined&) {
+    return 0;
+  } catch (const std::exception&) {
+    return 0;
   }
 }
 }

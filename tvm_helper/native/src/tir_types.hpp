@@ -171,7 +171,9 @@ struct TirLayout {
       block_buffers{"s_tir.SBlock", "alloc_buffers"},
       match_buffers{"s_tir.SBlock", "match_buffers"},
       block_annotations{"s_tir.SBlock", "annotations"}, block_init{"s_tir.SBlock", "init"},
-      block_body{"s_tir.SBlock", "body"};
+      block_body{"s_tir.SBlock", "body"}, block_reads{"s_tir.SBlock", "reads"},
+      block_writes{"s_tir.SBlock", "writes"};
+  F<Pointer> region_source{"ir.TensorRegion", "source"}, region{"ir.TensorRegion", "region"};
 
   TirLayout() {
     for (const TirType& type : kTirTypes) {
