@@ -119,6 +119,8 @@ EXPERIMENTS = (
                is_pinned=True),
     Experiment("scoring", "candidates scored per second, beside TVM's model",
                "10 min, a quiet core", is_pinned=True),
+    Experiment("search-drawing", "what drawing a search's programs costs, beside TVM's search",
+               "10 min"),
     Experiment("replay", "known networks on an added CPU, replayed beside measured",
                "90 min, a quiet core", options=("device=measured-here",), is_pinned=True),
     Experiment("replay-drawn", "the same of networks that were drawn after the model was fixed",

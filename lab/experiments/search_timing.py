@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,28 +28,29 @@ class TimedCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
 
     Args:
         model: any cost model of TVM's or ours.
+        clock: seconds; by default those that pass.
 
     Attributes:
         seconds: spent in `predict` and `update` so far.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, clock: Callable[[], float] = time.perf_counter) -> None:
         super().__init__()
-        self._model = model
+        self._model, self._clock = model, clock
         self.seconds = 0.0
 
     def predict(self, context: Any, candidates: Sequence[Any]) -> NDArray[np.float64]:
         """Returns the other's scores."""
-        started = time.perf_counter()
+        started = self._clock()
         scores = np.asarray(self._model.predict(context, candidates), np.float64)
-        self.seconds += time.perf_counter() - started
+        self.seconds += self._clock() - started
         return scores
 
     def update(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
         """Lets the other learn."""
-        started = time.perf_counter()
+        started = self._clock()
         self._model.update(context, candidates, results)
-        self.seconds += time.perf_counter() - started
+        self.seconds += self._clock() - started
 
     def save(self, path: str) -> None:
         """Lets the other save itself."""

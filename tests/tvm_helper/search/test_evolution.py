@@ -181,7 +181,6 @@ def proposed(
         spaces = context.generate_design_space()
     database, model = meta_schedule.database.MemoryDatabase(), _ByHash()
     search.pre_tuning(100, 4, spaces, database, model)
-    assert not search._is_tvms
     found, candidates = [], []
     for _ in range(rounds):
         candidates = search.generate_measure_candidates() or []
@@ -222,3 +221,11 @@ def test_a_program_that_tvm_replays_otherwise_ends_the_quick_way(
     assert len(first) == len(candidates) == 4
     assert any("T.parallel" in str(one.sch.mod) or "vectorized" in str(one.sch.mod)
                for one in candidates), "what is measured is TVM's replay"  # fmt: skip
+
+
+def test_tvms_own_search_draws_where_only_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evolution, "_KNOWN_MUTATORS", ())
+    monkeypatch.setattr(Evolution, "_evolved", None)
+    (first,), model, _ = proposed(threads=1, rounds=1)
+    assert len(first) == 4
+    assert set(first) <= set(model.asked)

@@ -1,0 +1,232 @@
+"""What drawing a search's programs costs, and what the search finds, beside TVM's own search.
+
+Everything is process CPU time of one thread, both ways in turn. A program's latency is what the
+shipped model predicts for it: a search can be run anywhere, and both ways are told the same.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from cdmpp.predict.estimates import TrainedModel
+from cdmpp.pretrained import PRETRAINED, model_folder
+from cdmpp.report.page import Page, Section
+from cdmpp.report.tables import plain_table
+from lab.experiments.search import PER_ROUND, searched_function
+from lab.experiments.search_timing import TimedCostModel
+from lab.journal import Journal
+from lab.pages import write_page
+from lab.paths import ROOT
+from lab.stamp import PROGRAMS, stamp
+
+COMMAND = "python -m lab run search-drawing"
+DEVICE = "epyc-avx2-1c"
+WAYS = ("tvm", "cdmpp")
+
+
+def experiment(
+    tasks: tuple[str, ...] = ("conv2d", "dense", "softmax"),
+    seeds: tuple[int, ...] = (0, 1, 2),
+    population: int = 64,
+    rounds: int = 4,
+    programs: int = 24,
+) -> None:
+    """Times both ways on every task, and writes the page.
+
+    Args:
+        tasks: names of `lab run search`.
+        seeds: of the searches.
+        population: programs that are evolved for a round.
+        rounds: of 16 trials.
+        programs: schedules of a task whose making is timed.
+    """
+    torch.set_num_threads(1)
+    journal = Journal(ROOT / "runs" / "search-drawing" / f"{population}-{rounds}.jsonl")
+    for task in tasks:
+        journal.cell(f"{task}--programs", partial(_made, task, programs))
+    for seed in seeds:
+        for task in tasks:
+            cell = partial(_searched, task, seed, population, rounds)
+            print(journal.cell(f"{task}--{seed}", cell), flush=True)
+    found = journal.cells()
+    values = {
+        "programs": {task: found[f"{task}--programs"] for task in tasks},
+        "searches": {task: [found[f"{task}--{seed}"] for seed in seeds] for task in tasks},
+        "population": population, "rounds": rounds,
+    }  # fmt: skip
+    write_page("search-drawing", _page(values), values, stamp(COMMAND, schemas=PROGRAMS))
+
+
+def _context(task: str, seed: int, population: int) -> tuple[Any, Any, Any]:
+    """Returns TVM's context of a task, its own search, and the design spaces."""
+    from cdmpp.devices.registry import get_device
+    from tvm_helper.compat import import_tensor_intrinsics, meta_schedule
+    from tvm_helper.tasks.target import device_target
+
+    import_tensor_intrinsics("llvm")
+    search = meta_schedule.search_strategy.EvolutionarySearch(population_size=population)
+    context = meta_schedule.TuneContext(
+        mod=searched_function(task), target=device_target(get_device(DEVICE)), task_name=task,
+        space_generator="post-order-apply", search_strategy=search, num_threads=1,
+        rand_state=seed + 1,
+    )  # fmt: skip
+    return context, search, context.generate_design_space()
+
+
+def _made(task: str, programs: int) -> dict[str, Any]:
+    """Returns CPU seconds that each program takes both ways, of those that TVM draws at random."""
+    from tvm_helper.compat import Schedule, s_tir, shash2hex
+    from tvm_helper.search.design_space import DesignSpace
+    from tvm_helper.tir.features import native_modules
+
+    context, _, schedules = _context(task, 0, 1)
+    native = native_modules()
+    assert native is not None
+    postprocs = list(context.space_generator.postprocs)
+    traces = [one.trace.simplified(True) for one in schedules]
+    spaces = [DesignSpace(context.mod, one, postprocs, native) for one in traces]
+    chance = random.Random(0)
+
+    def replayed(trace: Any, seed: int) -> Any:
+        schedule = Schedule(context.mod, seed=seed, debug_mask="none", error_render_level="none")
+        trace.apply_to_schedule(schedule, remove_postproc=True)
+        schedule.enter_postproc()
+        return schedule if all(one.apply(schedule) for one in postprocs) else None
+
+    taken: dict[str, list[float]] = {way: [] for way in WAYS}
+    same = 0
+    while len(taken["tvm"]) < programs:
+        number = chance.randrange(len(spaces))
+        drawn = replayed(s_tir.schedule.Trace(traces[number].insts, {}), chance.getrandbits(30))
+        if drawn is None:
+            continue
+        genome = spaces[number].genome_of(drawn.trace)
+        trace = spaces[number].trace_of(genome)
+        began = time.process_time()
+        theirs = replayed(trace, 1)
+        between = time.process_time()
+        ours = spaces[number].replay(genome, chance)
+        taken["cdmpp"].append(time.process_time() - between)
+        taken["tvm"].append(between - began)
+        same += ours is not None and shash2hex(ours[1].mod) == shash2hex(theirs.mod)
+    return {**taken, "same": same}
+
+
+def _searched(task: str, seed: int, population: int, rounds: int) -> dict[str, Any]:
+    """Returns of each way CPU seconds, those in the cost model, and the best latency by round."""
+    from tvm_helper.cost_model.state_file import load_for_search
+
+    trained = load_for_search(model_folder(PRETRAINED))
+    return {
+        "task": task, "seed": seed,
+        **{way: _search(way, trained, task, seed, population, rounds) for way in WAYS},
+    }  # fmt: skip
+
+
+def _search(
+    way: str, trained: TrainedModel, task: str, seed: int, population: int, rounds: int
+) -> dict[str, Any]:
+    from tvm_helper.compat import meta_schedule
+    from tvm_helper.cost_model.metaschedule import CdmppCostModel
+    from tvm_helper.search.evolution import Evolution
+
+    own = CdmppCostModel(trained, DEVICE, safety_net=False, seed=seed)
+    model = TimedCostModel(own, time.process_time)
+    context, search, spaces = _context(task, seed, population)
+    if way == "cdmpp":
+        search = Evolution(population, seed)
+        search._initialize_with_tune_context(context)
+    database = meta_schedule.database.MemoryDatabase()
+    workload = database.commit_workload(context.mod)
+    began, stub_s = time.process_time(), 0.0
+    search.pre_tuning(1 << 30, PER_ROUND, spaces, database, model)
+    latency_s: list[float] = []
+    best: list[float] = []
+    for _ in range(rounds):
+        candidates = search.generate_measure_candidates()
+        if not candidates:
+            break
+        asked = time.process_time()
+        _, found = own._latencies(context, list(candidates), "")
+        stub_s += time.process_time() - asked
+        results = []
+        for candidate, value in zip(candidates, np.nan_to_num(found, nan=1.0), strict=True):
+            latency_s.append(float(value))
+            results.append(meta_schedule.runner.RunnerResult([float(value)], None))
+            database.commit_tuning_record(
+                meta_schedule.database.TuningRecord(
+                    candidate.sch.trace, workload, [float(value)], context.target,
+                    candidate.args_info,
+                )
+            )  # fmt: skip
+        model.update(context, list(candidates), results)
+        search.notify_runner_results(candidates, results)
+        best.append(min(latency_s))
+    return {
+        "cpu_s": time.process_time() - began - stub_s, "model_s": model.seconds,
+        "trials": len(latency_s), "scored": own.usage.predicted, "best_s": best,
+    }  # fmt: skip
+
+
+def _page(values: Mapping[str, Any]) -> Page:
+    made = []
+    for task, found in values["programs"].items():
+        theirs, ours = (1e3 * statistics.median(found[way]) for way in WAYS)
+        ratio = statistics.median(a / b for a, b in zip(found["cdmpp"], found["tvm"], strict=True))
+        equal = f"{found['same']} of {len(found['tvm'])}"
+        made.append([task, f"{theirs:.2f}", f"{ours:.2f}", f"{ratio:.2f}", equal])
+    rows = [_row(task, found) for task, found in values["searches"].items()]
+    return Page(
+        title="Drawing a search's programs",
+        lead="CPU time of one thread. Below 1: less time, or a shorter latency, than TVM's search.",
+        sections=[
+            Section(
+                "A program", "Replay and postprocessing of the same traces, median.",
+                tables=[
+                    plain_table(
+                        ("task", "TVM, ms", "`cdmpp search`, ms", "ratio", "the same program"), made
+                    )
+                ],
+            ),
+            Section(
+                "A search",
+                f"{values['rounds']} rounds of {PER_ROUND} trials, a population of "
+                f"{values['population']}; medians over the seeds. A trial's latency is what the "
+                "shipped model predicts, so nothing is built or run.",
+                tables=[
+                    plain_table(
+                        ("task", "seeds", "TVM, CPU s", "`cdmpp search`, CPU s", "ratio",
+                         "without the cost model", "programs scored",
+                         "best latency, by seed"), rows
+                    )
+                ],
+            ),
+        ],
+    )  # fmt: skip
+
+
+def _row(task: str, found: Sequence[Mapping[str, Any]]) -> list[str]:
+    def median(way: str, key: str) -> float:
+        return float(statistics.median(one[way][key] for one in found))
+
+    drawing = [
+        (one["cdmpp"]["cpu_s"] - one["cdmpp"]["model_s"])
+        / (one["tvm"]["cpu_s"] - one["tvm"]["model_s"])
+        for one in found
+    ]
+    ratio = statistics.median(one["cdmpp"]["cpu_s"] / one["tvm"]["cpu_s"] for one in found)
+    scored = statistics.median(one["cdmpp"]["scored"] / one["tvm"]["scored"] for one in found)
+    best = [one["cdmpp"]["best_s"][-1] / one["tvm"]["best_s"][-1] for one in found]
+    return [
+        task, str(len(found)), f"{median('tvm', 'cpu_s'):.1f}", f"{median('cdmpp', 'cpu_s'):.1f}",
+        f"{ratio:.2f}", f"{statistics.median(drawing):.2f}", f"{scored:.2f}",
+        ", ".join(f"{value:.2f}" for value in best),
+    ]  # fmt: skip
