@@ -33,6 +33,7 @@ LICENCES = {
         for threads in ("1c", "2c")
     },
     **dict.fromkeys(("v100", "k80", "mi50"), _MIT),
+    "zen3-avx2-1c": _OWN,
     "a100": _BENNU,
 }
 
