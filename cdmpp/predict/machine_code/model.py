@@ -256,21 +256,13 @@ class CodeModel:
         Raises:
             DataError: a part is empty.
         """
-        from cdmpp.predict.machine_code.net import CodeNet
-
         train, validation, test = parts
         for name, part in zip(("training", "validation", "test"), parts, strict=True):
             if len(part) == 0:
                 raise DataError(f"the {name} part has no program with machine code; add data")
-        grown, watched = (
-            tree_rows(part.columns, part.log_s - part.core_log_s) for part in parts[:2]
+        found = cls.learned(
+            train, validation, targets=targets, feature_schema=feature_schema, seed=seed, kind=kind
         )
-        booster = grow_trees(
-            {**_PARAMETERS, "seed": seed}, grown, watched, trees=_MOST_TREES, patience=_PATIENCE
-        )
-        net = CodeNet.fit(train.columns, train.log_s - train.core_log_s, seed=seed)
-        uncalibrated = CodeCalibration(0.0, 0.0, CodeWidths(0.0))
-        found = cls(targets, feature_schema, booster, net, uncalibrated, None, kind=kind)
         known = validation.is_record, test.is_record
         if all(one.any() and not one.all() for one in known):
             found.of_records = found._calibrated(validation.take(known[0]), is_shifted=False)
@@ -280,6 +272,32 @@ class CodeModel:
         found.errors = found._judged(test)
         found.strange_factor = found._strange_factor(train, validation, seed=seed)
         return found
+
+    @classmethod
+    def learned(
+        cls,
+        train: CodeRows,
+        validation: CodeRows,
+        *,
+        targets: Mapping[str, str],
+        feature_schema: dict[str, int],
+        seed: int,
+        kind: CodeKind = "cpu",
+    ) -> CodeModel:
+        """Returns what was fitted to the first part, not calibrated yet: `parts_log_s` is all that
+        it says.
+        """
+        from cdmpp.predict.machine_code.net import CodeNet
+
+        grown, watched = (
+            tree_rows(part.columns, part.log_s - part.core_log_s) for part in (train, validation)
+        )
+        booster = grow_trees(
+            {**_PARAMETERS, "seed": seed}, grown, watched, trees=_MOST_TREES, patience=_PATIENCE
+        )
+        net = CodeNet.fit(train.columns, train.log_s - train.core_log_s, seed=seed)
+        uncalibrated = CodeCalibration(0.0, 0.0, CodeWidths(0.0))
+        return cls(targets, feature_schema, booster, net, uncalibrated, None, kind=kind)
 
     def calibrate_fastest(self, validation: CodeRows, test: CodeRows, *, device: str) -> None:
         """Lets the fastest programs of searched tasks say how such are judged.
