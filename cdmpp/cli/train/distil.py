@@ -43,7 +43,9 @@ def run(args: argparse.Namespace) -> int:
     found = distil(folder, folders, cache_dir=args.cache)
     lines = {"network": found.errors, "teacher": found.teacher_errors}
     if args.json:
-        values = {name: None if one is None else asdict(one) for name, one in lines.items()}
+        values: dict[str, Any] = {
+            name: None if one is None else asdict(one) for name, one in lines.items()
+        }
         values |= {"kinds": list(found.kinds), "teacher_share": found.teacher_share}
         print(json.dumps(values, allow_nan=False))
         return 0
