@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
+from typing import Any
 
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_output_options
