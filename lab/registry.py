@@ -158,6 +158,8 @@ EXPERIMENTS = (
                "8 min"),
     Experiment("sealed", "the shipped model on kernels of networks that no choice has seen, with "
                "and without machine code", "2 min"),
+    Experiment("learning-curve", "errors over the number of programs, both tiers, with and without "
+               "attention", "2 h"),
     # Records, speed and robustness.
     Experiment("golden", "features beside the original toolchain's, record by record", "1 min"),
     Experiment("extract-speed", "records read per second, and what became of them", "2 min",

@@ -28,32 +28,36 @@ LINES = {
 }
 
 
-def experiment(
-    campaign: Path = ROOT / "cache" / "data" / "sealed2-cpu",
-    opened: Path = ROOT / "cache" / "data" / "sealed-cpu",
-) -> None:
-    """Writes the page (after `make sealed`).
+#: Folder of `data/` -> name of its marks on the page.
+CAMPAIGNS = {
+    "sealed3-cpu": "kernels", "pasted-cpu-sealed": "pasted", "sealed2-cpu": "kernels_before",
+    "sealed-cpu": "kernels_first",
+}  # fmt: skip
+
+
+def experiment(tables: Path = ROOT / "cache" / "data") -> None:
+    """Writes the page (after `make tables`).
 
     Args:
-        campaign: kernels that no choice has seen.
-        opened: such that an earlier model was judged by.
+        tables: folder with the campaigns' tables.
     """
-    sealed, before = _section(campaign), _section(opened)
-    text = filled(
-        "sealed", table=sealed["table"], by_time=sealed["by_time"],
-        opened_table=before["table"], opened_by_time=before["by_time"],
-    )  # fmt: skip
+    sections = {name: _section(tables / folder) for folder, name in CAMPAIGNS.items()}
+    marks = {}
+    for name, section in sections.items():
+        marks[name] = section.pop("table")
+        marks[f"{name}_by_time"] = section.pop("by_time")
     found = stamp("python -m lab run sealed", schemas=COMPILED, models=[PRETRAINED])
-    write_page("sealed", text, {**sealed, "opened": before}, found)
+    write_page("sealed", filled("sealed", **marks), sections, found)
 
 
 def _section(campaign: Path) -> dict[str, Any]:
     lines, facts = judged_lines(campaign)
-    heads = ["what is said", *ERRORS, "in its interval"]
+    heads = ["what is said", *ERRORS, "in its interval", "interval, each way", "flagged"]
     rows = [
-        [words, *error_cells(lines[name]), percent_text(lines[name]["inside_interval"])]
+        [words, *error_cells(lines[name]), percent_text(lines[name]["inside_interval"]),
+         *_width_cells(lines[name])]
         for name, words in LINES.items()
-    ]
+    ]  # fmt: skip
     by_time = markdown_table(
         ["measured", "programs", "fast tier, MAPE", "compiled tier, MAPE"],
         [[name, str(fast["n"]), *(percent_text(lines[line]["by_time"][name]["mape"])
@@ -61,7 +65,18 @@ def _section(campaign: Path) -> dict[str, Any]:
          for name, fast in lines["fast"]["by_time"].items()],
     )  # fmt: skip
     kept = {name: _kept(line) for name, line in lines.items()}
-    return {**facts, "lines": kept, "table": markdown_table(heads, rows), "by_time": by_time}
+    table = (
+        f"{facts['programs']:,} programs of {facts['tasks']:,} tasks on `{facts['device']}`; "
+        f"{facts['known']} more are of tasks that the model knows.\n\n"
+    )
+    table += markdown_table(heads, rows)
+    return {**facts, "lines": kept, "table": table, "by_time": by_time}
+
+
+def _width_cells(line: dict[str, Any]) -> list[str]:
+    """Returns the median factor of the intervals and the share of programs that are flagged."""
+    factor, flagged = line["interval_factor"], line["out_of_distribution"]
+    return ["-" if factor is None else f"x {factor:.2f}", percent_text(flagged)]
 
 
 def judged_lines(campaign: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:

@@ -64,8 +64,7 @@ def test_an_older_dataset_makes_an_older_model_and_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     shipped = ROOT / "data" / "metaschedule-cpu-found"
-    found = load_samples(shipped, cache_dir=tmp_path / "cache")
-    assert found.programs.feature_schema == OLD
+    found = as_learned(OLD, load_samples(shipped, cache_dir=tmp_path / "cache"))
     options = TrainOptions(model="gbdt", gbdt=GbdtOptions(trees=3, threads=1), baselines=())
     train_run(options, found, tmp_path / "run")
     assert "leaf_extra v3, and so will the model; for those of leaf_extra v4" in caplog.text
@@ -85,7 +84,7 @@ def test_the_newest_columns_are_trained_on_without_a_word(
 
 def test_a_model_of_an_unknown_version_is_refused(tmp_path: Path) -> None:
     shutil.copy(model_folder("pretrained") / "model.json", tmp_path)
-    assert read_card(tmp_path).leaf_extra_version == 3
+    assert read_card(tmp_path).leaf_extra_version == 4
     facts = json.loads((tmp_path / "model.json").read_text())
     facts["feature_schema"] = {"leaf": 1, "leaf_extra": 5}
     (tmp_path / "model.json").write_text(json.dumps(facts))
