@@ -34,6 +34,9 @@ NEAREST = 3
 _THRESHOLD_QUANTILE = 0.99
 #: Columns that hardly vary in training count in this unit: most are logarithms to base 2.
 _LEAST_DEVIATION = 0.1
+#: A column that is the same in all training tasks, at least so many, is another one so many
+#: deviations away.
+_LEAST_TASKS, _UNSEEN = 30, 2.0
 _CHUNK = 4096
 #: A centre is that many steps from the mean of its column at most.
 _STEPS = 127
@@ -83,7 +86,7 @@ class Familiarity:
     Attributes:
         distance: float64 [N], to the nearest training task.
         is_far: bool [N], whether a program's task was not trained on and its distance is above the
-            threshold.
+            threshold, or it does what no training task for its kind of device does.
         nearest: for each program the nearest training tasks, nearest first.
     """
 
@@ -175,15 +178,19 @@ class TrainingTasks:
         count = min(nearest, len(self.tasks))
         near = np.zeros((len(rows), count), np.int64)
         distance = np.zeros((len(rows), count))
+        is_unseen = np.zeros(len(rows), bool)
+        names = samples.programs.tasks[samples.programs.task_id[rows]]
+        for_cpu = _are_for_cpus(names)
         for start, values in columns.chunks():
+            part = slice(start, start + len(values))
+            is_unseen[part] = self._do_unseen(self._standardised(values), for_cpu[part])
             found = _distances(self._standardised(values), self.centre)
             order = np.argsort(found, axis=1, kind="stable")[:, :count]
             near[start : start + len(values)] = order
             distance[start : start + len(values)] = np.take_along_axis(found, order, axis=1)
         known = set(self.tasks)
-        names = samples.programs.tasks[samples.programs.task_id[rows]]
         is_new = np.array([str(name) not in known for name in names], bool)
-        is_far = is_new & (distance[:, 0] > self.threshold)
+        is_far = is_new & ((distance[:, 0] > self.threshold) | is_unseen)
         named = [
             [
                 NearTask(self.tasks[task], self.operators[task], float(how_far))
@@ -293,6 +300,28 @@ class TrainingTasks:
         except (OSError, SafetensorError, KeyError, TypeError, ValueError, LZMAError) as error:
             raise DataError(f"{path} is damaged ({error}); {_HINT}") from error
 
+    def _do_unseen(
+        self, values: NDArray[np.float32], for_cpu: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
+        """Returns bool [n], whether a program does what no training task of CPUs, or of the
+        others, does: a column that is the same in all of these is another one there.
+
+        Args:
+            values: float32 [n, F], standardised.
+            for_cpu: bool [n], whether a program is for CPUs.
+        """
+        found = np.zeros(len(values), bool)
+        own = _are_for_cpus(np.array(self.tasks, object))
+        for kind in (True, False):
+            rows = np.flatnonzero(for_cpu == kind)
+            if len(rows) == 0 or np.sum(own == kind) < _LEAST_TASKS:
+                continue
+            centre = self.centre[own == kind]
+            same = np.flatnonzero(np.ptp(centre, axis=0) == 0.0)
+            away = np.abs(values[np.ix_(rows, same)] - centre[0, same])
+            found[rows] = (away > _UNSEEN).any(axis=1)
+        return found
+
     def _standardised(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         return (values - self.mean) / self.deviation
 
@@ -317,6 +346,11 @@ class TrainingTasks:
                 f"the programs have {columns.width} pooled leaf columns, the training part had "
                 f"{len(self.mean)}; extract them again with `cdmpp dataset extract`, or {_HINT}"
             )
+
+
+def _are_for_cpus(tasks: NDArray[np.object_]) -> NDArray[np.bool_]:
+    """Returns bool [n], whether tasks, `"<workload key>|<target kind>"`, are for CPUs."""
+    return np.array([str(task).endswith("|llvm") for task in tasks], bool)
 
 
 def _packed(content: bytes) -> NDArray[np.uint8]:

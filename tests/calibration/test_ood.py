@@ -159,3 +159,28 @@ def test_missing_damaged_and_foreign_files(samples, known, tmp_path):
         TrainingTasks.load(tmp_path)
     with pytest.raises(DataError, match="pooled leaf columns"):
         known.familiarity(make_samples(4, 4, extra=3))
+
+
+def test_what_only_tasks_of_the_other_kind_of_device_do_is_flagged(samples):
+    """Some training tasks of CPUs add integers; none of GPUs does."""
+    some = np.isin(samples.programs.task_id, [0, 1, 2])
+    leaves = samples.programs.leaf_features.copy()
+    leaves[:, FLOAT_ADD + 40] = 0.0
+    counts = np.diff(samples.programs.leaf_offset)
+    owner = np.repeat(np.arange(len(counts)), counts)
+    leaves[some[owner], FLOAT_ADD + 40] = 12.0
+
+    def on(kind: str, prefix: str = ""):
+        names = [f"{prefix}{task.rpartition('|')[0]}|{kind}" for task in samples.programs.tasks]
+        programs = replace(samples.programs, leaf_features=leaves, tasks=np.array(names, object))
+        return replace(samples, programs=programs)
+
+    def flagged(kind: str, known: TrainingTasks):
+        return known.familiarity(on(kind, "new ")).is_far[some[samples.program]].mean()
+
+    cpu = TrainingTasks.fit(on("llvm"))
+    without = on("cuda").take(np.flatnonzero(~some[samples.program]))
+    both = cpu.extended(without)
+    assert flagged("llvm", both) < 0.2
+    assert flagged("cuda", both) == 1.0
+    assert flagged("cuda", cpu) < 0.2, "nothing is known of GPUs: the distance alone decides"
