@@ -136,6 +136,8 @@ def read_program(
     if is_hidden:
         doubts.append("it reduces across threads, whose reads the model's features lack")
     is_current = version == LEAF_EXTRA_SCHEMA_VERSION
+    if is_gpu and is_current and _reduces_across_threads(module, target, work):
+        doubts.append("it reduces across threads, which few of the model's training programs do")
     is_integer = not is_current and work.integer_op > max(work.flop, _BUSY * work.bytes)
     if is_integer:
         doubts.append(
@@ -159,6 +161,19 @@ def read_program(
     if isinstance(found, ReplayError):
         return str(found)
     return ProgramReading(found.of_version(version), tree, work, tuple(doubts))
+
+
+def _reduces_across_threads(module: Any, target: Target, work: ProgramWork) -> bool:
+    """Whether work of a GPU's program lies outside of what its lowered code shows: TVM lowers
+    reductions across threads to calls.
+    """
+    (found,) = compact_asts(
+        [loop_tree_from_tir(module, complete=False)], [_hardware_limits(target)]
+    )
+    if isinstance(found, ReplayError):
+        return True
+    seen = leaf_work(found.leaf_features)
+    return bool(work.bytes > _UNSEEN * seen.bytes.sum() or work.flop > _UNSEEN * seen.flop.sum())
 
 
 def _at_least(work: ProgramWork, source: Any) -> ProgramWork:
