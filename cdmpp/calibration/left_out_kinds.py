@@ -23,7 +23,7 @@ def strange_factor(
     error_of: Callable[[BoolArray], FloatArray],
 ) -> float | None:
     """Returns what the half width of an interval is multiplied with where the program is strange,
-    at least 1; None with fewer than two kinds or too few tasks.
+    at least 1; None with fewer than two kinds, too few tasks or intervals without a width.
 
     The kinds are left out in groups. Of errors over half widths it is the quantile that 90 % of the
     programs of a task lie below, every task with the same weight.
@@ -37,7 +37,8 @@ def strange_factor(
     """
     tasks, owner = np.unique(task, return_inverse=True)
     group = _groups(kind, owner)
-    if group.max(initial=0) < 1 or len(tasks) < least_owners(_COVERAGE):
+    is_measured = bool((half_width > 0.0).all())
+    if group.max(initial=0) < 1 or len(tasks) < least_owners(_COVERAGE) or not is_measured:
         return None
     ratio = np.zeros(len(kind))
     for one in range(int(group.max()) + 1):

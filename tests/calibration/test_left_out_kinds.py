@@ -53,3 +53,4 @@ def test_one_kind_or_a_few_tasks_say_nothing() -> None:
     assert strange_factor(one_kind, _TASKS, np.ones(120), error_of) is None
     few = np.where(np.arange(120) < 60, "a", "b")
     assert strange_factor(_KINDS, few, np.ones(120), error_of) is None
+    assert strange_factor(_KINDS, _TASKS, np.zeros(120), error_of) is None

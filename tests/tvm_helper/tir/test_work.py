@@ -211,7 +211,7 @@ def test_what_threads_read_together_counts(gpu: Predictor) -> None:
     assert found.out_of_distribution
 
 
-def test_integers_are_predicted_as_floats_in_a_wide_interval() -> None:
+def test_integers_are_predicted_as_they_were_measured() -> None:
     """Measured on one Zen 4 core: the product of 512 x 512 bytes takes 10.2 ms."""
     cpu = Predictor("pretrained", ["epyc-avx512-1c"])
     body = """
@@ -230,8 +230,7 @@ def test_integers_are_predicted_as_floats_in_a_wide_interval() -> None:
     module = module_of(body, A=(512, 512, "int8"), B=(512, 512, "int8"), C=(512, 512, "int32"))
     (found,) = cpu.programs([NamedProgram("int8mm", module)])
     assert found.low_s < 10.2e-3 < found.high_s
-    assert found.high_s > 4 * found.latency_s
-    assert "integers" in found.reasons[0]
+    assert found.latency_s == pytest.approx(10.2e-3, rel=0.4)
 
 
 def test_a_program_on_floats_is_the_same_program() -> None:

@@ -258,8 +258,8 @@ def test_the_reference_moves_between_rounds_only(records: tuple[TensetTask, list
     first = scorer.predict("task", slow)
     assert scorer.predict("task", fast)[0] > 1.0
     np.testing.assert_array_equal(scorer.predict("task", slow), first)
-    scorer.update("task", slow)
-    assert scorer.predict("task", fast)[0] == pytest.approx(1.0)
+    scorer.update("task", slow)  # what was measured counts a little for its neighbours
+    assert scorer.predict("task", fast)[0] == pytest.approx(1.0, rel=0.01)
     assert scorer.core.usage.tunings == 0
 
 
