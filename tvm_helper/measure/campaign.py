@@ -412,7 +412,13 @@ class Campaign:
                 self._clock.add()
                 self._done += 1
                 self._failed += outcome.error_code != 0
-            self._failures.add(failure_name(outcome.error_code), outcome.error)
+            if self._is_stopped:  # by another CPU's program: that one says why
+                return
+            try:
+                self._failures.add(failure_name(outcome.error_code), outcome.error)
+            except CdmppError:
+                self._is_stopped = True
+                raise
 
     def _save(self) -> None:
         if self._code:

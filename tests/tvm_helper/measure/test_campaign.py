@@ -464,7 +464,7 @@ def test_rounds_time_the_programs_of_a_batch_in_turn(
 @pytest.mark.usefixtures("pinned")
 def test_one_fault_stops_both_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan(monkeypatch, **dict.fromkeys(program_ids(), "run-fail"))
-    with pytest.raises(DeviceError, match="[45] consecutive failures"):
+    with pytest.raises(DeviceError, match="4 consecutive failures"):
         campaign(tmp_path / "out", jobs=2, batch=2, stop_after_failures=4).run()
     assert 4 <= len(codes(tmp_path / "out")) < 12
 
