@@ -6,6 +6,7 @@ import json
 import lzma
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from lzma import LZMAError
 from pathlib import Path
 from typing import Any
@@ -311,15 +312,23 @@ class TrainingTasks:
             for_cpu: bool [n], whether a program is for CPUs.
         """
         found = np.zeros(len(values), bool)
-        own = _are_for_cpus(np.array(self.tasks, object))
-        for kind in (True, False):
+        for kind, (same, centre) in self._same_in_all.items():
             rows = np.flatnonzero(for_cpu == kind)
-            if len(rows) == 0 or np.sum(own == kind) < _LEAST_TASKS:
-                continue
-            centre = self.centre[own == kind]
-            same = np.flatnonzero(np.ptp(centre, axis=0) == 0.0)
-            away = np.abs(values[np.ix_(rows, same)] - centre[0, same])
+            away = np.abs(values[np.ix_(rows, same)] - centre)
             found[rows] = (away > _UNSEEN).any(axis=1)
+        return found
+
+    @cached_property
+    def _same_in_all(self) -> dict[bool, tuple[IntArray, NDArray[np.float32]]]:
+        """For CPUs -> the columns that are the same in all of their tasks, and what they are
+        there; likewise of the others. Too few tasks say nothing.
+        """
+        own, found = _are_for_cpus(np.array(self.tasks, object)), {}
+        for kind in (True, False):
+            centre = self.centre[own == kind]
+            if len(centre) >= _LEAST_TASKS:
+                same = np.flatnonzero(np.ptp(centre, axis=0) == 0.0)
+                found[kind] = same, centre[0, same]
         return found
 
     def _standardised(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
