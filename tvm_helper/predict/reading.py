@@ -6,10 +6,13 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from cdmpp.analytic.roofline.programs import leaf_work
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.predict.prediction import misfit
+from cdmpp.programs.added_columns import ACROSS_THREADS_COLUMN
 from cdmpp.programs.compact_ast import LEAF_EXTRA_SCHEMA_VERSION, CompactAst
 from cdmpp.programs.featurise import compact_asts, is_gpu_kind
 from cdmpp.programs.gpu_limits import GpuLimits
@@ -136,7 +139,7 @@ def read_program(
     if is_hidden:
         doubts.append("it reduces across threads, whose reads the model's features lack")
     is_current = version == LEAF_EXTRA_SCHEMA_VERSION
-    if is_gpu and is_current and _reduces_across_threads(module, target, work):
+    if is_current and np.any(ast.leaf_extra[:, ACROSS_THREADS_COLUMN] > 0):
         doubts.append("it reduces across threads, which few of the model's training programs do")
     is_integer = not is_current and work.integer_op > max(work.flop, _BUSY * work.bytes)
     if is_integer:
@@ -161,19 +164,6 @@ def read_program(
     if isinstance(found, ReplayError):
         return str(found)
     return ProgramReading(found.of_version(version), tree, work, tuple(doubts))
-
-
-def _reduces_across_threads(module: Any, target: Target, work: ProgramWork) -> bool:
-    """Whether work of a GPU's program lies outside of what its lowered code shows: TVM lowers
-    reductions across threads to calls.
-    """
-    (found,) = compact_asts(
-        [loop_tree_from_tir(module, complete=False)], [_hardware_limits(target)]
-    )
-    if isinstance(found, ReplayError):
-        return True
-    seen = leaf_work(found.leaf_features)
-    return bool(work.bytes > _UNSEEN * seen.bytes.sum() or work.flop > _UNSEEN * seen.flop.sum())
 
 
 def _at_least(work: ProgramWork, source: Any) -> ProgramWork:
