@@ -130,7 +130,7 @@ pretrained-networks: $(STAMP) ## train and package the model behind `predict --t
 	OMP_NUM_THREADS=1 $(BIN)/cdmpp networks train --dataset $(NETWORKS) --out runs/pretrained-networks
 	$(BIN)/cdmpp networks package runs/pretrained-networks --made-by "make pretrained-networks" --licence "own measurements, shipped with this package under its licence (Apache-2.0)"
 
-data-a100: legacy-env ## make data/metaschedule-a100 again from its database (half an hour on two cores)
+data-a100: legacy-env ## make data/metaschedule-a100 again from its database (25 minutes on one core)
 	$(BIN)/cdmpp dataset extract --dataset data/metaschedule-a100 --device a100 --out data/metaschedule-a100
 
 legacy-env: $(STAMP) ## build .venv-legacy: the old TVM, for AutoTVM logs and Ansor's own replay

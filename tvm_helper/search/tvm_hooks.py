@@ -15,7 +15,7 @@ from tvm_helper.search.session import SearchSession, runner_result
 
 @derived_object
 class SessionStrategy(meta_schedule.search_strategy.PySearchStrategy):  # type: ignore[misc]
-    """An evolutionary search, of which a session takes what nobody measured.
+    """An evolutionary search, of which a session takes what has not been measured.
 
     Args:
         session: the session.
