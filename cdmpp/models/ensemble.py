@@ -11,17 +11,18 @@ import numpy as np
 
 from cdmpp.arrays import BoolArray, FloatArray
 from cdmpp.config import from_dict, to_dict
+from cdmpp.datasets.judge import judged
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.files.atomic import make_folder
-from cdmpp.metrics import Judged, spearman_by_task
+from cdmpp.metrics import spearman_by_task
 from cdmpp.models.base import CostModel
 from cdmpp.models.baselines.segment_mlp import SegmentMlpCostModel
 from cdmpp.models.gbdt import GbdtCostModel
 from cdmpp.models.loop.progress import OnTrain
 from cdmpp.models.options import EnsembleOptions
 from cdmpp.models.parts.checks import state_value
-from cdmpp.models.parts.labels import least_mape_factor
+from cdmpp.models.parts.labels import least_log_error_factor, least_mape_factor
 from cdmpp.models.transformer import TransformerCostModel
 
 #: What a rank correlation lost counts beside an error of the same size, when shares are chosen.
@@ -108,7 +109,9 @@ class EnsembleCostModel(CostModel):
         # Few validation tasks: the best shares of them are noisy, and the mean is never far off.
         self.shares = tuple((a + b) / 2 for a, b in zip(best, self.shares, strict=True))
         predicted_s = np.exp(_mixed(parts, self.shares, has_trees))
-        best_factor = least_mape_factor if self._options.least_mape_factor else _median_ratio
+        best_factor = (
+            least_mape_factor if self._options.least_mape_factor else least_log_error_factor
+        )
         self._factor = best_factor(predicted_s, validation.latency_s)
 
     def predict(self, samples: Samples) -> FloatArray:
@@ -239,24 +242,12 @@ def _possible_shares() -> Iterator[tuple[float, float, float]]:
             yield first / _SHARE_STEPS, second / _SHARE_STEPS, third / _SHARE_STEPS
 
 
-def _median_ratio(predicted_s: FloatArray, measured_s: FloatArray) -> float:
-    """Returns the f > 0 with the least mean of |log(f x predicted / measured)|."""
-    return float(np.exp(np.median(np.log(measured_s / predicted_s))))
-
-
 def _badness(samples: Samples, log_latency: FloatArray) -> float:
     """Returns the mean log error with the best factor + (1 - Spearman within tasks) / 2."""
     residual = log_latency - np.log(samples.latency_s)
     error = np.abs(residual - np.median(residual)).mean()
-    predicted_s = np.exp(log_latency)
-    judged = Judged(
-        measured_s=samples.latency_s,
-        predicted_s=predicted_s,
-        task=samples.task_id,
-        device=samples.device,
-        task_weight=np.ones(len(samples.programs.tasks)),
-    )
-    return float(error) + _ORDER_WEIGHT * (1.0 - (spearman_by_task(judged) or 0.0))
+    order = spearman_by_task(judged(samples, np.exp(log_latency)))
+    return float(error) + _ORDER_WEIGHT * (1.0 - (order or 0.0))
 
 
 def _mixed(parts: FloatArray, shares: Sequence[float], has_trees: BoolArray) -> FloatArray:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from cdmpp.arrays import FloatArray
+from cdmpp.datasets.judge import judged
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import read_json, replaced_folder, write_json
-from cdmpp.metrics import Judged, spearman_by_task, top_k_score
+from cdmpp.metrics import spearman_by_task, top_k_score
 from cdmpp.models.nets.options import LoopOptions
 from cdmpp.models.options import SegmentMlpOptions
 
@@ -54,16 +55,10 @@ class RankErrors:
     @classmethod
     def of(cls, samples: Samples, predicted_s: FloatArray) -> RankErrors:
         """Returns the errors of float64 [N], seconds."""
-        judged = Judged(
-            measured_s=samples.latency_s,
-            predicted_s=predicted_s,
-            task=samples.task_id,
-            device=samples.device,
-            task_weight=np.ones(len(samples.programs.tasks)),
-        )
+        found = judged(samples, predicted_s)
         return cls(
             float(np.abs(np.log(predicted_s / samples.latency_s)).mean()),
-            spearman_by_task(judged), top_k_score(judged, 1), top_k_score(judged, 5),
+            spearman_by_task(found), top_k_score(found, 1), top_k_score(found, 5),
         )  # fmt: skip
 
     @property

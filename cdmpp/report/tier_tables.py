@@ -16,18 +16,18 @@ _NAMES = {
 }
 #: Titles of `error_cells`.
 ERRORS = ("MAPE", "median APE", "log error", "median ratio")
+#: Titles of `interval_cells`.
+INTERVALS = ("in their interval", "factor each way", "flagged")
 
 
 def tier_tables(tiers: Mapping[str, Any]) -> list[Table]:
     """Returns the tables of what `judge_tiers` gave: in all, and by measured time and operator."""
     known = {name: found for name, found in tiers.items() if found is not None}
     columns = [
-        (f"{found['n']:,}", f"{found['tasks']:,}", *error_cells(found),
-         percent_text(found["inside_interval"]), _factor(found),
-         percent_text(found["out_of_distribution"]))
+        (f"{found['n']:,}", f"{found['tasks']:,}", *error_cells(found), *interval_cells(found))
         for found in known.values()
     ]  # fmt: skip
-    titles = ("programs", "tasks", *ERRORS, "in their interval", "factor each way", "flagged")
+    titles = ("programs", "tasks", *ERRORS, *INTERVALS)
     rows = [list(row) for row in zip(titles, *columns, strict=True)]
     shown = {name: known[name] for name in (FAST, COMPILED) if name in known}
     header = ("measured, kind", "n", "MAPE", "log error", "inside", "each way")
@@ -45,6 +45,12 @@ def error_cells(found: Mapping[str, Any]) -> list[str]:
         mape += " [{}, {}]".format(*map(percent_text, found["mape_interval"]))
         log_error += " [{:.3f}, {:.3f}]".format(*found["mean_log_error_interval"])
     return [mape, percent_text(found["median_ape"]), log_error, f"{found['median_ratio']:.2f}"]
+
+
+def interval_cells(found: Mapping[str, Any]) -> list[str]:
+    """Returns the cells of what `tier_figures` says of intervals."""
+    inside, flagged = (percent_text(found[n]) for n in ("inside_interval", "out_of_distribution"))
+    return [inside, _factor(found), flagged]
 
 
 def _parts(tiers: Mapping[str, Any]) -> Iterator[list[str]]:

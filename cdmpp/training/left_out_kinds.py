@@ -10,7 +10,7 @@ from cdmpp.arrays import BoolArray, FloatArray
 from cdmpp.calibration.intervals import operator_kinds
 from cdmpp.calibration.left_out_kinds import strange_factor
 from cdmpp.datasets.samples import Samples
-from cdmpp.datasets.selection import capped_rows
+from cdmpp.datasets.selection import cap_programs
 from cdmpp.models.gbdt import GbdtCostModel
 from cdmpp.predict.saved_model import read_card, write_strange_factor
 from cdmpp.training.options import TrainOptions
@@ -36,14 +36,14 @@ def measure_left_out_kinds(run_dir: Path, options: TrainOptions, samples: Sample
     calibration = read_card(run_dir).calibration
     if calibration is None:
         return None
-    samples = samples.take(np.flatnonzero(capped_rows(samples, _PROGRAMS_PER_DEVICE, seed=0)))
+    samples = cap_programs(samples, _PROGRAMS_PER_DEVICE, seed=0)
     nothing = samples.take(np.zeros(0, np.int64))
     widths = [calibration.by_device.get(one.name, calibration.pooled) for one in samples.devices]
 
     def error_of(is_left_out: BoolArray) -> FloatArray:
         trees = GbdtCostModel(options.ensemble.trees)
-        trees.fit(samples.take(np.flatnonzero(~is_left_out)), nothing, seed=options.seed)
-        strange = samples.take(np.flatnonzero(is_left_out))
+        trees.fit(samples.take(~is_left_out), nothing, seed=options.seed)
+        strange = samples.take(is_left_out)
         return np.asarray(np.abs(np.log(trees.predict(strange) / strange.latency_s)))
 
     tasks = np.asarray(samples.programs.tasks, np.str_)[samples.task_id]

@@ -62,12 +62,12 @@ def experiment(
         "compiled tier: trees and a perceptron on machine code": _compiled(code),
     }
     known = np.any([has_code(samples, table) for table in code], axis=0)
-    samples = samples.take(np.flatnonzero(known))
+    samples = samples.take(known)
     names = np.asarray(samples.programs.tasks, np.str_)
     draw = np.array([uniform_draw(f"part|{name}", 0) for name in names])[samples.task_id]
     test, validation = draw < _TEST, (draw >= _TEST) & (draw < _VALIDATION)
     order = np.array([uniform_draw(f"share|{name}", 0) for name in names])[samples.task_id]
-    judged = samples.take(np.flatnonzero(test))
+    judged = samples.take(test)
     counts, rows, values = [], [], {}
     for share in SHARES:
         counts.append(int(np.sum((draw >= _VALIDATION) & (order < share))))
@@ -80,9 +80,7 @@ def experiment(
                 place = cache / "learning-curve" / f"{name.replace(' ', '-')}-{share}-{seed}.npy"
                 if not place.is_file():
                     place.parent.mkdir(parents=True, exist_ok=True)
-                    train, watched = (
-                        samples.take(np.flatnonzero(one)) for one in (chosen, validation)
-                    )
+                    train, watched = samples.take(chosen), samples.take(validation)
                     np.save(place, predict(train, watched, judged, seed))
                     print(name, share, seed, flush=True)
                 errors.append(np.abs(np.log(np.load(place) / judged.latency_s)))

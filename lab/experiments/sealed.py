@@ -13,7 +13,7 @@ from cdmpp.datasets.extraction.machine_code import read_machine_code
 from cdmpp.predict.estimates import load_trained
 from cdmpp.predict.machine_code.known import has_code
 from cdmpp.pretrained import PRETRAINED, model_folder
-from cdmpp.report.tier_tables import ERRORS, error_cells
+from cdmpp.report.tier_tables import ERRORS, INTERVALS, error_cells, interval_cells
 from cdmpp.text import markdown_table, percent_text
 from cdmpp.training.evaluate import held_out_part
 from cdmpp.training.tiers import judge_tiers, tier_figures
@@ -52,12 +52,11 @@ def experiment(tables: Path = ROOT / "cache" / "data") -> None:
 
 def _section(campaign: Path) -> dict[str, Any]:
     lines, facts = judged_lines(campaign)
-    heads = ["what is said", *ERRORS, "in its interval", "interval, each way", "flagged"]
+    heads = ["what is said", *ERRORS, *INTERVALS]
     rows = [
-        [words, *error_cells(lines[name]), percent_text(lines[name]["inside_interval"]),
-         *_width_cells(lines[name])]
+        [words, *error_cells(lines[name]), *interval_cells(lines[name])]
         for name, words in LINES.items()
-    ]  # fmt: skip
+    ]
     by_time = markdown_table(
         ["measured", "programs", "fast tier, MAPE", "compiled tier, MAPE"],
         [[name, str(fast["n"]), *(percent_text(lines[line]["by_time"][name]["mape"])
@@ -73,12 +72,6 @@ def _section(campaign: Path) -> dict[str, Any]:
     return {**facts, "lines": kept, "table": table, "by_time": by_time}
 
 
-def _width_cells(line: dict[str, Any]) -> list[str]:
-    """Returns the median factor of the intervals and the share of programs that are flagged."""
-    factor, flagged = line["interval_factor"], line["out_of_distribution"]
-    return ["-" if factor is None else f"x {factor:.2f}", percent_text(flagged)]
-
-
 def judged_lines(campaign: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     """Returns the figures of each line, of every compiled program of a task that the model has not
     learned from, and how many there are.
@@ -91,7 +84,7 @@ def judged_lines(campaign: Path) -> tuple[dict[str, dict[str, Any]], dict[str, A
     fast = trained.estimate(samples)
     unknown = np.full(len(samples), np.nan)
     median_s = np.full(len(samples), np.median(samples.latency_s))
-    constant = replace(fast, latency_s=median_s, low_s=unknown, high_s=unknown)
+    constant = replace(fast, latency_s=median_s, low_s=unknown, high_s=unknown, is_far=None)
     facts = {
         "programs": len(samples), "tasks": len(np.unique(samples.task_id)),
         "known": known, "device": samples.devices[0].name,

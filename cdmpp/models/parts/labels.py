@@ -135,6 +135,11 @@ class ScoreLabels:
         return np.asarray(np.exp(log_work + _LEAST_SLOPE * score / self.spread - log_rate))
 
 
+def least_log_error_factor(predicted_s: FloatArray, measured_s: FloatArray) -> float:
+    """Returns the f > 0 with the least mean of |log(f x predicted / measured)|."""
+    return float(np.exp(np.median(np.log(measured_s / predicted_s))))
+
+
 def least_mape_factor(predicted_s: FloatArray, measured_s: FloatArray) -> float:
     """Returns the f > 0 with the least mean of |f x predicted - measured| / measured.
 
