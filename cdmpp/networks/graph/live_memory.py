@@ -98,11 +98,35 @@ def live_memory(graph: NetworkGraph, mode: Mode) -> float:
         DataError: an unknown mode.
     """
     _check_mode(mode)
+    return _Plan(graph).peak(mode)
+
+
+def tensor_peak(
+    graph: NetworkGraph,
+    mode: Mode,
+    *,
+    sizes: FloatArray,
+    weights: FloatArray,
+    scratch: FloatArray,
+    element: int,
+) -> float:
+    """Returns the peak bytes of `live_memory` where tensors have other types, and operators other
+    scratch memory.
+
+    Args:
+        sizes: float64 [nodes], bytes of what each operator makes.
+        weights: float64 [nodes], bytes of its weights.
+        scratch: float64 [nodes], bytes that it needs besides while it runs.
+        element: bytes of an element of the network's inputs.
+    """
+    _check_mode(mode)
     plan = _Plan(graph)
-    fixed = plan.weights + plan.inputs
-    if mode == "infer":
-        return fixed + plan.forward_peak()
-    return fixed + plan.train_peak()
+    plan.inputs *= element / _ELEMENT_BYTES
+    plan.sizes, plan.weight = sizes.tolist(), weights.tolist()
+    plan.weights = sum(plan.weight)
+    plan.scratch = plan.backward_scratch = scratch.tolist()
+    plan.copies = [0.0] * len(graph.kinds)
+    return plan.peak(mode)
 
 
 def packed_bytes(graph: NetworkGraph) -> FloatArray:
@@ -169,6 +193,11 @@ class _Plan:
         self.free_after: list[list[int]] = [[] for _ in range(count)]
         for tensor in set(self.tensor):
             self.free_after[self.last[tensor]].append(tensor)
+
+    def peak(self, mode: Mode) -> float:
+        """Returns the peak bytes of everything."""
+        found = self.forward_peak() if mode == "infer" else self.train_peak()
+        return self.weights + self.inputs + found
 
     def forward_peak(self) -> float:
         """Returns the peak bytes of activations in inference."""

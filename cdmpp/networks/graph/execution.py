@@ -1,0 +1,104 @@
+"""How torch runs a network: element types, memory format, compiler, inference or training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from cdmpp.errors import UsageError
+from cdmpp.networks.graph.mode import Mode
+
+#: `amp-*`: float32 weights under `torch.autocast` of that type; the others: weights and inputs are.
+Dtype = Literal["float32", "float16", "bfloat16", "amp-fp16", "amp-bf16"]
+Layout = Literal["nchw", "nhwc"]
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a network is run.
+
+    Attributes:
+        dtype: of its weights and inputs, or what autocast casts to.
+        layout: memory format of images: `nhwc` is `torch.channels_last`.
+        compiled: whether `torch.compile` made its kernels (inductor, default mode).
+        mode: `infer`, or `train` (forward, backward and update).
+    """
+
+    dtype: Dtype = "float32"
+    layout: Layout = "nchw"
+    compiled: bool = False
+    mode: Mode = "infer"
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("dtype", self.dtype, DTYPES), ("layout", self.layout, LAYOUTS),
+        ):  # fmt: skip
+            if value not in known:
+                raise UsageError(f"{name} is {value!r}, expected one of {', '.join(known)}")
+
+    @property
+    def is_autocast(self) -> bool:
+        """Whether torch chooses the type of each operator."""
+        return self.dtype.startswith("amp-")
+
+    @property
+    def is_half(self) -> bool:
+        """Whether products are of 16-bit elements."""
+        return self.dtype != "float32"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is what torch does unless told otherwise: float32, eager, NCHW."""
+        return replace(self, mode="infer") == Execution()
+
+    @property
+    def text(self) -> str:
+        """What people call it, without the mode."""
+        words: list[str] = [self.dtype]
+        if self.layout == "nhwc":
+            words.append("channels_last")
+        words.append("compiled" if self.compiled else "eager")
+        return ", ".join(words)
+
+
+@dataclass(frozen=True)
+class Running:
+    """How a network is to be run, as far as it was requested.
+
+    Attributes:
+        dtype: None = the type of its weights.
+        layout: see `Execution`.
+        compiled: whether to compile it; a module that is compiled already stays so.
+        mode: None = both.
+    """
+
+    dtype: Dtype | None = None
+    layout: Layout = "nchw"
+    compiled: bool = False
+    mode: Mode | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but a mode was requested."""
+        return replace(self, mode=None) == Running()
+
+    def execution(self, name: str, weights: Dtype, *, is_compiled: bool, mode: Mode) -> Execution:
+        """Returns the execution of a network.
+
+        Args:
+            name: of the network, for the error.
+            weights: their type.
+            is_compiled: whether it came compiled.
+
+        Raises:
+            UsageError: its weights are of 16 bits, and another type was requested.
+        """
+        if weights != "float32" and self.dtype not in (None, weights):
+            raise UsageError(
+                f"{name}: its weights are {weights}, and {self.dtype} was requested; leave the "
+                "type out, or give the module in float32"
+            )
+        dtype = weights if self.dtype is None else self.dtype
+        return Execution(dtype, self.layout, self.compiled or is_compiled, mode)

@@ -1,0 +1,65 @@
+"""Peak memory of a network on a GPU, in the element types of its execution."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cdmpp.arrays import FloatArray
+from cdmpp.networks.graph.execution import Execution
+from cdmpp.networks.graph.graph import NetworkGraph
+from cdmpp.networks.graph.live_memory import tensor_peak
+from cdmpp.networks.kernels.element_types import FLOAT32, LOWER_PRECISION, element_types
+
+_FLOAT_BYTES = 4
+#: Scores in 16 bits, and their softmax in float32 and in 16 bits.
+_SCORE_BYTES = 8
+#: Batch sizes that timm's benchmark tries, in this order, until one fits.
+BATCH_SERIES = (
+    1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1,
+)  # fmt: skip
+
+
+def gpu_peak_bytes(
+    graph: NetworkGraph, execution: Execution, *, fused_attention: bool = True
+) -> float:
+    """Returns the peak bytes of weights, their casts and all tensors that live at the same time.
+
+    Autocast keeps a 16-bit copy of every weight that a product or convolution reads, and makes one
+    of an input while the operator runs. The workspace of libraries and what the allocator cannot
+    use are not in it.
+
+    Args:
+        fused_attention: whether one kernel does attention, as since torch 2.0.
+    """
+    types = element_types(graph, execution)
+    column = graph.column
+    makes = column("output_size") * types.makes / _FLOAT_BYTES
+    weights = column("weight_size") * types.weights / _FLOAT_BYTES
+    casts = np.zeros(len(graph.kinds))
+    copies = 0.0
+    if execution.is_autocast:
+        is_low = np.array([kind in LOWER_PRECISION for kind in graph.kinds])
+        is_wide = np.array([kind in FLOAT32 for kind in graph.kinds])
+        copies = float((weights * is_low).sum()) / 2
+        widest = np.zeros(len(graph.kinds))
+        for source, target in graph.edges.tolist():
+            width = int(types.makes[source])
+            wanted = int(types.computes[target])
+            if (is_low[target] or is_wide[target]) and width != wanted:
+                widest[target] += column("output_size")[source] * wanted / _FLOAT_BYTES
+        casts = widest
+    if not fused_attention:
+        scores = _attention_scores(graph)
+        casts = casts + scores * _SCORE_BYTES
+    return copies + tensor_peak(
+        graph, execution.mode, sizes=makes, weights=weights, scratch=casts,
+        element=types.inputs,
+    )  # fmt: skip
+
+
+def _attention_scores(graph: NetworkGraph) -> FloatArray:
+    """Returns float64 [nodes], scores that an attention without a fused kernel writes; else 0."""
+    is_attention = np.array([kind == "ScaledDotProductAttention" for kind in graph.kinds])
+    outputs = graph.column("output_size") / _FLOAT_BYTES
+    width = np.maximum(graph.column("output_w"), 1.0)
+    return np.where(is_attention, graph.flops / (4 * width + 5), 0.0) * (outputs > 0)
