@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cdmpp.cli.networks.step_time import convert_table, is_table
 from cdmpp.cli.shared.option_table import add_table
-from cdmpp.cli.shared.options import add_output_options
+from cdmpp.cli.shared.options import add_output_options, check_goes_with
 from cdmpp.errors import UsageError
 from cdmpp.networks.dataset.published import PUBLISHED_DEVICE, convert_published, export_published
 from cdmpp.networks.dataset.statistics import ROWS, dataset_rows, network_statistics
@@ -23,7 +24,12 @@ _PROGRESS_STEP = 5000
 
 def add_convert_options(convert: argparse.ArgumentParser) -> None:
     """Adds the options of `networks convert`."""
-    convert.add_argument("folder", type=Path, metavar="DIR", help="published layout, or a data set")
+    convert.add_argument(
+        "folder", type=Path, metavar="DIR|TABLE",
+        help="published layout, or a data set; or a table of measured networks in the layout of "
+        "timm's benchmarks (.parquet, .csv), whose architectures are traced (needs timm; continues "
+        "where it was stopped)",
+    )  # fmt: skip
     add_table(convert, """
         --out DIR: Path required          where it goes
         --to parquet|published = parquet  parquet: our data set; published: cg/*.json and
@@ -52,6 +58,10 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
 
 def run_convert(args: argparse.Namespace) -> int:
     """Runs `cdmpp networks convert`."""
+    if is_table(args.folder):
+        check_goes_with("the published layout", None, skip_damaged=args.skip_damaged)
+        convert_table(args.folder, args.out, as_json=args.json, is_quiet=args.quiet)
+        return 0
     if args.to == "published":
         count, device = export_published(args.folder, args.out, device=args.device)
         if args.json:

@@ -7,10 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from cdmpp.cli.networks.step_time import evaluate_on_table, train_on_table
 from cdmpp.cli.shared.option_table import add_table
-from cdmpp.cli.shared.options import add_output_options, add_training_options
+from cdmpp.cli.shared.options import add_output_options, add_training_options, check_goes_with
 from cdmpp.cli.shared.progress import training_progress
 from cdmpp.config import dump_text, load_config
+from cdmpp.errors import UsageError
 from cdmpp.files.run_folder import check_run_folder
 from cdmpp.machine import versions
 from cdmpp.models.registry import NETWORK_CLASSES
@@ -23,9 +25,12 @@ from cdmpp.text import aligned, percent_text
 def add_train_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `networks train`."""
     add_table(parser, f"""
-        --dataset DIR: Path required  data set
+        --dataset DIR: Path           data set; with --table the graphs of its architectures
+            (default: the shipped ones of timm's)
+        --table FILE: Path            fit the step-time model of GPUs to a table of measured
+            networks (.parquet, .csv)
         --out RUN: Path required      run folder; one of the same options is written anew
-        --model {"|".join(NETWORK_CLASSES)}  what to fit (default: residual)
+        --model {"|".join(NETWORK_CLASSES)}  what to fit to a data set (default: residual)
         --seed N: int                of split and model (default: 0)
         --split architecture|random  what the parts are drawn by (default: architecture; random
             leaks: the same architecture at another batch can be in training)
@@ -39,7 +44,10 @@ def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `networks evaluate`."""
     parser.add_argument("model", metavar="RUN", help="run folder, or pretrained")
     add_table(parser, """
-        --dataset DIR: Path required  data set
+        --dataset DIR: Path           data set; with --table the graphs of its architectures
+            (default: the shipped ones of timm's)
+        --table FILE: Path            errors of the step-time model of GPUs on a table of measured
+            networks (.parquet, .csv), by device, way of running and family
         --part auto|test|all = auto   auto: the test part of the run's split where the data set is
             the run's own, else all
         --device LABEL                only this device's measurements
@@ -60,6 +68,17 @@ def add_package_options(parser: argparse.ArgumentParser) -> None:
 
 def run_train(args: argparse.Namespace) -> int:
     """Runs `cdmpp networks train`; returns the exit code."""
+    if args.table is not None:
+        check_goes_with(
+            "--dataset without --table", None, model=args.model, seed=args.seed, split=args.split,
+            device=args.device,
+        )  # fmt: skip
+        train_on_table(
+            args.table, args.dataset, args.out, config=args.config, overrides=args.set,
+            as_json=args.json, is_quiet=args.quiet,
+        )  # fmt: skip
+        return 0
+    _check_dataset(args.dataset)
     given = {name: getattr(args, name) for name in ("model", "seed", "split", "device")}
     run = load_config(NetworkRun, args.config, overrides=args.set, given=given)
     check_run_folder(args.out, dump_text(run))
@@ -84,6 +103,12 @@ def run_train(args: argparse.Namespace) -> int:
 
 def run_evaluate(args: argparse.Namespace) -> int:
     """Runs `cdmpp networks evaluate`; returns the exit code."""
+    if args.table is not None:
+        evaluate_on_table(
+            args.model, args.table, args.dataset, device=args.device, as_json=args.json
+        )
+        return 0
+    _check_dataset(args.dataset)
     trained = load_run(model_folder(args.model))
     data = read_dataset(args.dataset)
     found = evaluate_run(trained, data, part=args.part, device=args.device)
@@ -96,6 +121,11 @@ def run_evaluate(args: argparse.Namespace) -> int:
         print("! the model was trained on a part of these samples; use --part test")
     _print_targets(found["targets"], found["noise-floor"])
     return 0
+
+
+def _check_dataset(dataset: Path | None) -> None:
+    if dataset is None:
+        raise UsageError("no data; expected --dataset DIR, or --table FILE of measured networks")
 
 
 def run_package(args: argparse.Namespace) -> int:

@@ -1,0 +1,293 @@
+"""Fits the step-time model, with families of networks and devices left out for its intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cdmpp.arrays import FloatArray, IntArray
+from cdmpp.conformal import owner_quantile
+from cdmpp.devices.registry import get_device
+from cdmpp.errors import DataError
+from cdmpp.files.atomic import write_atomic
+from cdmpp.networks.kernels.torch_kernels import TorchKernels, torch_kernels
+from cdmpp.networks.step_time.graphs import ArchitectureGraphs
+from cdmpp.networks.step_time.inputs import StepQuestion, StepTimeInputs
+from cdmpp.networks.step_time.macs_baseline import macs_factors
+from cdmpp.networks.step_time.memory import memory_factors
+from cdmpp.networks.step_time.model import (
+    KernelRanges,
+    StepTimeModel,
+    StepWidths,
+    mean_log_seconds,
+    way_of,
+)
+from cdmpp.networks.step_time.network import StepNetwork, fit_network
+from cdmpp.networks.step_time.runs import MeasuredRun
+
+COVERAGE = 0.9
+#: Share of the runs that may be shorter than what the model is said to know.
+_SHORTEST = 0.001
+
+
+@dataclass(frozen=True)
+class StepFitOptions:
+    """How the model is fitted.
+
+    Attributes:
+        seeds: networks whose logs are averaged.
+        epochs: passes over the runs.
+        batch: runs of one step of the optimiser.
+        rate: of learning, at its height.
+        folds: parts into which the families are divided for the intervals.
+    """
+
+    seeds: int = 3
+    epochs: int = 25
+    batch: int = 32
+    rate: float = 1e-2
+    folds: int = 5
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredSteps:
+    """Runs whose networks are known, and what the model sees of them.
+
+    Attributes:
+        runs: measured.
+        inputs: of the runs, in this order.
+        log_s: float64 [N], logs of their seconds.
+        untraced: architecture and size -> runs left out for want of a graph.
+    """
+
+    runs: Sequence[MeasuredRun]
+    inputs: StepTimeInputs
+    log_s: FloatArray
+    untraced: Mapping[tuple[str, int], int]
+
+
+@dataclass(frozen=True, eq=False)
+class LeftOut:
+    """Predictions of runs by networks that did not see them.
+
+    Attributes:
+        by_seed: seed -> float64 [N], logs of seconds, families left out.
+        device: float64 [N], the same where the run's device was left out too; NaN = not done.
+    """
+
+    by_seed: Mapping[int, FloatArray]
+    device: FloatArray
+
+    @property
+    def mean(self) -> FloatArray:
+        """The mean over the seeds, as the shipped model is one."""
+        return np.asarray(np.mean(list(self.by_seed.values()), axis=0))
+
+
+#: Is told what is done, steps done, and of how many.
+OnFit = Callable[[str, int, int], None]
+
+
+def measured_steps(runs: Sequence[MeasuredRun], graphs: ArchitectureGraphs) -> MeasuredSteps:
+    """Returns the runs on GPUs whose architectures have graphs.
+
+    Raises:
+        DataError: there is none.
+    """
+    devices = {name: get_device(name) for name in {run.device for run in runs}}
+    tables: list[TorchKernels] = []
+    places: dict[Any, int] = {}
+    untraced: dict[tuple[str, int], int] = {}
+    kept, questions = [], []
+    names = sorted(name for name, spec in devices.items() if spec.kind == "gpu")
+    for run in runs:
+        if run.device not in names:
+            continue
+        if (run.arch, run.size) not in graphs:
+            untraced[run.arch, run.size] = untraced.get((run.arch, run.size), 0) + 1
+            continue
+        execution = run.execution
+        key = run.arch, run.size, run.batch, execution.dtype, execution.compiled, execution.mode
+        if key not in places:
+            places[key] = len(tables)
+            graph = graphs.graph(run.arch, run.size, run.batch)
+            tables.append(torch_kernels(graph, execution))
+        kept.append(run)
+        questions.append(StepQuestion(places[key], names.index(run.device), execution, run.torch))
+    if not kept:
+        raise DataError("no run on a GPU of an architecture that was traced")
+    inputs = StepTimeInputs(tables, [devices[name] for name in names], questions)
+    log_s = np.log(np.array([run.step_s for run in kept]))
+    return MeasuredSteps(kept, inputs, log_s, untraced)
+
+
+def family_folds(runs: Sequence[MeasuredRun], folds: int, *, seed: int) -> IntArray:
+    """Returns int64 [N], the part of each run: families are whole, parts about equally large."""
+    names, counts = np.unique([run.family for run in runs], return_counts=True)
+    generator = np.random.default_rng(seed)
+    order = generator.permutation(len(names))
+    order = order[np.argsort(-counts[order], kind="stable")]
+    sizes = np.zeros(folds)
+    fold: dict[str, int] = {}
+    for place in order:
+        smallest = int(np.argmin(sizes))
+        fold[str(names[place])] = smallest
+        sizes[smallest] += counts[place]
+    return np.array([fold[run.family] for run in runs], np.int64)
+
+
+def fit_networks(
+    steps: MeasuredSteps,
+    chosen: IntArray,
+    options: StepFitOptions,
+    *,
+    seeds: Sequence[int],
+    on_epoch: Callable[[int, int, float], None] | None = None,
+) -> dict[str, StepNetwork]:
+    """Returns one network a seed, fitted to some of the runs."""
+    return {
+        f"seed{seed}": fit_network(
+            steps.inputs, steps.log_s, chosen, seed=seed, epochs=options.epochs,
+            batch=options.batch, rate=options.rate, on_epoch=on_epoch,
+        )
+        for seed in seeds
+    }  # fmt: skip
+
+
+def left_out_logs(
+    steps: MeasuredSteps,
+    options: StepFitOptions,
+    *,
+    seed: int,
+    device: str | None = None,
+    keep: Path | None = None,
+    on_fit: OnFit | None = None,
+) -> FloatArray:
+    """Returns float64 [N], logs of seconds by networks that saw no run of the same family; NaN
+    where a run was not predicted.
+
+    Args:
+        seed: of the networks; the families are always divided the same way.
+        device: a GPU that no network saw either; only its runs are predicted.
+        keep: folder where the predictions of each part are kept, and found again by a fit that
+            continues; None = nowhere.
+    """
+    parts = family_folds(steps.runs, options.folds, seed=0)
+    is_on = np.array([device is None or run.device == device for run in steps.runs])
+    found = np.full(len(steps.runs), np.nan)
+    for part in range(options.folds):
+        judged = np.flatnonzero((parts == part) & is_on)
+        path = None if keep is None else keep / f"{device or 'all'}-{part}-{seed}.npy"
+        if path is None or not path.is_file():
+            fit = np.flatnonzero((parts != part) & (~is_on if device else True))
+            networks = fit_networks(steps, fit, options, seeds=[seed])
+            logs = mean_log_seconds(list(networks.values()), steps.inputs, judged)
+            if path is not None:
+                _write_array(path, logs)
+        found[judged] = logs if path is None else np.load(path, allow_pickle=False)
+        if on_fit is not None:
+            without = f"families left out{f' and {device}' if device else ''}, seed {seed}"
+            on_fit(without, part + 1, options.folds)
+    return found
+
+
+def _write_array(path: Path, values: FloatArray) -> None:
+    def write(place: Path) -> None:
+        with place.open("wb") as file:
+            np.save(file, values, allow_pickle=False)
+
+    write_atomic(path, write)
+
+
+def fit_step_time(
+    steps: MeasuredSteps,
+    graphs: ArchitectureGraphs,
+    options: StepFitOptions,
+    *,
+    keep: Path | None = None,
+    on_fit: OnFit | None = None,
+) -> tuple[StepTimeModel, LeftOut]:
+    """Returns the model of all runs, and the predictions behind its intervals: on families that
+    were left out, and on devices that were left out besides.
+
+    Args:
+        keep: see `left_out_logs`.
+    """
+    seeds = range(options.seeds)
+    known = {
+        seed: left_out_logs(steps, options, seed=seed, keep=keep, on_fit=on_fit) for seed in seeds
+    }
+    labels = sorted({run.device for run in steps.runs})
+    unseen = np.full(len(steps.runs), np.nan)
+    for label in labels if len(labels) > 1 else []:
+        logs = left_out_logs(steps, options, seed=0, device=label, keep=keep, on_fit=on_fit)
+        unseen = np.where(np.isfinite(logs), logs, unseen)
+    left_out = LeftOut(known, unseen)
+    every = np.arange(len(steps.runs))
+    networks = fit_networks(steps, every, options, seeds=seeds)
+    known_widths = _widths(steps, left_out.mean)
+    widths = StepWidths(known_widths, _unseen_widths(steps, known_widths, unseen))
+    facts = {
+        "runs": len(steps.runs), "architectures": sorted({run.arch for run in steps.runs}),
+        "families": len({run.family for run in steps.runs}), "coverage": COVERAGE,
+        "shortest_s": float(np.exp(np.quantile(steps.log_s, _SHORTEST))),
+        "macs_factors": macs_factors(steps.runs, every),
+        "left_out_median_ape": _median_ape(steps, left_out.mean),
+        "left_out_device_median_ape": _median_ape(steps, unseen),
+    }  # fmt: skip
+    memory = memory_factors(steps.runs, graphs)
+    ranges = KernelRanges.of(steps.inputs.rows)
+    return StepTimeModel(networks, labels, widths, memory, ranges, facts), left_out
+
+
+def _median_ape(steps: MeasuredSteps, logs: FloatArray) -> float | None:
+    error = np.abs(np.expm1(logs - steps.log_s))
+    error = error[np.isfinite(error)]
+    return float(np.median(error)) if len(error) else None
+
+
+def _unseen_widths(
+    steps: MeasuredSteps, known: Mapping[str, float], unseen: FloatArray
+) -> dict[str, float]:
+    """Returns way -> half width on a device that was left out. A way that only one device was
+    measured in is as much wider than on known devices as the others are.
+    """
+    measured: dict[str, set[str]] = {}
+    for run in steps.runs:
+        measured.setdefault(way_of(run.execution), set()).add(run.device)
+    found = {way: width for way, width in _widths(steps, unseen).items() if len(measured[way]) > 1}
+    wider = float(np.median([width / known[way] for way, width in found.items()] or [1.0]))
+    return {way: found.get(way, wider * width) for way, width in known.items()}
+
+
+def _widths(steps: MeasuredSteps, logs: FloatArray) -> dict[str, float]:
+    """Returns way -> half width that holds `COVERAGE` of the runs, architectures weighed alike."""
+    ways = np.array([way_of(run.execution) for run in steps.runs])
+    names = np.array([run.arch for run in steps.runs])
+    error = np.abs(logs - steps.log_s)
+    found = {}
+    for way in np.unique(ways):
+        rows = np.flatnonzero((ways == way) & np.isfinite(error))
+        if not len(rows):
+            continue
+        owner = np.unique(names[rows], return_inverse=True)[1].astype(np.int64)
+        found[str(way)] = owner_quantile(error[rows], owner, COVERAGE)
+    return found
+
+
+def left_out_columns(steps: MeasuredSteps, left_out: LeftOut) -> dict[str, Any]:
+    """Returns the columns of a table of measured and predicted seconds, a row a run."""
+    runs = steps.runs
+    columns: dict[str, Any] = {
+        "arch": [run.arch for run in runs], "family": [run.family for run in runs],
+        "device": [run.device for run in runs], "torch": [run.torch for run in runs],
+        "way": [way_of(run.execution) for run in runs],
+        "size": [run.size for run in runs], "batch": [run.batch for run in runs],
+        "measured_s": np.exp(steps.log_s),
+    }  # fmt: skip
+    columns |= {f"seed{seed}_s": np.exp(logs) for seed, logs in left_out.by_seed.items()}
+    return columns | {"device_left_out_s": np.exp(left_out.device)}

@@ -1,0 +1,176 @@
+"""Graphs of timm's architectures, each traced at two batch sizes: a data set without labels."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as parquet
+
+from cdmpp.errors import CdmppError, DataError, UsageError, first_line
+from cdmpp.files.atomic import make_folder, write_atomic
+from cdmpp.files.journal import LineJournal
+from cdmpp.files.places import shipped_places
+from cdmpp.networks.dataset.graph_table import graphs_from_table, table_of_graphs
+from cdmpp.networks.dataset.rows import GraphRow
+from cdmpp.networks.dataset.store import MANIFEST, read_dataset, write_dataset
+from cdmpp.networks.graph.graph import NetworkGraph
+from cdmpp.networks.graph.torch_graph import torch_graph
+from cdmpp.networks.step_time.rebatch import at_batch
+
+#: Two batch sizes tell how every number grows; 1 would hide axes.
+_BATCHES = (2, 3)
+_SHIPPED = Path("data/timm-graphs")
+_PIECES, _FAILED = "traced", "untraced.jsonl"
+_CHANNELS = 3
+#: Note of the data set: architecture and size -> ids of its two graphs.
+_PAIRS = "pairs"
+#: Makes the module of an architecture for an image size.
+MakeNetwork = Callable[[str, int], Any]
+#: Is told architectures done, of how many, and the one that was just traced.
+OnTraced = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class ArchitectureGraphs:
+    """Traced architectures.
+
+    Attributes:
+        pairs: architecture and image size -> its two traces.
+    """
+
+    pairs: Mapping[tuple[str, int], tuple[NetworkGraph, NetworkGraph]]
+
+    def __contains__(self, key: tuple[str, int]) -> bool:
+        return key in self.pairs
+
+    def graph(self, arch: str, size: int, batch: int) -> NetworkGraph:
+        """Returns an architecture at a batch size.
+
+        Raises:
+            KeyError: it was not traced.
+        """
+        return at_batch(*self.pairs[arch, size], batch)
+
+
+def read_graphs(folder: Path | None = None) -> ArchitectureGraphs:
+    """Returns the graphs of a folder; None = the shipped ones of timm's networks.
+
+    Raises:
+        DataError: there is no such data set.
+    """
+    if folder is None:
+        places = shipped_places(_SHIPPED)
+        folder = next((place for place in places if (place / MANIFEST).is_file()), places[0])
+    data = read_dataset(folder)
+    by_id = {row.graph.graph_id: row.graph for row in data.graphs}
+    whole = {
+        (name.rpartition("@")[0], int(name.rpartition("@")[2])): (by_id[first], by_id[second])
+        for name, (first, second) in data.manifest["note"].get(_PAIRS, {}).items()
+    }
+    if not whole:
+        raise DataError(
+            f"{folder}: no architecture at two batch sizes; expected what `cdmpp networks convert "
+            "TABLE` writes"
+        )
+    return ArchitectureGraphs(whole)
+
+
+def trace_architectures(
+    wanted: Sequence[tuple[str, int]],
+    out: Path,
+    *,
+    make: MakeNetwork | None = None,
+    source: str = "",
+    on_progress: OnTraced | None = None,
+) -> dict[str, str]:
+    """Traces architectures and writes them as a data set; continues where it was stopped.
+
+    Args:
+        wanted: architectures and image sizes in pixels.
+        out: folder of the data set.
+        make: None = timm's `create_model`.
+        source: what makes them, for the rows.
+
+    Returns:
+        Why an architecture could not be traced, by its name and size.
+
+    Raises:
+        UsageError: timm is needed and not installed.
+        DataError: none could be traced, or the folder cannot be written.
+    """
+    if make is None:
+        make, source = timm_maker()
+    pieces = make_folder(out / _PIECES, what="traced architectures")
+    journal = LineJournal(out / _FAILED)
+    try:
+        failed = {str(entry["network"]): str(entry["reason"]) for entry in journal.entries}
+        for done, (arch, size) in enumerate(wanted):
+            name, path = f"{arch}@{size}", pieces / f"{arch}-{size}.parquet"
+            if not path.is_file() and name not in failed:
+                try:
+                    _trace(arch, size, path, make, source)
+                except CdmppError as error:
+                    failed[name] = first_line(error)
+                    journal.append({"network": name, "reason": failed[name]})
+            if on_progress is not None:
+                on_progress(done + 1, len(wanted), name)
+    finally:
+        journal.close()
+    if all(f"{arch}@{size}" in failed for arch, size in wanted):
+        raise DataError(f"no architecture could be traced: {next(iter(failed.values()), '')}")
+    pairs: dict[str, list[str]] = {}  # equal graphs are stored once
+    for row in _pieces(pieces):
+        name = f"{row.architecture}@{row.resolution}"
+        pairs.setdefault(name, []).append(row.graph.graph_id)
+    note = {"source": source, "untraced": failed, _PAIRS: pairs}
+    write_dataset(out, _pieces(pieces), (), note=note)
+    shutil.rmtree(pieces)
+    (out / _FAILED).unlink()
+    return failed
+
+
+def _trace(arch: str, size: int, path: Path, make: MakeNetwork, source: str) -> None:
+    shape = (_CHANNELS, size, size)
+    rows = [
+        GraphRow(
+            torch_graph(lambda: make(arch, size), [shape], batch=batch, name=arch),
+            arch, source, resolution=size,
+        )
+        for batch in _BATCHES
+    ]  # fmt: skip
+    at_batch(rows[0].graph, rows[1].graph, 1)  # whether they belong together
+    table = table_of_graphs(rows, [row.graph.graph_id for row in rows])
+    write_atomic(path, lambda place: parquet.write_table(table, place))
+
+
+def _pieces(folder: Path) -> Iterator[GraphRow]:
+    for path in sorted(folder.glob("*.parquet")):
+        for row in graphs_from_table(parquet.read_table(path)):
+            yield GraphRow(**row)
+
+
+def timm_maker() -> tuple[MakeNetwork, str]:
+    """Returns what makes timm's networks, and its name with the release.
+
+    Raises:
+        UsageError: timm cannot be imported.
+    """
+    try:
+        import timm  # type: ignore[import-not-found]
+    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision of another torch
+        raise UsageError(
+            f"timm cannot be imported ({first_line(error)}); expected timm and a torchvision that "
+            "belongs to this torch: pip install timm"
+        ) from None
+
+    def make(arch: str, size: int) -> Any:
+        try:
+            return timm.create_model(arch, img_size=size)
+        except TypeError:  # a network of any size
+            return timm.create_model(arch)
+
+    return make, f"timm {timm.__version__}"

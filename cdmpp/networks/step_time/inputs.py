@@ -1,0 +1,218 @@
+"""What the step-time model sees: kernels by their sizes, beside what the device can do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cdmpp.arrays import Float32Array, FloatArray, IntArray
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DeviceError
+from cdmpp.networks.graph.execution import Execution
+from cdmpp.networks.kernels.torch_kernels import COLUMNS, KERNELS, PHASES, TorchKernels
+
+#: Numbers of a device that the model needs.
+NEEDED = ("peak_fp32_flop_per_s", "mem_bandwidth_bytes_per_s", "core_count")
+#: TF32 runs at half the rate of 16-bit products (NVIDIA A100 and GA102 white papers).
+_TF32_SHARE = 0.5
+_TF32_CAPABILITY = 8.0
+#: Work of a multiprocessor in one wave of a product: outputs of a tile times its blocks.
+_WAVE = 8192.0
+_CONVOLUTIONS = tuple(code for code, name in enumerate(KERNELS) if "convolution" in name)
+_PRODUCTS = (KERNELS.index("product"), KERNELS.index("batched product"))
+_TINY_S = 1e-9
+#: Numbers of a kernel that depend on the device: compute or memory bound, seconds, waves.
+DEVICE_FEATURES = 3
+#: Releases of torch are placed between the first and the last of the measurements.
+_LATEST_MINOR = 9
+
+
+@dataclass(frozen=True)
+class StepQuestion:
+    """One step to predict.
+
+    Attributes:
+        table: its kernels, as a place among the tables.
+        device: where it runs, as a place among the devices.
+        torch: release; empty = the latest that was measured.
+    """
+
+    table: int
+    device: int
+    execution: Execution
+    torch: str = ""
+
+
+class StepTimeInputs:
+    """Numbers of many steps, kernel by kernel.
+
+    Attributes:
+        rows: float64 [kernels, columns], the kernels of all tables.
+        calls, flags: float32 [N] and [N, flags], of each question.
+
+    Args:
+        tables: kernels of networks.
+        devices: GPUs.
+        questions: what is asked of both.
+
+    Raises:
+        DeviceError: a device lacks one of `NEEDED`.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[TorchKernels],
+        devices: Sequence[DeviceSpec],
+        questions: Sequence[StepQuestion],
+    ) -> None:
+        self._offsets = np.concatenate([[0], np.cumsum([len(one.rows) for one in tables])])
+        rows = self.rows = np.concatenate([one.rows for one in tables])
+        self._sizes = _size_features(rows)
+        self._work = rows[:, [COLUMNS.index(name) for name in ("kind", "flop", "bytes", "count")]]
+        column = {name: rows[:, COLUMNS.index(name)] for name in ("m", "n", "batch")}
+        self._outputs = column["m"] * column["n"] * column["batch"]
+        calls = np.array([one.calls for one in tables])
+        self._table = np.array([one.table for one in questions], np.int64)
+        self.calls = calls[self._table].astype(np.float32)
+        self.flags = np.array(
+            [
+                (
+                    one.execution.layout == "nhwc", one.execution.compiled, release(one.torch),
+                    one.execution.mode == "train",
+                )
+                for one in questions
+            ],
+            np.float32,
+        )  # fmt: skip
+        rates = [rates_of(devices[one.device], one.execution) for one in questions]
+        self._rates = np.array(rates, np.float64)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    @property
+    def width(self) -> int:
+        """Columns of `Kernels.features`."""
+        return int(self._sizes.shape[1] + DEVICE_FEATURES + self.flags.shape[1])
+
+    def kernels(self, steps: IntArray, noise: Float32Array | None = None) -> Kernels:
+        """Returns the kernels of some steps.
+
+        Args:
+            steps: int64 [S], places among the questions.
+            noise: float32 [S, `DEVICE_FEATURES`], added to what the kernels are beside the device.
+        """
+        tables = self._table[steps]
+        starts, lengths = self._offsets[tables], np.diff(self._offsets)[tables]
+        owner = np.repeat(np.arange(len(steps)), lengths)
+        before = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+        place = np.arange(int(lengths.sum())) + np.repeat(starts - before, lengths)
+        kind, flop, moved, count = self._work[place].T
+        rates = self._rates[steps][owner]
+        peak = np.where(np.isin(kind, _PRODUCTS), rates[:, 1], rates[:, 0])
+        peak = np.where(np.isin(kind, _CONVOLUTIONS), rates[:, 2], peak)
+        peak = np.where(kind == KERNELS.index("attention"), rates[:, 1], peak)
+        arithmetic_s, memory_s = flop / peak, moved / rates[:, 3]
+        roofline_s = np.sqrt(arithmetic_s**2 + memory_s**2) + _TINY_S
+        beside_device = np.column_stack(
+            [
+                np.clip(np.log((arithmetic_s + _TINY_S) / (memory_s + _TINY_S)), -6, 6) / 3,
+                np.log10(roofline_s / 1e-4) / 2,
+                np.log2(np.maximum(self._outputs[place] / (rates[:, 4] * _WAVE), 1e-3)) / 8,
+            ]
+        ).astype(np.float32)
+        if noise is not None:
+            beside_device += noise[owner]
+        features = np.concatenate(
+            [self._sizes[place], beside_device, self.flags[steps][owner]], axis=1
+        )
+        return Kernels(
+            features, roofline_s.astype(np.float32), count.astype(np.float32), owner, len(steps)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Kernels:
+    """Kernels of some steps, one after the other.
+
+    Attributes:
+        features: float32 [kernels, width].
+        roofline_s: float32 [kernels], seconds of its work at the device's rates.
+        count: float32 [kernels], how often it runs.
+        owner: int64 [kernels], the step that it belongs to.
+        steps: how many there are.
+    """
+
+    features: Float32Array
+    roofline_s: Float32Array
+    count: Float32Array
+    owner: IntArray
+    steps: int
+
+
+def missing_numbers(device: DeviceSpec) -> list[str]:
+    """Returns which of `NEEDED` a device lacks."""
+    return [name for name in NEEDED if getattr(device, name) is None]
+
+
+def release(torch: str) -> float:
+    """Returns the place of a release of torch, 0 (1.12 and before) to 1 (2.9 and later)."""
+    found = re.match(r"(\d+)\.(\d+)", torch)
+    if found is None:
+        return 1.0
+    major, minor = int(found[1]), int(found[2])
+    place = 0.2 + 0.8 * minor / _LATEST_MINOR if major >= 2 else 0.1 * (minor - 12)
+    return min(max(place, 0.0), 1.0)
+
+
+def _size_features(rows: FloatArray) -> Float32Array:
+    column = {name: rows[:, place] for place, name in enumerate(COLUMNS)}
+    n, k = column["n"], column["k"]
+
+    def log2(name: str) -> FloatArray:
+        return np.asarray(np.log2(np.maximum(column[name], 1.0)))
+
+    parts = [
+        np.eye(len(KERNELS))[column["kind"].astype(int)],
+        np.eye(len(PHASES))[column["phase"].astype(int)],
+        log2("m") / 10 - 1, log2("n") / 6 - 1, log2("k") / 6 - 1, log2("batch") / 6 - 0.5,
+        np.minimum(column["window"], 11) / 4 - 0.5, np.minimum(column["stride"], 4) / 2 - 0.5,
+        n % 8 == 0, k % 8 == 0, n % 64 == 0, k % 64 == 0,
+    ]  # fmt: skip
+    return np.column_stack(parts).astype(np.float32)
+
+
+def rates_of(device: DeviceSpec, execution: Execution) -> tuple[float, ...]:
+    """Returns operations a second of everything else, of products and of convolutions; bytes a
+    second, and multiprocessors.
+
+    Convolutions in float32 may use TF32, products may not: torch's defaults.
+    """
+    missing = missing_numbers(device)
+    if missing:
+        raise DeviceError(f"`{missing[0]}` of {device.name} is not known; expected a number")
+    peak = float(device.peak_fp32_flop_per_s or 0.0)
+    tensor = device.peak_tensor_flop_per_s
+    products = convolutions = peak
+    if execution.dtype in ("bfloat16", "amp-bf16"):
+        products = convolutions = device.peak_bf16_flop_per_s or peak
+    elif execution.is_half:
+        products = convolutions = tensor or device.peak_fp16_flop_per_s or peak
+    elif tensor and device.vendor == "NVIDIA" and _capability(device) >= _TF32_CAPABILITY:
+        convolutions = max(peak, _TF32_SHARE * tensor)
+    return (
+        peak, max(products, peak), max(convolutions, peak),
+        float(device.mem_bandwidth_bytes_per_s or 0.0), float(device.core_count or 0),
+    )  # fmt: skip
+
+
+def runs_bfloat16(device: DeviceSpec) -> bool:
+    """Returns whether a device has bfloat16 units."""
+    return device.peak_bf16_flop_per_s is not None
+
+
+def _capability(device: DeviceSpec) -> float:
+    return float(device.compute_capability or 0.0)

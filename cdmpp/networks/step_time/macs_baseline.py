@@ -1,0 +1,46 @@
+"""The baseline of whole networks: multiply-adds at the device's peak, times one factor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from cdmpp.arrays import FloatArray, IntArray
+from cdmpp.devices.registry import get_device
+from cdmpp.networks.step_time.model import way_of
+from cdmpp.networks.step_time.runs import MeasuredRun
+
+
+def macs_roofline_logs(runs: Sequence[MeasuredRun]) -> FloatArray:
+    """Returns float64 [N], logs of a step's multiply-adds at the peak of the device's 16-bit (or
+    float32) products; NaN where the table does not say how many there are.
+    """
+    found = np.full(len(runs), np.nan)
+    for place, run in enumerate(runs):
+        spec = get_device(run.device)
+        half = spec.peak_tensor_flop_per_s or spec.peak_fp16_flop_per_s
+        peak = half if run.execution.is_half else spec.peak_fp32_flop_per_s
+        if run.macs and peak:
+            found[place] = np.log(2.0 * run.macs * run.batch / peak)
+    return found
+
+
+def macs_factors(runs: Sequence[MeasuredRun], rows: IntArray) -> dict[str, float]:
+    """Returns way of running -> the log of the one factor that brings `macs_roofline_logs` nearest
+    to the measured seconds of some rows.
+    """
+    logs = np.log([run.step_s for run in runs]) - macs_roofline_logs(runs)
+    ways = np.array([way_of(run.execution) for run in runs])
+    return {
+        str(way): float(np.nanmedian(logs[rows][ways[rows] == way]))
+        for way in np.unique(ways[rows])
+    }
+
+
+def macs_logs(runs: Sequence[MeasuredRun], factors: Mapping[str, float]) -> FloatArray:
+    """Returns float64 [N], logs of seconds of the baseline that knows multiply-adds, the peak and
+    one factor a way of running.
+    """
+    added = np.array([factors.get(way_of(run.execution), np.nan) for run in runs])
+    return np.asarray(macs_roofline_logs(runs) + added)

@@ -1,0 +1,92 @@
+"""What of a GPU's memory networks need, from the largest batches that fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cdmpp.conformal import owner_quantile
+from cdmpp.devices.registry import get_device
+from cdmpp.networks.graph.execution import Execution
+from cdmpp.networks.graph.mode import MODES
+from cdmpp.networks.kernels.gpu_memory import BATCH_SERIES, gpu_peak_bytes
+from cdmpp.networks.step_time.graphs import ArchitectureGraphs
+from cdmpp.networks.step_time.model import MemoryFactor, memory_key
+from cdmpp.networks.step_time.runs import MeasuredRun
+
+_COVERAGE = 0.9
+#: Logs of the factors that are tried.
+_LOG_FACTORS = np.linspace(np.log(0.5), np.log(8.0), 200)
+
+
+@dataclass(frozen=True)
+class LargestBatch:
+    """A run whose batch was the largest of the series that fitted.
+
+    Attributes:
+        run: as it was measured.
+        fitted: bytes of its tensors over the device's memory.
+        failed: the same of the next larger batch.
+    """
+
+    run: MeasuredRun
+    fitted: float
+    failed: float
+
+
+def largest_batches(runs: Sequence[MeasuredRun], graphs: ArchitectureGraphs) -> list[LargestBatch]:
+    """Returns the runs below the batch that their benchmark began with: the next larger batch of
+    the series did not fit. Batches outside the series are left out.
+    """
+    first: dict[tuple[object, ...], int] = {}
+    for run in runs:
+        first[_benchmark(run)] = max(first.get(_benchmark(run), 0), run.batch)
+    found = []
+    for run in runs:
+        limit = get_device(run.device).mem_bytes
+        if run.batch >= first[_benchmark(run)] or run.batch not in BATCH_SERIES or not limit:
+            continue
+        shares = [
+            gpu_peak_bytes(
+                graphs.graph(run.arch, run.size, batch), run.execution,
+                fused_attention=not run.torch.startswith("1."),
+            ) / limit
+            for batch in (run.batch, BATCH_SERIES[BATCH_SERIES.index(run.batch) - 1])
+        ]  # fmt: skip
+        found.append(LargestBatch(run, *shares))
+    return found
+
+
+def memory_factors(
+    runs: Sequence[MeasuredRun], graphs: ArchitectureGraphs
+) -> dict[str, MemoryFactor]:
+    """Returns what brings the tensors' bytes to the memory that is needed, by `memory_key`: the
+    factor by which most of the largest batches fit, and the next larger ones do not.
+    """
+    labels = largest_batches(runs, graphs)
+    found: dict[str, MemoryFactor] = {}
+    for mode in MODES:
+        for compiled in (False, True):
+            key = memory_key(Execution(compiled=compiled, mode=mode))
+            of_mode = [one for one in labels if one.run.execution.mode == mode]
+            own = [one for one in of_mode if one.run.execution.compiled == compiled] or of_mode
+            found[key] = _factor(own) if own else MemoryFactor(1.0, float(np.log(2.0)))
+    return found
+
+
+def _factor(labels: Sequence[LargestBatch]) -> MemoryFactor:
+    fitted, failed = (
+        np.log([getattr(one, name) for one in labels]) for name in ("fitted", "failed")
+    )
+    right = [((fitted <= -log) & (failed > -log)).mean() for log in _LOG_FACTORS]
+    log = float(np.median(_LOG_FACTORS[np.array(right) == max(right)]))
+    names = np.unique([one.run.arch for one in labels], return_inverse=True)[1]
+    error = np.abs(0.5 * (fitted + failed) + log)
+    width = owner_quantile(error, names.astype(np.int64), _COVERAGE)
+    return MemoryFactor(float(np.exp(log)), width)
+
+
+def _benchmark(run: MeasuredRun) -> tuple[object, ...]:
+    return run.device, run.torch, run.execution

@@ -1,0 +1,124 @@
+"""The network of the step-time model: how far each kernel stays below its roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import nn
+
+from cdmpp.arrays import Float32Array, FloatArray, IntArray
+from cdmpp.networks.step_time.inputs import DEVICE_FEATURES, Kernels, StepTimeInputs
+
+_HIDDEN = 64
+#: Seconds of a kernel of no work, and of the host for one operator, before training.
+_KERNEL_S, _CALL_S, _STEP_S = 2e-6, 8e-6, 1e-4
+_FIRST_LOSS = 0.4
+#: The host runs ahead of the GPU: the longer of both counts, smoothly.
+_POWER = 4
+_MOST_LOG = 6.0
+#: Noise on what depends on the device while training: there are few devices, and one that was left
+#: out is otherwise predicted by their differences (errors of 36 instead of 6 % on the RTX 3090).
+_NOISE = 0.15
+#: torch's schedule divides by a tenth of its steps, less one.
+_LEAST_ROUNDS = 20
+
+
+class StepNetwork(nn.Module):
+    """Seconds of steps: the sum of their kernels on the device, or the host where it is slower.
+
+    A kernel takes a multiple of its roofline and a constant; a perceptron on its sizes beside the
+    device's rates tells both.
+
+    Args:
+        width: columns of the kernels' features.
+        flags: columns of the steps' flags.
+    """
+
+    def __init__(self, width: int, flags: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Linear(width, _HIDDEN), nn.SiLU(), nn.Linear(_HIDDEN, _HIDDEN), nn.SiLU(),
+            nn.Linear(_HIDDEN, 2),
+        )  # fmt: skip
+        self.host = nn.Linear(flags, 1)
+        last = self.body[-1]
+        assert isinstance(last, nn.Linear)
+        with torch.no_grad():
+            last.weight.mul_(0.1)
+            last.bias.copy_(torch.tensor([_FIRST_LOSS, 0.0]))
+            self.host.weight.zero_()
+            self.host.bias.zero_()
+
+    def kernel_seconds(self, kernels: Kernels) -> torch.Tensor:
+        """Returns float32 [kernels], seconds of all runs of each."""
+        logs = self.body(torch.from_numpy(kernels.features)).clamp(-_MOST_LOG, _MOST_LOG)
+        roofline_s, count = torch.from_numpy(kernels.roofline_s), torch.from_numpy(kernels.count)
+        each_s: torch.Tensor = roofline_s * logs[:, 0].exp() + _KERNEL_S * logs[:, 1].exp()
+        return count * each_s
+
+    def forward(
+        self, inputs: StepTimeInputs, steps: IntArray, noise: Float32Array | None = None
+    ) -> torch.Tensor:
+        """Returns float32 [S], the logs of seconds; see `StepTimeInputs.kernels`."""
+        found = inputs.kernels(steps, noise)
+        owner, each_s = torch.from_numpy(found.owner), self.kernel_seconds(found)
+        device_s = torch.zeros(found.steps).index_add_(0, owner, each_s)
+        per_call = self.host(torch.from_numpy(inputs.flags[steps]))[:, 0].clamp(-3, 3).exp()
+        host_s = torch.from_numpy(inputs.calls[steps]) * _CALL_S * per_call
+        both = (device_s**_POWER + host_s**_POWER) ** (1 / _POWER)
+        return torch.log(both + _STEP_S)
+
+
+#: Is told the epochs done, of how many, and the mean log error of the last.
+OnEpoch = Callable[[int, int, float], None]
+
+
+def fit_network(
+    inputs: StepTimeInputs,
+    log_s: FloatArray,
+    steps: IntArray,
+    *,
+    seed: int,
+    epochs: int,
+    batch: int,
+    rate: float,
+    on_epoch: OnEpoch | None = None,
+) -> StepNetwork:
+    """Returns a network that is fitted to the logs of measured seconds.
+
+    Args:
+        inputs: of all steps.
+        log_s: float64 [N], of all steps.
+        steps: int64 [S], those to fit.
+        rate: of learning, at its height.
+    """
+    torch.manual_seed(seed)
+    network = StepNetwork(inputs.width, inputs.flags.shape[1])
+    optimiser = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=1e-2)
+    rounds = epochs * -(-len(steps) // batch)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, rate, total_steps=max(rounds + 1, _LEAST_ROUNDS), pct_start=0.1
+    )
+    generator = np.random.default_rng(seed)
+    targets = torch.tensor(log_s, dtype=torch.float32)
+    for epoch in range(epochs):
+        error = 0.0
+        order = generator.permutation(steps)
+        for start in range(0, len(order), batch):
+            chosen = order[start : start + batch]
+            wanted = targets[torch.from_numpy(chosen)]
+            noise = generator.normal(0.0, _NOISE, (len(chosen), DEVICE_FEATURES))
+            found = network(inputs, chosen, noise.astype(np.float32))
+            loss = nn.functional.smooth_l1_loss(found, wanted, beta=0.1)
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimiser.step()
+            schedule.step()
+            error += float((found - wanted).abs().sum().detach())
+        if on_epoch is not None:
+            on_epoch(epoch + 1, epochs, error / len(order))
+    network.eval()
+    return network

@@ -1,0 +1,157 @@
+"""Measured steps of networks: tables in the layout of timm's benchmarks."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cdmpp.devices.registry import find_device
+from cdmpp.errors import DataError
+from cdmpp.networks.graph.execution import Dtype, Execution
+from cdmpp.networks.graph.mode import MODES
+
+#: Columns that every table has; see `read_runs`.
+NEEDED = ("device", "mode", "precision", "img_size", "batch_size")
+_PRECISIONS: Mapping[str, Dtype] = {
+    "amp_fp16": "amp-fp16", "amp_bf16": "amp-bf16", "fp32": "float32", "fp16": "float16",
+    "bf16": "bfloat16",
+}  # fmt: skip
+_TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no", "")
+#: Largest batch that the benchmark begins with, going down to the first that fits in memory.
+LARGEST_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """One network, run one way on one device.
+
+    Attributes:
+        arch: timm's name of the architecture.
+        family: architectures that share their blocks; splits are by it.
+        device: label.
+        size: pixels, square.
+        batch: samples of a step.
+        step_s: mean seconds of a step.
+        torch: release, empty = unknown.
+        macs: multiply-adds of one sample; None = unknown.
+    """
+
+    arch: str
+    family: str
+    device: str
+    execution: Execution
+    size: int
+    batch: int
+    step_s: float
+    torch: str = ""
+    macs: float | None = None
+
+
+def read_runs(path: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
+    """Returns the runs of a table, and how many of its rows cannot be used, by reason.
+
+    Args:
+        path: Parquet or CSV with the columns `arch` (or `model`, whose tag is cut off), `device`,
+            `mode` (infer, train), `precision` (fp32, fp16, bf16, amp_fp16, amp_bf16),
+            `memory_format` (nchw, nhwc), `compiled`, `img_size` (pixels), `batch_size`, `step_ms`
+            (or `samples_per_s`); `family`, `torch` and `gmacs_max` (or `gmacs`) where known.
+
+    Raises:
+        DataError: the file cannot be read, or a column is missing.
+    """
+    rows = _rows(Path(path))
+    names = set(rows[0]) if rows else set()
+    missing = [name for name in NEEDED if name not in names]
+    missing += [
+        " or ".join(names_of)
+        for names_of in (("arch", "model"), ("step_ms", "samples_per_s"))
+        if names.isdisjoint(names_of)
+    ]
+    if missing:
+        raise DataError(
+            f"{path}: no column {', '.join(missing)}; expected a table in the layout of timm's "
+            "benchmarks: one row a network, device and way of running"
+        )
+    runs: list[MeasuredRun] = []
+    left_out: dict[str, int] = {}
+    for row in rows:
+        try:
+            runs.append(_run(row))
+        except _UnusableError as error:
+            left_out[str(error)] = left_out.get(str(error), 0) + 1
+    if not runs:
+        why = "; ".join(f"{reason} ({count} rows)" for reason, count in left_out.items())
+        raise DataError(f"{path}: no row can be used: {why or 'the table is empty'}")
+    return runs, left_out
+
+
+class _UnusableError(Exception):
+    """A row cannot be used; the text says why."""
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    try:
+        if path.suffix == ".csv":
+            with path.open(newline="", encoding="utf-8") as file:
+                return list(csv.DictReader(file))
+        import pyarrow.parquet as parquet
+
+        return list(parquet.read_table(path).to_pylist())
+    except (OSError, ValueError, csv.Error) as error:  # pyarrow's errors are ValueErrors
+        raise DataError(
+            f"{path}: cannot be read ({str(error).splitlines()[0]}); expected Parquet or CSV"
+        ) from error
+
+
+def _run(row: Mapping[str, Any]) -> MeasuredRun:
+    device = find_device(str(row["device"]))
+    if device is None:
+        raise _UnusableError(f"unknown device {row['device']!s:.40}")
+    precision = _PRECISIONS.get(str(row["precision"]))
+    if precision is None:
+        raise _UnusableError(f"unknown precision {row['precision']!s:.40}")
+    if row["mode"] not in MODES:
+        raise _UnusableError(f"unknown mode {row['mode']!s:.40}")
+    layout = str(row.get("memory_format") or "nchw")
+    if layout not in ("nchw", "nhwc"):
+        raise _UnusableError(f"unknown memory format {layout:.40}")
+    name = str(row.get("arch") or row.get("model") or "").partition(".")[0]
+    batch, size = _number(row["batch_size"]), _number(row["img_size"])
+    step_ms = _number(row.get("step_ms"))
+    rate = _number(row.get("samples_per_s"))
+    step_s = step_ms / 1e3 if step_ms else (batch or 0.0) / rate if rate else 0.0
+    if not name or not batch or not size or step_s <= 0:
+        raise _UnusableError("no architecture, batch, image size or time")
+    macs = _number(row.get("gmacs_max")) or _number(row.get("gmacs"))
+    execution = Execution(
+        precision, "nhwc" if layout == "nhwc" else "nchw", _truth(row.get("compiled")),
+        "train" if row["mode"] == "train" else "infer",
+    )  # fmt: skip
+    return MeasuredRun(
+        name, str(row.get("family") or name), device.name, execution, int(size), int(batch), step_s,
+        str(row.get("torch") or ""), macs * 1e9 if macs else None,
+    )  # fmt: skip
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value) if value not in (None, "") else None
+    except (TypeError, ValueError):
+        raise _UnusableError(f"cannot read {value!s:.40} as a number") from None
+
+
+def _truth(value: Any) -> bool:
+    text = str(value if value is not None else "").lower()
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise _UnusableError(f"`compiled` is {text:.40}")
+
+
+def architectures(runs: Sequence[MeasuredRun]) -> list[tuple[str, int]]:
+    """Returns the architectures with their image sizes, sorted."""
+    return sorted({(run.arch, run.size) for run in runs})
