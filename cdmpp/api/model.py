@@ -23,6 +23,7 @@ from cdmpp.api.sources import (
     split_devices,
 )
 from cdmpp.errors import UsageError
+from cdmpp.networks.graph.execution import Running
 from cdmpp.predict.explained import ExplainedAnswer
 from cdmpp.pretrained import PRETRAINED, model_folder
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from cdmpp.datasets.extraction.source import RecordSource
     from cdmpp.datasets.samples import Samples
     from cdmpp.devices.spec import DeviceSpec
+    from cdmpp.networks.graph.execution import Dtype, Layout
+    from cdmpp.networks.graph.mode import Mode
     from cdmpp.networks.graph.torch_graph import Method
     from cdmpp.predict.estimates import TrainedModel
     from cdmpp.predict.networks import NetworkPrediction, NetworkQuestion, Way
@@ -288,6 +291,10 @@ class Model:
         shapes: Sequence[tuple[int, ...]] = ((3, 224, 224),),
         dtypes: Sequence[torch.dtype] | None = None,
         method: Method = "fx",
+        dtype: Dtype | None = None,
+        layout: Layout = "nchw",
+        compiled: bool = False,
+        mode: Mode | None = None,
         memory_limit_bytes: float | None = None,
         on_step: Callable[[str], None] | None = None,
     ) -> Predictions:
@@ -308,6 +315,12 @@ class Model:
                 int64 where the first layer looks up.
             method: how a torch module is followed: `fx`, or `export`, which is slower and
                 understands more code.
+            dtype: element types in torch: `float32`, `float16`, `bfloat16`, or float32 weights
+                under autocast, `amp-fp16` or `amp-bf16`; None = those of the weights. With this or
+                one of the next two, the only way of running is torch's.
+            layout: memory format in torch: `nchw`, or `nhwc` (channels_last).
+            compiled: whether torch.compile makes the kernels.
+            mode: `infer` or `train`; None = both.
             memory_limit_bytes: what there is; None = the device's.
             on_step: is told what is done next, in words.
 
@@ -322,6 +335,7 @@ class Model:
         question = replace(
             question, ways=ways, database=None if database is None else Path(database),
             memory_limit_bytes=memory_limit_bytes, input_shapes=input_shapes or {},
+            running=Running(dtype, layout, compiled, mode),
         )  # fmt: skip
         if batches is not None:
             question = replace(question, batches=batches)

@@ -19,6 +19,7 @@ from cdmpp.cli.shared.options import (
     command_line,
     labels_of,
 )
+from cdmpp.cli.shared.running import add_running_options, given_running
 from cdmpp.compare.cell import OBJECTIVES, CompareCell
 from cdmpp.compare.compiled import compiled_cell
 from cdmpp.compare.page import comparison_page
@@ -31,6 +32,7 @@ from cdmpp.devices.registry import load_registry
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import write_text
+from cdmpp.networks.graph.execution import Running
 from cdmpp.networks.graph.network_file import onnx_batch
 from cdmpp.networks.onnx_files.sizes import InputSizes
 from cdmpp.networks.shape_text import parse_input_shapes
@@ -89,11 +91,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             more code than torch.fx
         --html FILE: Path  also write the page
     """)  # fmt: skip
+    add_running_options(parser, title="how torch runs its networks")
     add_output_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
+    running = Running(args.dtype, args.layout, args.compiled, args.mode)
     if args.networks or args.transformer:
         of_code = [text for text in args.networks if not text.endswith(_FILES)]
         check_goes_with("MODULE:FACTORY", of_code, export=args.export)
@@ -101,6 +105,8 @@ def run(args: argparse.Namespace) -> int:
         either = "MODULE:FACTORY, FILE.onnx or --transformer"
         check_goes_with(either, of_code or onnx or args.transformer, batch=args.batch)
         check_goes_with("FILE.onnx", onnx, input=args.input)
+        of_torch = [text for text in args.networks if text not in onnx]
+        check_goes_with("MODULE:FACTORY or FILE.pt2", of_torch, **given_running(running))
         check_goes_with(
             "--transformer", args.transformer, prefill=args.prefill, decode_at=args.decode_at,
             tensor_parallel=args.tensor_parallel,
@@ -117,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
             networks=_networks(args.networks, "export" if args.export else "fx"),
             transformers=[parse_transformer(text) for text in args.transformer],
             passes=_passes(args.prefill, args.decode_at, batches, args.tensor_parallel or "1"),
-            batches=batches, prices=prices,
+            batches=batches, prices=prices, running=running,
         ),
         onnx_cells=partial(
             _onnx_cells, batches=batches if args.batch else [None],

@@ -24,7 +24,7 @@ class CompareCell:
         batch: samples or sequences of one run.
         device: label.
         degree: devices that share the network.
-        item: what is counted: an inference, or a token.
+        item: what is counted: an inference, a sample of a training step, or a token.
         items: of one run.
         latency_s: of one run; None = unknown, see `reasons`. So are its ends.
         low_s, high_s: ends of its interval.
@@ -43,7 +43,7 @@ class CompareCell:
     batch: int
     device: str
     degree: int
-    item: Literal["inference", "token"]
+    item: Literal["inference", "sample", "token"]
     items: int
     latency_s: float | None = None
     low_s: float | None = None

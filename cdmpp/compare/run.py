@@ -17,6 +17,7 @@ from cdmpp.devices.device_file import read_device_file
 from cdmpp.devices.registry import get_device, load_registry
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
+from cdmpp.networks.graph.execution import Running
 from cdmpp.networks.graph.network_file import exported_network, network_format
 from cdmpp.pretrained import PRETRAINED
 
@@ -58,6 +59,7 @@ class Question:
         transformers: by their shapes; each makes all `passes`.
         passes: of transformers, with batch and degree.
         batches: of torch networks.
+        running: how torch runs its networks.
         prices: label -> price of one device.
         model: of whole networks, a run folder or `pretrained`.
     """
@@ -68,6 +70,7 @@ class Question:
     transformers: Sequence[TransformerShape] = ()
     passes: Sequence[Pass] = ()
     batches: Sequence[int] = (1,)
+    running: Running = field(default_factory=Running)
     prices: Mapping[str, Price] = field(default_factory=dict)
     model: str | Path = PRETRAINED
 
@@ -154,7 +157,7 @@ def _torch_cells(question: Question, network: TorchNetwork) -> list[CompareCell]
         source, shapes, batches, name=network.name, dtypes=dtypes,
         method="export" if network.method == "export" else "fx",
     )  # fmt: skip
-    return eager_cells(predictor, graphs, question.devices)
+    return eager_cells(predictor, graphs, question.devices, question.running)
 
 
 def _predictor(model: str | Path) -> NetworkPredictor:

@@ -8,7 +8,9 @@ from cdmpp.analytic.roofline.floor import LeastWork, floor_on
 from cdmpp.arrays import FloatArray
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.networks.account import Account, Product
+from cdmpp.networks.graph.execution import Execution
 from cdmpp.networks.graph.graph import NetworkGraph
+from cdmpp.networks.step_time.inputs import rates_of
 
 _FLOAT_BYTES = 4
 _COLUMNS = ("linear_in_features", "linear_out_features", "output_h", "output_w", "output_size")
@@ -61,6 +63,15 @@ def operator_floor_s(graph: NetworkGraph, device: DeviceSpec) -> FloatArray:
 def least_seconds(graph: NetworkGraph, device: DeviceSpec) -> float:
     """Returns seconds that no iteration of either mode goes below: the sum over its operators."""
     return float(np.sort(operator_floor_s(graph, device)).sum())
+
+
+def least_product_seconds(graph: NetworkGraph, device: DeviceSpec, execution: Execution) -> float:
+    """Returns seconds that no step in 16 bits goes below: its products at the rate of the matrix
+    units. Bytes are not in it: a compiler may keep tensors on the chip.
+    """
+    flop = sum(one.least_share * one.product_flop for one in accounts_of(graph))
+    _, products, convolutions, *_ = rates_of(device, execution)
+    return flop / max(products, convolutions)
 
 
 def uncovered(graph: NetworkGraph) -> str:

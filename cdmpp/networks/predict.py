@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
@@ -20,26 +20,15 @@ from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import SURE_SHARE, DeviceSpec, fits_into
 from cdmpp.errors import UsageError
 from cdmpp.networks.dataset.samples import TARGETS, unmeasured
-from cdmpp.networks.gpu_operators import (
-    MEASURED,
-    OPERATOR_ROOFLINES,
-    OPERATORS,
-    RATES,
-    WHOLE_ROOFLINE,
-    is_modelled,
-    network_sums,
-    without_measurements,
-)  # fmt: skip
+from cdmpp.networks.gpu_operators import MEASURED, WHOLE_ROOFLINE
+from cdmpp.networks.graph.execution import Running
 from cdmpp.networks.graph.graph import NetworkGraph
-from cdmpp.networks.graph.mode import MODES, Mode
-from cdmpp.networks.graph.torch_graph import (
-    check_types,
-    made_module,
-    torch_graph,
-    weight_types,
-)
+from cdmpp.networks.graph.mode import MODES
+from cdmpp.networks.graph.torch_graph import made_module, torch_graph
 from cdmpp.networks.least_time import least_seconds, uncovered
+from cdmpp.networks.on_gpu import on_gpu
 from cdmpp.networks.packaged import model_folder
+from cdmpp.networks.prediction import UNKNOWN, Estimate, TorchPrediction
 from cdmpp.networks.run import TrainedNetworks, load_run
 from cdmpp.pretrained import PRETRAINED
 
@@ -49,98 +38,7 @@ IMAGE = ((3, 224, 224),)
 _MOST_SHARE = 4.0
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A predicted number with its interval.
-
-    Attributes:
-        value: None where the model does not predict it.
-        low: lower end, None without an interval; so is `high`.
-    """
-
-    value: float | None
-    low: float | None
-    high: float | None
-
-    def at_least(self, floor: float) -> Estimate:
-        """Returns the estimate with nothing below a number."""
-        return self.not_below(Estimate(floor, floor, floor))
-
-    def not_below(self, other: Estimate) -> Estimate:
-        """Returns the estimate with no end below another's."""
-        pairs = zip(
-            (self.value, self.low, self.high), (other.value, other.low, other.high), strict=True
-        )
-        return Estimate(*(x if x is None or y is None else max(x, y) for x, y in pairs))
-
-
-_UNKNOWN = Estimate(None, None, None)
-
-
-@dataclass(frozen=True)
-class TorchPrediction:
-    """What one network takes at one batch, on one device, in one mode.
-
-    Attributes:
-        name: of the network.
-        batch: samples of an iteration.
-        device: label.
-        mode: `infer`, or `train` (forward, backward and update).
-        time_s: seconds of an iteration.
-        memory_bytes: peak above the empty process.
-        utilisation: share of the threads' time, 0 to 1.
-        memory_limit_bytes: what there is; None = unknown.
-        fits: whether the peak stays below the limit (nine tenths of a device's memory); None = not
-            sure, or no limit is known.
-        reasons: why this is a guess; empty = it is not.
-        method: which model answered for the time.
-        parts: seconds by kinds of operators, where the method adds them up.
-    """
-
-    name: str
-    batch: int
-    device: str
-    mode: Mode
-    time_s: Estimate
-    memory_bytes: Estimate
-    utilisation: Estimate
-    memory_limit_bytes: float | None
-    fits: bool | None
-    reasons: tuple[str, ...]
-    method: str
-    parts: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def out_of_distribution(self) -> bool:
-        """Whether this is a guess."""
-        return bool(self.reasons)
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns one flat JSON object."""
-        values: dict[str, Any] = {
-            "network": self.name,
-            "batch": self.batch,
-            "device": self.device,
-            "mode": self.mode,
-        }
-        parts = (
-            ("time", "s", self.time_s),
-            ("memory", "bytes", self.memory_bytes),
-            ("utilisation", "", self.utilisation),
-        )
-        for name, unit, found in parts:
-            end = f"_{unit}" if unit else ""
-            values |= {
-                f"{name}{end}": found.value,
-                f"{name}_low{end}": found.low,
-                f"{name}_high{end}": found.high,
-            }
-        return values | {
-            "memory_limit_bytes": self.memory_limit_bytes,
-            "fits": self.fits,
-            "out_of_distribution": self.out_of_distribution,
-            "reasons": list(self.reasons),
-        }
+_NOT_COMPILED = "torch.compile is left out: this is how eager torch runs the module on a CPU"
 
 
 def predict_network(
@@ -224,36 +122,39 @@ class NetworkPredictor:
 
         Raises:
             UsageError: a batch below 1, no shape.
-            DataError: the module cannot be made or followed, or is not of float32.
+            DataError: the module cannot be made or followed, or its weights are of a type that is
+                not covered.
         """
         start = time.perf_counter()
         if not batches:
             raise UsageError(f"{name}: no batch; pass at least one, e.g. 1")
-        module, notes = made_module(module_or_factory, name)
-        check_types([*weight_types(module), *(dtypes or ())], name)
+        module, is_compiled = made_module(module_or_factory, name)
         found = [
             torch_graph(module, input_shapes, batch=batch, name=name, method=method, dtypes=dtypes)
             for batch in batches
         ]
         self.extraction_s = time.perf_counter() - start
-        return [replace(graph, notes=notes) for graph in found]
+        return [replace(graph, is_compiled=is_compiled) for graph in found]
 
     def predict(
         self,
         graphs: Sequence[NetworkGraph],
         devices: Sequence[str | DeviceSpec] = (),
         *,
+        running: Running | None = None,
         memory_limit_bytes: float | None = None,
     ) -> list[TorchPrediction]:
         """Returns the predictions of every graph, device and mode, in this order.
 
         Args:
             devices: labels, or hardware; none = those that the model was trained on.
+            running: how the networks are run; None = eagerly, in the type of their weights.
 
         Raises:
             DeviceError: an unknown device.
-            UsageError: a memory limit that is not above 0.
+            UsageError: a memory limit that is not above 0, or a type that the weights are not of.
         """
+        running = running or Running()
         if memory_limit_bytes is not None and not memory_limit_bytes > 0:
             raise UsageError(f"memory limit {memory_limit_bytes}, expected above 0 bytes")
         start = time.perf_counter()
@@ -272,7 +173,7 @@ class NetworkPredictor:
             result += self._modes(
                 graphs[place], specs[device], whole, rooflines_s[row].tolist(),
                 self.trained.domain.reasons(samples.graphs[place], specs[device].name),
-                memory_limit_bytes,
+                running, memory_limit_bytes,
             )  # fmt: skip
         self.prediction_s = time.perf_counter() - start
         return result
@@ -284,9 +185,10 @@ class NetworkPredictor:
         whole: Mapping[str, Estimate],
         rooflines_s: Sequence[float],
         doubts: tuple[str, ...],
+        running: Running,
         memory_limit_bytes: float | None,
     ) -> list[TorchPrediction]:
-        """Returns the predictions of a network on a device, one a mode.
+        """Returns the predictions of a network on a device, one a requested mode.
 
         Args:
             whole: target -> what the model says of it.
@@ -303,26 +205,31 @@ class NetworkPredictor:
             memory, busy = whole[f"{mode}_memory_bytes"], whole[f"{mode}_utilisation"]
             found[mode] = TorchPrediction(
                 name=graph.name, batch=graph.batch, device=spec.name, mode=mode,
+                execution=running.execution(
+                    graph.name, graph.weights, is_compiled=graph.is_compiled, mode=mode
+                ),
                 time_s=_along_roofline(whole[f"{mode}_time_s"], roofline_s, floor_s),
                 memory_bytes=memory,
                 # What is known of one kind of device says nothing of another's.
-                utilisation=busy if spec.kind in self._measured.values() else _UNKNOWN,
+                utilisation=busy if spec.kind in self._measured.values() else UNKNOWN,
                 memory_limit_bytes=None if limit is None else float(limit),
-                fits=_fits(memory, limit, share), reasons=doubts,
+                fits=None, reasons=doubts,
                 method=MEASURED if is_measured else WHOLE_ROOFLINE,
             )  # fmt: skip
-        has_rates = all(getattr(spec, name) is not None for name in RATES)
-        if spec.kind == "gpu" and has_rates and not is_measured:
-            found["infer"] = _by_operators(found["infer"], graph, spec, floor_s)
+        if spec.kind == "gpu" and not is_measured:
+            found = on_gpu(graph, spec, found, floor_s)
+        else:
+            found = {mode: _on_others(one, running) for mode, one in found.items()}
         unknown = uncovered(graph)
         if unknown:
             found = {mode: _with_unknown(one, unknown) for mode, one in found.items()}
-        found = {
-            mode: replace(one, reasons=(*one.reasons, *graph.notes)) for mode, one in found.items()
-        }
         least = found["infer"].time_s  # a training step goes forward too
         found["train"] = replace(found["train"], time_s=found["train"].time_s.not_below(least))
-        return [found[mode] for mode in MODES]
+        modes = MODES if running.mode is None else (running.mode,)
+        return [
+            replace(found[mode], fits=_fits(found[mode].memory_bytes, limit, share))
+            for mode in modes
+        ]
 
     def _specs(self, devices: Sequence[str | DeviceSpec]) -> list[DeviceSpec]:
         trained = {spec.name: spec for spec in self.trained.devices}
@@ -355,16 +262,20 @@ def _with_unknown(found: TorchPrediction, unknown: str) -> TorchPrediction:
     return replace(found, time_s=time_s, reasons=(*found.reasons, unknown))
 
 
-def _by_operators(
-    found: TorchPrediction, graph: NetworkGraph, device: DeviceSpec, floor_s: float
-) -> TorchPrediction:
-    """Returns the prediction with the time of a GPU's operators, one after the other."""
-    sums, has_models = network_sums(graph, device), is_modelled(device)
-    doubt = without_measurements(graph, device)
+def _on_others(found: TorchPrediction, running: Running) -> TorchPrediction:
+    """Returns the prediction of a CPU, or of a GPU that the whole-network model was trained on:
+    both know float32 and eager torch only.
+    """
+    execution = found.execution
+    if running.is_plain and execution.dtype == "float32":
+        if execution.compiled:
+            eager = replace(execution, compiled=False)
+            return replace(found, execution=eager, reasons=(*found.reasons, _NOT_COMPILED))
+        return found
+    reason = f"networks in {execution.text} are predicted on GPUs only; CPUs: float32, eager, nchw"
     return replace(
-        found, time_s=Estimate(*sums.total()).at_least(floor_s), parts=sums.by_kind,
-        method=OPERATORS if has_models else OPERATOR_ROOFLINES,
-        reasons=(doubt,) if doubt else (),
+        found, time_s=UNKNOWN, memory_bytes=UNKNOWN, utilisation=UNKNOWN, method="",
+        reasons=(reason,),
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from cdmpp.devices.device_file import read_device_file
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, DeviceError, UsageError
+from cdmpp.networks.graph.execution import Running
 from cdmpp.networks.graph.mode import Mode
 from cdmpp.networks.graph.network_file import exported_network, network_format
 from cdmpp.networks.graph.torch_graph import Method
@@ -24,7 +25,8 @@ from cdmpp.replay.summary import ReplayOutcome
 if TYPE_CHECKING:  # torch is loaded when a way needs it
     import torch
 
-    from cdmpp.networks.predict import NetworkPredictor, TorchPrediction
+    from cdmpp.networks.predict import NetworkPredictor
+    from cdmpp.networks.prediction import TorchPrediction
 
 Way = Literal["tvm-untuned", "tvm-tuned", "torch-eager"]
 #: Each way of running, in words.
@@ -66,6 +68,7 @@ class NetworkQuestion:
             guesses.
         method: how a torch module is followed for eager running.
         memory_limit_bytes: what there is; None = the devices'.
+        running: how torch runs it.
     """
 
     source: Path | Callable[[], Any]
@@ -84,6 +87,7 @@ class NetworkQuestion:
     dtypes: Sequence[torch.dtype] | None = None
     method: Method = "fx"
     memory_limit_bytes: float | None = None
+    running: Running = field(default_factory=Running)
 
     def cost_model(self) -> TrainedModel:
         """Returns the model of kernels.
@@ -159,10 +163,15 @@ class NetworkPrediction(Prediction):
             "device": self.device, "program_id": None, "latency_s": self.latency_s,
             "low_s": self.low_s, "high_s": self.high_s, "measured_s": None,
             "out_of_distribution": self.out_of_distribution, "reasons": list(self.reasons),
-            "schedule": self.schedule or None,
+            "schedule": self.schedule or None, **self._execution(),
             "kernels": [kernel.to_json() for kernel in self.kernels],
             **{key: value for key, value in eager.items() if key in _MEMORY_KEYS},
         }  # fmt: skip
+
+    def _execution(self) -> dict[str, Any]:
+        """Returns how torch runs it, where it is torch that does."""
+        eager = {} if self.eager is None else self.eager.to_json()
+        return {name: eager.get(name) for name in ("dtype", "layout", "compiled")}
 
 
 #: Predicts a network as TVM compiles it: way, model, devices, what is told of the next step.
@@ -240,6 +249,13 @@ def _ways(question: NetworkQuestion) -> tuple[Way, ...]:
     is_onnx = isinstance(question.source, Path) and network_format(question.source) == "onnx"
     if is_onnx and _EAGER in question.ways:
         raise UsageError(f"{question.source}: torch runs no ONNX file; expected .pt2 or --torch")
+    if not question.running.is_plain:
+        if is_onnx or set(question.ways) - {_EAGER}:
+            raise UsageError(
+                "element types, memory format and torch.compile are torch's way of running "
+                f"({_EAGER}); TVM compiles what the file or module says"
+            )
+        return (_EAGER,)
     if question.ways:
         return tuple(way for way in WAYS if way in question.ways)
     left_out = {_EAGER} if is_onnx else set()
@@ -301,7 +317,9 @@ def _eager_predictions(
     graphs = eager.graphs(
         module, shapes, batches, name=question.name, method=question.method, dtypes=dtypes
     )
-    found = eager.predict(graphs, devices, memory_limit_bytes=question.memory_limit_bytes)
+    found = eager.predict(
+        graphs, devices, running=question.running, memory_limit_bytes=question.memory_limit_bytes
+    )
     is_file = isinstance(question.source, Path)
     return [
         NetworkPrediction(

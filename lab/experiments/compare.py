@@ -21,6 +21,7 @@ from cdmpp.analytic.operators.intervals import JudgedOperators, packaged_operato
 from cdmpp.compare.eager import eager_cells
 from cdmpp.devices.registry import get_device
 from cdmpp.networks.gpu_operators import OPERATORS, network_sums
+from cdmpp.networks.graph.execution import Running
 from cdmpp.networks.graph.graph import NetworkGraph
 from cdmpp.networks.graph.live_memory import roofline_seconds
 from cdmpp.networks.graph.torch_graph import torch_graph
@@ -173,7 +174,7 @@ def judge(
         key = row["model"], int(row["batch"]), int(row["seq"])
         if key not in graphs:
             graphs[key] = graph_of(*key)
-        (cell,) = eager_cells(predictor, [graphs[key]], [spec])
+        (cell,) = eager_cells(predictor, [graphs[key]], [spec], Running())
         if cell.latency_s is None or cell.low_s is None or cell.high_s is None:
             continue
         neusight = float(row["neusight_ms"]) / 1e3 if row["neusight_ms"] else None

@@ -150,7 +150,7 @@ def test_on_the_edge_it_is_not_sure(folder):
     assert middle.high is not None
     found = predictor.predict(graphs, memory_limit_bytes=(middle.value + middle.high) / 2)
     assert found[0].fits is None
-    most = predictor.predict(graphs, [get_device("t4")])[0].memory_bytes.value
+    most = predictor.predict(graphs, [get_device("t4")])[0].memory_bytes.high
     for share, fits in ((0.95, None), (0.85, True)):  # not all of a device's memory is there
         device = replace(get_device("t4"), mem_bytes=int(most / share))
         assert predictor.predict(graphs, [device])[0].fits is fits

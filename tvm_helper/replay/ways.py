@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError, UsageError
 from cdmpp.networks.graph.network_file import exported_types, network_format, read_exported
-from cdmpp.networks.graph.torch_graph import check_types, example_inputs
+from cdmpp.networks.graph.torch_graph import check_float32, example_inputs
 from cdmpp.networks.onnx_files.sizes import InputSizes
 from cdmpp.predict.cut_costs import UNKNOWN_WORK
 from cdmpp.predict.estimates import TrainedModel
@@ -120,7 +120,7 @@ def _relax_module(question: NetworkQuestion, batch: int | None) -> Any:
 
     if isinstance(question.source, Path):
         if network_format(question.source) == "exported":
-            check_types(exported_types(read_exported(question.source)), question.name)
+            check_float32(exported_types(read_exported(question.source)), question.name)
         return load_network(question.source, InputSizes(question.input_shapes, batch))
     name = question.name
     inputs = example_inputs(question.source, question.shapes, batch or 1, name, question.dtypes)

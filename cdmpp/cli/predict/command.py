@@ -25,7 +25,9 @@ from cdmpp.cli.shared.options import (
     labels_of,
     sizes_of,
 )
+from cdmpp.cli.shared.running import add_running_options, given_running
 from cdmpp.errors import UsageError
+from cdmpp.networks.graph.execution import Running
 from cdmpp.networks.graph.factory import load_factory
 from cdmpp.networks.shape_text import parse_batches, parse_input_shapes
 from cdmpp.predict.networks import WAYS
@@ -100,6 +102,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         --export       follow the network with torch.export: slower, understands more code than
             torch.fx
     """)  # fmt: skip
+    add_running_options(parser, title="how torch runs a network")
     add_output_options(parser)
 
 
@@ -107,10 +110,12 @@ def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
     vars(args).update(taken_file(args.file, _FILES))
     is_network = args.torch is not None or args.network is not None
+    running = Running(args.dtype, args.layout, args.compiled, args.mode)
     values = vars(args)
     check_goes_with(
         "--torch MODULE:FACTORY", args.torch, **{name: values[name] for name in _TORCH_OPTIONS}
     )
+    check_goes_with("--torch MODULE:FACTORY or FILE.pt2", is_network, **given_running(running))
     check_goes_with(
         "--network or --torch", is_network, **{name: values[name] for name in _NETWORK_OPTIONS}
     )
@@ -179,6 +184,7 @@ def run_network(args: argparse.Namespace, devices: Sequence[Device]) -> int:
         args.network or load_factory(args.torch), devices, name=args.torch or "",
         ways=args.way or (), database=args.database,
         machine_code=True if args.machine_code else False if args.no_machine_code else None,
+        dtype=args.dtype, layout=args.layout, compiled=args.compiled, mode=args.mode,
         on_step=None if args.quiet else _tell, **options,
     )  # fmt: skip
     print_networks(found, as_json=args.json)

@@ -13,7 +13,7 @@ from cdmpp.predict.networks import WAYS, NetworkPrediction, with_shares
 from cdmpp.text import aligned, interval_text, percent_text, seconds_text, shortened
 
 if TYPE_CHECKING:  # it imports torch
-    from cdmpp.networks.predict import Estimate
+    from cdmpp.networks.prediction import Estimate
 
 _KERNELS = 8
 
@@ -35,7 +35,7 @@ def _print_place(device: str, batch: int | None, found: Sequence[NetworkPredicti
     print(f"{found[0].name} on {device}{size}, predicted without running it\n")
     rows = [
         [
-            WAYS[one.way],
+            _way(one),
             one.mode,
             interval_text(one.latency_s, one.low_s, one.high_s) + (" !" if one.reasons else ""),
         ]
@@ -47,6 +47,12 @@ def _print_place(device: str, batch: int | None, found: Sequence[NetworkPredicti
         if one.kernels:
             _print_kernels(one)
     _print_reasons(found)
+
+
+def _way(one: NetworkPrediction) -> str:
+    if one.eager is None or one.eager.execution.is_plain:
+        return WAYS[one.way]
+    return f"as torch runs it ({one.eager.execution.text})"
 
 
 def _print_memory(found: Iterable[NetworkPrediction]) -> None:
@@ -65,7 +71,7 @@ def _print_memory(found: Iterable[NetworkPrediction]) -> None:
     ]  # fmt: skip
     limit = known[0].memory_limit_bytes
     into = "fits" if limit is None else f"fits into {_size(limit)}"
-    print("\n" + aligned([["eager torch", "peak memory", "utilisation", into], *rows]))
+    print("\n" + aligned([["torch", "peak memory", "utilisation", into], *rows]))
 
 
 def _print_kernels(one: NetworkPrediction) -> None:

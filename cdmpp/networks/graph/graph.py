@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from cdmpp.errors import DataError
 from cdmpp.networks.account import Account
+from cdmpp.networks.graph.execution import Dtype
 
 #: Kinds of operators with a place of their own, in the published order; all others are `OTHER`.
 KINDS = (
@@ -48,7 +49,8 @@ class NetworkGraph:
         holds: [holds, 2] int64, sorted: the code keeps what the first node made until the second
             has run, though nothing reads it any more (the caller of a module keeps its input).
         accounts: [nodes] of their work; empty = nobody kept them (graphs of a data set).
-        notes: what of the network is left out of the graph, in words.
+        weights: type of its weights; the bytes of the graph are those of float32 all the same.
+        is_compiled: whether it came from `torch.compile`.
 
     Raises:
         DataError: arrays that do not belong together, an edge to no node or against the order.
@@ -63,7 +65,8 @@ class NetworkGraph:
     edges: NDArray[np.int64]
     holds: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), np.int64))
     accounts: tuple[Account, ...] = ()
-    notes: tuple[str, ...] = ()
+    weights: Dtype = "float32"
+    is_compiled: bool = False
 
     def __post_init__(self) -> None:
         count = len(self.kinds)
@@ -93,9 +96,8 @@ class NetworkGraph:
 
     @property
     def graph_id(self) -> str:
-        """Hash of the content: equal graphs have equal ids. Names, `holds`,
-        `accounts` and `notes` do not count: they are how the code is written, or follow from what
-        it computes.
+        """Hash of the content: equal graphs have equal ids. Names, `holds`
+        and `accounts` do not count, nor how it is run: the code may be written otherwise.
         """
         text = json.dumps([self.batch, *self.kinds])
         content = hashlib.sha256(text.encode())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from cdmpp.errors import DataError, UsageError, first_line
+from cdmpp.networks.graph.execution import Dtype
 from cdmpp.networks.graph.graph import NetworkGraph
 
 if TYPE_CHECKING:
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 
 Method = Literal["fx", "export"]
 METHODS: tuple[Method, ...] = get_args(Method)
-_COMPILED = "torch.compile is left out: this is how eager torch runs the module"
+_TYPES: dict[str, Dtype] = {
+    "float32": "float32", "float16": "float16", "bfloat16": "bfloat16",
+}  # fmt: skip
 
 _log = logging.getLogger("cdmpp")
 
@@ -61,15 +65,19 @@ def torch_graph(
         raise UsageError(f"batch {batch}, expected at least 1")
     if not input_shapes:
         raise UsageError(f"{name}: no input shape; pass one a sample, e.g. [(3, 224, 224)]")
-    module, notes = made_module(module_or_factory, name)
+    module, is_compiled = made_module(module_or_factory, name)
+    given = list(dtypes or ())
     if dtypes is None:
         dtypes = _default_dtypes(module, input_shapes)
     if len(dtypes) != len(input_shapes):
         raise UsageError(f"{name}: {len(dtypes)} types for {len(input_shapes)} input shapes")
+    weights = weights_type([*weight_types(module), *given], name)
+    if weights != "float32":
+        module, dtypes = _in_float32(module), [_wide(one) for one in dtypes]
     inputs = _inputs(input_shapes, batch, dtypes, name, device="meta")
     with evaluation_mode(module), torch.no_grad():
         graph = (_followed if method == "fx" else _exported)(module, inputs, batch, name)
-    return replace(graph, notes=notes)
+    return replace(graph, weights=weights, is_compiled=is_compiled)
 
 
 def example_inputs(
@@ -86,7 +94,7 @@ def example_inputs(
             memory.
     """
     module, _ = made_module(module_or_factory, name, has_weights=True)
-    check_types([*weight_types(module), *(dtypes or ())], name)
+    check_float32([*weight_types(module), *(dtypes or ())], name)
     if dtypes is None:
         dtypes = _default_dtypes(module, input_shapes)
     return module, _inputs(input_shapes, batch, dtypes, name, device="cpu")
@@ -142,9 +150,9 @@ def _exported(module: nn.Module, inputs: list[torch.Tensor], batch: int, name: s
 
 def made_module(
     module_or_factory: Any, name: str, *, has_weights: bool = False
-) -> tuple[nn.Module, tuple[str, ...]]:
+) -> tuple[nn.Module, bool]:
     """Returns the module, made on the meta device where a factory allows it (see `torch_graph`),
-    and what is left out of it: of a compiled one, its compiler.
+    and whether it was compiled: it is the module inside.
 
     Args:
         has_weights: whether its weights are wanted: it is never made on the meta device.
@@ -158,9 +166,8 @@ def made_module(
 
     module = _made(module_or_factory, name, has_weights=has_weights)
     inner = getattr(module, "_orig_mod", None)  # of what torch.compile returns
-    notes: tuple[str, ...] = ()
-    if isinstance(inner, torch.nn.Module):
-        module, notes = inner, (_COMPILED,)
+    is_compiled = isinstance(inner, torch.nn.Module)
+    module = inner if isinstance(inner, torch.nn.Module) else module
     parts = list(module.modules())
     if any(isinstance(part, torch.jit.ScriptModule) for part in parts):
         raise DataError(
@@ -172,7 +179,7 @@ def made_module(
             f"{name}: quantised modules are not covered; expected the module before its "
             "quantisation, whose answer is to another question: the types differ in rate and bytes"
         )
-    return module, notes
+    return module, is_compiled
 
 
 def _is_quantised(part: nn.Module) -> bool:
@@ -190,28 +197,59 @@ def weight_types(module: nn.Module) -> list[torch.dtype]:
     return [weight.dtype for weight in module.parameters()]
 
 
-def check_types(dtypes: Iterable[torch.dtype], name: str) -> None:
-    """Checks that a network is of float32, as all that was measured.
-
-    Args:
-        dtypes: of its weights and inputs.
+def weights_type(dtypes: Iterable[torch.dtype], name: str) -> Dtype:
+    """Returns the type of a network's weights and inputs; integers do not count.
 
     Raises:
-        DataError: one is another floating-point type.
+        DataError: they are of several types, or of one that is not covered.
     """
+    found = sorted(
+        {
+            str(one).removeprefix("torch.")
+            for one in dtypes
+            if one.is_floating_point or one.is_complex
+        }
+    ) or ["float32"]
+    if len(found) == 1 and found[0] in _TYPES:
+        return _TYPES[found[0]]
+    raise DataError(
+        f"{name}: its weights and inputs are of {', '.join(found)}, expected one type of "
+        f"{', '.join(_TYPES)}. Float32 weights under autocast are --dtype amp-fp16 or amp-bf16; of "
+        "8- and 4-bit transformers, `cdmpp compare --transformer` knows the kernels"
+    )
+
+
+def check_float32(dtypes: Iterable[torch.dtype], name: str) -> None:
+    """Checks that a network that TVM is to compile is of float32.
+
+    Raises:
+        DataError: its weights or inputs are of another type.
+    """
+    found = weights_type(dtypes, name)
+    if found != "float32":
+        raise DataError(
+            f"{name}: its weights or inputs are {found}, expected float32 for TVM's way of "
+            "running; torch's is predicted in 16 bits on GPUs"
+        )
+
+
+def _in_float32(module: nn.Module) -> nn.Module:
+    """Returns a copy on the meta device whose weights are float32; the module stays as it is."""
+    import torch
+    from torch import nn
+
+    meta: dict[int, Any] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        empty = torch.empty_like(tensor, dtype=_wide(tensor.dtype), device="meta")
+        is_parameter = isinstance(tensor, nn.Parameter)
+        meta[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
+    return copy.deepcopy(module, meta)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
     import torch
 
-    others = sorted(
-        str(one).removeprefix("torch.")
-        for one in set(dtypes)
-        if (one.is_floating_point or one.is_complex) and one != torch.float32
-    )
-    if others:
-        raise DataError(
-            f"{name}: its weights or inputs are of {', '.join(others)}; networks are covered in "
-            "float32 only, and a float32 answer is to another question: the types differ in rate "
-            "and bytes. Of 16-bit transformers, `cdmpp compare --transformer` knows the kernels"
-        )
+    return torch.float32 if dtype.is_floating_point else dtype
 
 
 def _made(module_or_factory: Any, name: str, *, has_weights: bool) -> nn.Module:

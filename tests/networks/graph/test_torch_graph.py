@@ -254,14 +254,14 @@ def _layers() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 8), nn.ReLU())
 
 
-def test_a_compiled_module_is_its_eager_self_with_a_note() -> None:
+def test_a_compiled_module_is_the_one_inside_and_says_so() -> None:
     graph = torch_graph(
         lambda: torch.compile(_layers(), backend="eager"), [(8,)], batch=2, name="net"
     )
     plain = torch_graph(_layers, [(8,)], batch=2, name="net")
     assert graph.graph_id == plain.graph_id
-    assert "torch.compile is left out" in graph.notes[0]
-    assert plain.notes == ()
+    assert graph.is_compiled
+    assert not plain.is_compiled
     module, _ = example_inputs(torch.compile(_layers(), backend="eager"), [(8,)], 2, "net")
     assert type(module) is nn.Sequential
 
@@ -288,11 +288,33 @@ def test_what_is_no_code_any_more_is_refused(make, said) -> None:
             follow()
 
 
-def test_sixteen_bit_modules_are_refused_for_every_way() -> None:
-    for dtype in (torch.float16, torch.bfloat16, torch.float64):
-        with pytest.raises(DataError, match="networks are covered in float32 only"):
-            example_inputs(lambda dtype=dtype: _layers().to(dtype), [(8,)], 1, "net")
-    with pytest.raises(DataError, match="are of float16;"):
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sixteen_bit_modules_have_the_graph_of_float32_and_stay_as_they_are(dtype) -> None:
+    module = _layers().to(dtype)
+    graph = torch_graph(module, [(8,)], batch=2, name="net")
+    assert graph.weights == str(dtype).removeprefix("torch.")
+    assert graph.graph_id == torch_graph(_layers, [(8,)], batch=2, name="net").graph_id
+    assert {one.dtype for one in module.parameters()} == {dtype}
+    assert {one.device.type for one in module.parameters()} == {"cpu"}
+    of_factory = torch_graph(
+        lambda: _layers().to(dtype), [(8,)], batch=2, name="net", dtypes=[dtype]
+    )
+    assert of_factory.weights == graph.weights
+
+
+def test_weights_of_several_types_or_of_64_bits_are_refused() -> None:
+    def mixed() -> nn.Module:
+        return nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8).half())
+
+    for make in (mixed, lambda: _layers().double()):
+        with pytest.raises(DataError, match="expected one type of float32, float16, bfloat16"):
+            torch_graph(make, [(8,)], batch=1, name="net")
+
+
+def test_only_float32_is_compiled_by_tvm() -> None:
+    with pytest.raises(DataError, match="are float16, expected float32 for TVM's way"):
+        example_inputs(lambda: _layers().half(), [(8,)], 1, "net")
+    with pytest.raises(DataError, match="are float16, expected float32"):
         example_inputs(nn.ReLU, [(8,)], 1, "net", [torch.float16])
 
 

@@ -1,0 +1,130 @@
+"""Torch networks on GPUs: which model answers for which way of running."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.networks.gpu_operators import (
+    OPERATOR_ROOFLINES,
+    OPERATORS,
+    RATES,
+    is_modelled,
+    network_sums,
+    without_measurements,
+)
+from cdmpp.networks.graph.execution import Execution
+from cdmpp.networks.graph.graph import NetworkGraph
+from cdmpp.networks.graph.mode import Mode
+from cdmpp.networks.kernels.gpu_memory import gpu_peak_bytes
+from cdmpp.networks.least_time import least_product_seconds
+from cdmpp.networks.prediction import UNKNOWN, Estimate, TorchPrediction
+from cdmpp.networks.step_time.inputs import missing_numbers, runs_bfloat16
+from cdmpp.networks.step_time.model import StepEstimate, StepTimeModel, packaged_model
+
+STEP_TIME = "step-time model"
+STEP_RATIO = "operator models, times the step-time model's ratio"
+
+Predictions = Mapping[Mode, TorchPrediction]
+
+
+def on_gpu(
+    graph: NetworkGraph, device: DeviceSpec, found: Predictions, floor_s: float
+) -> dict[Mode, TorchPrediction]:
+    """Returns the predictions of a network on a GPU that no whole network was trained on.
+
+    Inference in float32, eager and NCHW is the sum of the operator models. Other ways of running
+    are the step-time model's; in float32, which it was not trained on, only as ratios to that sum.
+
+    Args:
+        found: what is known besides, by mode.
+        floor_s: seconds that no float32 iteration goes below.
+    """
+    if any(getattr(device, name) is None for name in RATES):
+        return {mode: _without_rates(one) for mode, one in found.items()}
+    model = packaged_model()
+    plain = replace(found["infer"], execution=Execution())
+    base = _by_operators(plain, graph, device, floor_s)
+    result = {}
+    for mode, one in found.items():
+        one = _with_memory(one, graph, model)
+        execution = one.execution
+        missing = missing_numbers(device)
+        if execution == Execution():
+            result[mode] = replace(one, time_s=base.time_s, parts=base.parts, method=base.method,
+                                   reasons=base.reasons)  # fmt: skip
+        elif missing:
+            result[mode] = _refused(one, f"`{missing[0]}` of {device.name} is not known")
+        elif "bf" in execution.dtype and not runs_bfloat16(device):
+            result[mode] = _refused(one, f"{device.name} has no bfloat16 units that are known")
+        elif execution.is_half:
+            step = model.estimate(graph, device, execution)
+            floor = least_product_seconds(graph, device, execution)
+            result[mode] = _from_step(one, step, floor)
+        else:
+            result[mode] = _from_ratio(one, base, graph, device, model, floor_s)
+    return result
+
+
+def _by_operators(
+    found: TorchPrediction, graph: NetworkGraph, device: DeviceSpec, floor_s: float
+) -> TorchPrediction:
+    """Returns the prediction with the time of a GPU's operators, one after the other."""
+    sums, has_models = network_sums(graph, device), is_modelled(device)
+    doubt = without_measurements(graph, device)
+    return replace(
+        found, time_s=Estimate(*sums.total()).at_least(floor_s), parts=sums.by_kind,
+        method=OPERATORS if has_models else OPERATOR_ROOFLINES,
+        reasons=(doubt,) if doubt else (),
+    )  # fmt: skip
+
+
+def _from_step(found: TorchPrediction, step: StepEstimate, floor_s: float) -> TorchPrediction:
+    time_s = Estimate(step.seconds, step.low_s, step.high_s).at_least(floor_s)
+    return replace(found, time_s=time_s, parts=step.parts, method=STEP_TIME, reasons=step.doubts)
+
+
+def _from_ratio(
+    found: TorchPrediction,
+    base: TorchPrediction,
+    graph: NetworkGraph,
+    device: DeviceSpec,
+    model: StepTimeModel,
+    floor_s: float,
+) -> TorchPrediction:
+    """Returns a float32 prediction: the operators' sum, times what the step-time model says of this
+    way of running beside plain inference.
+    """
+    step = model.estimate(graph, device, found.execution)
+    ratio = step.seconds / model.estimate(graph, device, Execution()).seconds
+    seconds = (base.time_s.value or 0.0) * ratio
+    below, above = (
+        math.exp(math.hypot(_log_ratio(of, base.time_s.value), _log_ratio(end, step.seconds)))
+        for of, end in ((base.time_s.low, step.low_s), (base.time_s.high, step.high_s))
+    )
+    time_s = Estimate(seconds, seconds / below, seconds * above).at_least(floor_s)
+    reasons = tuple(dict.fromkeys((*base.reasons, *step.doubts)))
+    return replace(found, time_s=time_s, parts={}, method=STEP_RATIO, reasons=reasons)
+
+
+def _log_ratio(one: float | None, other: float | None) -> float:
+    return abs(math.log(one / other)) if one and other else 0.0
+
+
+def _with_memory(
+    found: TorchPrediction, graph: NetworkGraph, model: StepTimeModel
+) -> TorchPrediction:
+    needed = model.memory_bytes(gpu_peak_bytes(graph, found.execution), found.execution)
+    return replace(found, memory_bytes=Estimate(*needed))
+
+
+def _refused(found: TorchPrediction, reason: str) -> TorchPrediction:
+    return replace(found, time_s=UNKNOWN, parts={}, method="", reasons=(reason,))
+
+
+def _without_rates(found: TorchPrediction) -> TorchPrediction:
+    if found.execution.is_half:
+        return _refused(found, "its peak or its bandwidth is not known")
+    return found
