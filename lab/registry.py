@@ -133,6 +133,8 @@ EXPERIMENTS = (
                "6 min, a quiet core", is_pinned=True),
     # Whole networks and analytic models.
     Experiment("networks", "time, memory and utilisation of whole networks", "20 min"),
+    Experiment("networks-gpu", "steps of timm's networks on three GPUs, families and devices left "
+               "out", "1 min; 40 min with the training"),
     Experiment("compare", "whole networks measured on nine GPUs, beside the answers of `cdmpp "
                "compare`", "5 min"),
     Experiment("compare-serving", "passes of LLaMA that NVIDIA published, beside the answers of "

@@ -1,0 +1,371 @@
+"""Steps of timm's networks on three GPUs, families and devices left out of the training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cdmpp.arrays import BoolArray, FloatArray, IntArray
+from cdmpp.config import to_dict
+from cdmpp.files.atomic import write_bytes
+from cdmpp.networks.kernels.gpu_memory import BATCH_SERIES
+from cdmpp.networks.step_time.fit import StepFitOptions, family_folds
+from cdmpp.networks.step_time.graphs import read_graphs
+from cdmpp.networks.step_time.macs_baseline import macs_factors, macs_logs
+from cdmpp.networks.step_time.memory import largest_batches, memory_factors
+from cdmpp.networks.step_time.model import StepTimeModel, memory_key, way_of
+from cdmpp.networks.step_time.runs import MeasuredRun, read_runs
+from cdmpp.text import markdown_table, percent_text
+from lab.figures import read_columns
+from lab.pages import filled, write_page
+from lab.paths import RESULTS, ROOT
+from lab.stamp import stamp
+
+TABLE = ROOT.parent / "shared" / "data" / "timm-bench" / "timm_bench.parquet"
+#: Parts of the families on which noise, epochs and batch were chosen.
+CHOSEN_ON = (0, 1)
+_SAMPLES, _SEED = 300, 0
+_SLOWER = 1.05
+
+
+def experiment(run: Path = ROOT / "runs" / "step_time", table: Path = TABLE) -> None:
+    """Writes the page (after `cdmpp networks train --table`).
+
+    Args:
+        run: its run folder.
+        table: that it was trained on.
+    """
+    steps = _Judged(run, read_runs(table)[0])
+    lines = {"the model": steps.log_predicted, "MACs at peak, one factor a way": steps.log_macs,
+             "the same network on another device, one factor": steps.log_elsewhere}  # fmt: skip
+    rows, kept = [], {}
+    for name, chosen in steps.goals().items():
+        known = chosen & steps.is_judged
+        cells = [name, f"{known.sum():,}"]
+        for line, logs in lines.items():
+            value = steps.median_ape(known, logs)
+            cells.append(_with_interval(value))
+            kept[f"{name}, {line}"] = value
+        rows.append(cells)
+    goals = markdown_table(["families left out", "runs", *lines], rows)
+
+    devices = []
+    for label in sorted(set(steps.device)):
+        for way in sorted(set(steps.way)):
+            chosen = steps.is_judged & (steps.device == label) & (steps.way == way)
+            unseen = chosen & np.isfinite(steps.log_unseen)
+            if not chosen.any():
+                continue
+            seeds = [steps.median_ape(chosen, logs)[0] for logs in steps.seeds]
+            errors = steps.median_ape(unseen, steps.log_unseen)
+            devices.append(
+                [f"`{label}`", way, f"{chosen.sum():,}", _with_interval(
+                    steps.median_ape(chosen, steps.log_predicted)),
+                 f"{100 * min(seeds):.1f} to {100 * max(seeds):.1f}",
+                 percent_text(steps.inside(chosen), 0), f"{np.exp(steps.width[chosen][0]):.2f}",
+                 "-" if way.startswith("train") else _with_interval(errors)]
+            )  # fmt: skip
+    by_device = markdown_table(
+        ["device", "way of running", "runs", "median error, %", "each seed", "in the interval",
+         "factor", "device left out too"], devices,
+    )  # fmt: skip
+
+    ratios = markdown_table(
+        ["ratio", "pairs", "median error of the predicted ratio, %", "one constant, %"],
+        [_ratio_row(steps, "channels_last over NCHW, eager", _other_layout),
+         _ratio_row(steps, "compiled over eager, NCHW", _compiled)],
+    )  # fmt: skip
+    slowed = steps.slowed()
+    by_family = markdown_table(
+        ["family", "runs", "median error, %", "median predicted over measured"],
+        [_family_row(steps, name) for name in sorted(set(steps.family))],
+    )  # fmt: skip
+    batches, batch_values = _batches(steps)
+    facts = {
+        "goals": {name: list(value) for name, value in kept.items() if np.isfinite(value).all()},
+        "slowed_by_channels_last": slowed, "largest_batch": batch_values,
+        "options": to_dict(StepFitOptions()),
+    }  # fmt: skip
+    _picture(steps)
+    text = filled(
+        "networks-gpu", goals=goals, by_device=by_device, ratios=ratios,
+        slowed=_slowed_text(slowed), batches=batches, by_family=by_family,
+    )  # fmt: skip
+    found = stamp("python -m lab run networks-gpu", schemas=())
+    write_page("networks-gpu", text, facts, found)
+
+
+class _Judged:
+    """Measured runs and what was predicted of them without their families."""
+
+    def __init__(self, run: Path, runs: Sequence[MeasuredRun]) -> None:
+        columns = read_columns(run / "left_out.parquet")
+        model = StepTimeModel.load(run)
+        graphs = read_graphs()
+        self.runs = [
+            one for one in runs if one.device in model.devices and (one.arch, one.size) in graphs
+        ]
+        assert np.array_equal(columns["arch"], [one.arch for one in self.runs])
+        self.log_s = np.log(columns["measured_s"])
+        self.seeds = [np.log(columns[name]) for name in columns if name.startswith("seed")]
+        self.log_predicted = np.mean(self.seeds, axis=0)
+        self.log_unseen = np.log(columns["device_left_out_s"])
+        self.device, self.family, self.way, self.arch = (
+            np.array(columns[name], np.str_) for name in ("device", "family", "way", "arch")
+        )
+        self.parts = family_folds(self.runs, StepFitOptions().folds, seed=0)
+        self.is_judged = ~np.isin(self.parts, CHOSEN_ON)
+        self.width = np.array([model.half_width(one.device, one.execution) for one in self.runs])
+        self.log_macs = np.full(len(self.runs), np.nan)
+        self.log_elsewhere = np.full(len(self.runs), np.nan)
+        for part in np.unique(self.parts):
+            here, others = self.parts == part, np.flatnonzero(self.parts != part)
+            self.log_macs[here] = macs_logs(self.runs, macs_factors(self.runs, others))[here]
+            self.log_elsewhere[here] = self._elsewhere(others)[here]
+
+    def goals(self) -> Mapping[str, BoolArray]:
+        """Returns the groups of runs that the goals are about."""
+        infer = np.char.startswith(self.way, "infer")
+        compiled = np.char.endswith(self.way, "compiled")
+        return {
+            "inference, eager": infer & ~compiled, "inference, compiled": infer & compiled,
+            "training step": ~infer,
+        }  # fmt: skip
+
+    def median_ape(self, rows: BoolArray, logs: FloatArray) -> tuple[float, float, float]:
+        """Returns the median error and its 95 % interval over architectures."""
+        chosen = np.flatnonzero(rows & np.isfinite(logs))
+        if not len(chosen):
+            return float("nan"), float("nan"), float("nan")
+        errors = np.abs(np.expm1(logs[chosen] - self.log_s[chosen]))
+        owner = np.unique(self.arch[chosen], return_inverse=True)[1]
+        order = np.argsort(owner, kind="stable")
+        parts = np.split(errors[order], np.cumsum(np.bincount(owner))[:-1])
+        generator = np.random.default_rng(_SEED)
+        draws = generator.integers(0, len(parts), (_SAMPLES, len(parts)))
+        drawn = [np.median(np.concatenate([parts[i] for i in draw])) for draw in draws]
+        low, high = np.quantile(drawn, [0.025, 0.975])
+        return float(np.median(errors)), float(low), float(high)
+
+    def inside(self, rows: BoolArray) -> float:
+        """Returns the share of runs in their intervals."""
+        return float(np.mean(np.abs(self.log_predicted - self.log_s)[rows] <= self.width[rows]))
+
+    def pairs(
+        self, key: Callable[[MeasuredRun], Any], other: Callable[[MeasuredRun], Any]
+    ) -> IntArray:
+        """Returns int64 [pairs, 2], runs and their partners: the first whose key is `other`."""
+        places: dict[Any, int] = {}
+        for place, run in enumerate(self.runs):
+            places.setdefault(key(run), place)
+        found = [
+            (place, places[other(run)])
+            for place, run in enumerate(self.runs)
+            if other(run) is not None and other(run) in places
+        ]
+        return np.array(found, np.int64).reshape(-1, 2)
+
+    def per_sample(self, logs: FloatArray) -> FloatArray:
+        """Returns float64 [N], the logs of seconds a sample: batches of a pair may differ."""
+        return logs - np.log([run.batch for run in self.runs])
+
+    def slowed(self) -> dict[str, float | int]:
+        """Returns how many networks channels_last slows by more than 5 %, and of how many that is
+        predicted.
+        """
+        pairs = _judged_pairs(self, _other_layout)
+        measured, predicted = (
+            np.exp(np.diff(self.per_sample(logs)[pairs], axis=1)[:, 0] * -1)
+            for logs in (self.log_s, self.log_predicted)
+        )
+        is_slow, is_said = measured > _SLOWER, predicted > 1.0
+        return {
+            "slowed": int(is_slow.sum()), "named": int((is_slow & is_said).sum()),
+            "named_wrongly": int((~is_slow & (predicted > _SLOWER)).sum()), "pairs": len(pairs),
+        }  # fmt: skip
+
+    def _elsewhere(self, others: IntArray) -> FloatArray:
+        """Returns float64 [N], the logs of seconds that the same network took a sample on another
+        device, run the same way, times one factor for each pair of devices and way.
+        """
+
+        def key(run: MeasuredRun, device: str) -> tuple[Any, ...]:
+            return run.arch, run.size, run.execution, device
+
+        labels = sorted(set(self.device))
+        logs = self.per_sample(self.log_s)
+        places: dict[Any, int] = {}
+        for place, run in enumerate(self.runs):
+            places.setdefault(key(run, run.device), place)
+        ratios: dict[Any, list[float]] = {}
+        partner: list[tuple[int, Any] | None] = []
+        is_other = np.zeros(len(self.runs), bool)
+        is_other[others] = True
+        for place, run in enumerate(self.runs):
+            found = next(
+                (
+                    (places[key(run, label)], (run.execution, run.device, label))
+                    for label in labels
+                    if label != run.device and key(run, label) in places
+                ),
+                None,
+            )
+            partner.append(found)
+            if found is not None and is_other[place]:
+                ratios.setdefault(found[1], []).append(logs[place] - logs[found[0]])
+        factors = {name: float(np.median(values)) for name, values in ratios.items()}
+        return np.array(
+            [
+                np.nan if one is None or one[1] not in factors
+                else logs[one[0]] + factors[one[1]] + np.log(run.batch)
+                for one, run in zip(partner, self.runs, strict=True)
+            ]
+        )  # fmt: skip
+
+
+def _family_row(steps: _Judged, name: str) -> list[str]:
+    chosen = steps.family == name
+    error, *_ = steps.median_ape(chosen, steps.log_predicted)
+    ratio = np.exp(np.median((steps.log_predicted - steps.log_s)[chosen]))
+    return [name, f"{chosen.sum():,}", f"{100 * error:.1f}", f"{ratio:.2f}"]
+
+
+def _other_layout(run: MeasuredRun) -> Any:
+    """Returns the key of the same run in NCHW, of one in channels_last; None of others."""
+    if run.execution.layout != "nhwc" or run.execution.mode != "infer":
+        return None
+    return run.arch, run.size, run.device, run.torch, "infer nchw eager"
+
+
+def _compiled(run: MeasuredRun) -> Any:
+    """Returns the key of the same run in eager mode, of a compiled one; None of others."""
+    if not run.execution.compiled:
+        return None
+    return run.arch, run.size, run.device, run.torch, "infer nchw eager"
+
+
+def _key(run: MeasuredRun) -> Any:
+    return run.arch, run.size, run.device, run.torch, way_of(run.execution)
+
+
+def _judged_pairs(steps: _Judged, other: Callable[[MeasuredRun], Any]) -> IntArray:
+    pairs = steps.pairs(_key, other)
+    return pairs[steps.is_judged[pairs[:, 0]]]
+
+
+def _ratio_row(steps: _Judged, name: str, other: Callable[[MeasuredRun], Any]) -> list[str]:
+    pairs = steps.pairs(_key, other)
+    measured, predicted = (
+        -np.diff(steps.per_sample(logs)[pairs], axis=1)[:, 0]
+        for logs in (steps.log_s, steps.log_predicted)
+    )
+    judged = steps.is_judged[pairs[:, 0]]
+    constant = np.median(measured[~judged])
+    errors = [
+        np.median(np.abs(np.expm1(logs - measured[judged])))
+        for logs in (predicted[judged], constant)
+    ]
+    return [name, f"{judged.sum():,}", *(f"{100 * error:.1f}" for error in errors)]
+
+
+def _slowed_text(found: Mapping[str, float | int]) -> str:
+    share = found["named"] / max(found["slowed"], 1)
+    return (
+        f"channels_last slows {found['slowed']} of {found['pairs']:,} networks by more than 5 %; "
+        f"a slowdown is predicted of {found['named']} of them ({percent_text(share, 0)}), and one "
+        f"of more than 5 % of {found['named_wrongly']} others."
+    )
+
+
+def _batches(steps: _Judged) -> tuple[str, dict[str, Any]]:
+    """Returns the table of largest batches: what is predicted to fit beside what did."""
+    graphs = read_graphs()
+    rows, kept = [], {}
+    others = [one for one, is_one in zip(steps.runs, steps.is_judged, strict=True) if not is_one]
+    factors = memory_factors(others, graphs)
+    judged = [one for one, is_one in zip(steps.runs, steps.is_judged, strict=True) if is_one]
+    labels = largest_batches(judged, graphs)
+    for name, mode, compiled in (
+        ("inference, eager", "infer", False), ("inference, compiled", "infer", True),
+        ("training step", "train", False),
+    ):  # fmt: skip
+        own = [
+            one for one in labels
+            if one.run.execution.mode == mode and one.run.execution.compiled == compiled
+        ]  # fmt: skip
+        if not own:
+            continue
+        factor = factors[memory_key(own[0].run.execution)].factor
+        off = np.array([_steps_off(one.fitted * factor, one.failed * factor, one.run.batch)
+                        for one in own])  # fmt: skip
+        shares = float(np.mean(off == 0)), float(np.mean(np.abs(off) <= 1))
+        kept[name] = {"n": len(own), "right": shares[0], "within_one": shares[1]}
+        rows.append([name, str(len(own)), *(percent_text(share, 0) for share in shares)])
+    heads = ["way", "runs below the first batch", "right", "within one step of the series"]
+    return markdown_table(heads, rows), kept
+
+
+def _steps_off(fitted: float, failed: float, batch: int) -> int:
+    """Returns how many steps of the series the predicted largest batch is from the measured one.
+
+    Bytes grow in a straight line with the batch, between the two that are known.
+    """
+    place = BATCH_SERIES.index(batch)
+    larger = BATCH_SERIES[place - 1]
+    slope = (failed - fitted) / (larger - batch)
+    predicted = next(
+        (i for i, one in enumerate(BATCH_SERIES) if fitted + slope * (one - batch) <= 1.0),
+        len(BATCH_SERIES) - 1,
+    )
+    return predicted - place
+
+
+def _with_interval(value: tuple[float, float, float]) -> str:
+    if not np.isfinite(value[0]):
+        return "-"
+    middle, low, high = (100 * one for one in value)
+    return f"{middle:.1f} [{low:.1f}, {high:.1f}]"
+
+
+def _picture(steps: _Judged) -> None:
+    """Writes predicted beside measured, a panel a device."""
+    import io
+
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    labels = sorted(set(steps.device))
+    figure, axes = plt.subplots(1, len(labels), figsize=(11, 3.8), sharex=True, sharey=True)
+    colours = {"infer": "tab:blue", "compiled": "tab:orange", "train": "tab:green"}
+    words = {"infer": "inference, eager", "compiled": "inference, compiled", "train": "training"}
+    kind = np.where(
+        np.char.endswith(steps.way, "compiled"), "compiled",
+        np.where(np.char.startswith(steps.way, "train"), "train", "infer"),
+    )  # fmt: skip
+    for axis, label in zip(axes, labels, strict=True):
+        for name, colour in colours.items():
+            rows = np.flatnonzero((steps.device == label) & (kind == name) & steps.is_judged)
+            if len(rows):
+                measured, said = (
+                    1e3 * np.exp(logs[rows]) for logs in (steps.log_s, steps.log_predicted)
+                )
+                style = {"color": colour, "markersize": 2, "alpha": 0.5}
+                axis.plot(measured, said, ".", label=words[name], **style)
+        ends = [1e3 * np.exp(steps.log_s.min()), 1e3 * np.exp(steps.log_s.max())]
+        axis.plot(ends, ends, color="black", linewidth=0.8)
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_title(label)
+        axis.set_xlabel("measured step, ms")
+        axis.legend(loc="upper left", fontsize=7, markerscale=4, frameon=False)
+    axes[0].set_ylabel("predicted step, ms")
+    figure.tight_layout()
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=110, metadata={"Software": None})
+    plt.close(figure)
+    write_bytes(RESULTS / "networks-gpu.png", content.getvalue())
