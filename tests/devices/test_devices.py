@@ -184,7 +184,7 @@ def test_data_keep_the_name_they_use() -> None:
 
 def test_a_board_that_is_not_described_is_not_taken_for_another() -> None:
     assert find_device("NVIDIA A100-PG509-200") is None
-    assert find_device("NVIDIA H800") is None
+    assert find_device("NVIDIA A800") is None
 
 
 def test_a_label_of_ones_own_wins_over_a_shipped_alias(tmp_path: Path) -> None:
