@@ -25,6 +25,7 @@ _PEAKS: dict[Dtype, str] = {
 }  # fmt: skip
 _WORDS: dict[Family, str] = {
     "gemm": "products", "prefill": "attention", "decode": "attention", "collective": "collectives",
+    "gemm_tuned": "products", "gemm_tile": "products",
 }  # fmt: skip
 _MOVES = "element-wise"
 #: A kernel that only moves is timed as the operator that reads and writes as many bytes.

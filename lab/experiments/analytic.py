@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cdmpp.analytic.gpu_kernels.evaluate import evaluate_kernels
-from cdmpp.analytic.gpu_kernels.table import FILES
+from cdmpp.analytic.gpu_kernels.table import FILES, families_in
 from cdmpp.analytic.operators.evaluate import evaluate
 from cdmpp.analytic.operators.model import OperatorModel
 from cdmpp.cli.analytic.evaluated import kernels_page, operators_page
@@ -50,7 +50,8 @@ def gpu_kernels(
     page.
     """
     judged = evaluate_kernels(data, parse_seeds(seeds))
-    hashes = {name: sha256_file(data / name) for name in FILES.values()}
+    names = [FILES[family] for family in families_in(data)]
+    hashes = {name: sha256_file(data / name) for name in names}
     rows = (row for score in judged.scores for row in score.tidy("gpu-kernels", "gpu-kernels"))
     origin = stamp(command_line(), data=hashes)
     write_page("gpu-kernels", kernels_page(judged), {}, origin, rows=rows, folder=out)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from cdmpp.errors import UsageError
 
-Family = Literal["gemm", "prefill", "decode", "collective"]
+Family = Literal["gemm", "prefill", "decode", "collective", "gemm_tuned", "gemm_tile"]
 FAMILIES: tuple[Family, ...] = ("gemm", "prefill", "decode", "collective")
 
 #: Types of a product: `fp8` takes 16-bit input and scales it itself, `fp8_static` is the product
@@ -17,8 +17,13 @@ GEMM_DTYPES = ("bfloat16", "float16", "fp8", "fp8_static", "fp8_block", "nvfp4")
 #: Types of attention's arithmetic and of its cache. `float16` is taken for `bfloat16`.
 ATTENTION_DTYPES = ("bfloat16", "float16", "fp8")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
-#: Who launches the kernels; each has its own choice of them (`vllm_xpu`: vLLM on Intel's GPUs).
-SOFTWARE = ("trtllm", "vllm", "vllm_xpu", "sglang")
+#: Who launches the kernels; each has its own choice of them. `vllm_xpu`: vLLM on Intel's GPUs;
+#: `aiter`: AMD's library, the fastest of its kernels for each shape; `pipeweave`: an fp8 product
+#: with one tile for all shapes, as pipeweave's table has it.
+SOFTWARE = ("trtllm", "vllm", "vllm_xpu", "sglang", "aiter", "pipeweave")
+#: Software whose products have a model of their own -> that family. A folder of measured kernels
+#: need not have these.
+LIBRARIES: Mapping[str, Family] = {"aiter": "gemm_tuned", "pipeweave": "gemm_tile"}
 
 
 @dataclass(frozen=True)

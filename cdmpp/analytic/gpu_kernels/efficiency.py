@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.analytic.gpu_kernels.calls import SOFTWARE
 from cdmpp.analytic.gpu_kernels.work import KernelWork, flags, logs
 from cdmpp.arrays import FloatArray, TextArray
 from cdmpp.files.boosted_trees import grow_trees, tree_rows
 
+#: Software that the trees of a family tell apart.
+_FLAGGED = ("trtllm", "vllm", "vllm_xpu", "sglang")
 #: Least squares that are weighted anew, and the relative error that counts as none.
 _REWEIGHTINGS = 6
 _LEAST_ERROR = 0.1
@@ -157,6 +158,6 @@ def _matrix(work: KernelWork, software: TextArray, nominal_s: FloatArray) -> NDA
     columns: Sequence[FloatArray] = [
         *logs(**{name: time / nominal_s for name, time in times.items()}).values(),
         *work.inputs.values(),
-        *flags(software, SOFTWARE).values(),
+        *flags(software, _FLAGGED).values(),
     ]
     return np.stack(columns, axis=1).astype(np.float32)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from cdmpp.analytic.gpu_kernels.calls import FAMILIES, Family
+from cdmpp.analytic.gpu_kernels.calls import Family
 from cdmpp.analytic.gpu_kernels.measured import Measured, read_measured
 from cdmpp.analytic.gpu_kernels.references import best_factor, nearest_device, neighbour_s
+from cdmpp.analytic.gpu_kernels.table import families_in
 from cdmpp.analytic.gpu_kernels.unseen import errors_of, left_out_errors
 from cdmpp.analytic.scores import Score
 from cdmpp.arrays import BoolArray, FloatArray
@@ -54,7 +55,7 @@ def evaluate_kernels(folder: Path, seeds: Sequence[int]) -> EvaluatedKernels:
     """
     scores: list[Score] = []
     left_out: dict[Family, Mapping[str, int]] = {}
-    for family in FAMILIES:
+    for family in families_in(folder):
         measured = read_measured(folder, family)
         left_out[family] = measured.left_out
         scores += _of_references(measured)

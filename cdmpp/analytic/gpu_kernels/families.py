@@ -12,7 +12,7 @@ from cdmpp.analytic.gpu_kernels.attention import decode_work, prefill_work
 from cdmpp.analytic.gpu_kernels.calls import Family, GpuCall
 from cdmpp.analytic.gpu_kernels.chip import Chip, chip_of, chip_rows
 from cdmpp.analytic.gpu_kernels.collective import collective_work
-from cdmpp.analytic.gpu_kernels.gemm import gemm_work
+from cdmpp.analytic.gpu_kernels.gemm import gemm_work, tile_gemm_work
 from cdmpp.analytic.gpu_kernels.work import ChipRows, Columns, KernelWork
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError
@@ -22,6 +22,8 @@ _WORK: Mapping[Family, Callable[[Columns, ChipRows], KernelWork]] = {
     "prefill": prefill_work,
     "decode": decode_work,
     "collective": collective_work,
+    "gemm_tuned": gemm_work,
+    "gemm_tile": tile_gemm_work,
 }
 
 
@@ -34,6 +36,17 @@ def columns_of(calls: Sequence[GpuCall]) -> Columns:
         if column.dtype.kind == "U":
             columns[name] = np.where(column == "float16", "bfloat16", column)
     return columns
+
+
+def as_measured(family: Family, columns: Columns) -> Columns:
+    """Returns columns with the types that a library's products were measured in: aiter's and
+    pipeweave's fp8 is that of scaled input, as serving frameworks scale it in the norm before.
+    """
+    others = {"gemm_tuned": ("fp8",), "gemm_tile": ("fp8", "fp8_block")}.get(family)
+    if others is None:
+        return columns
+    dtype = columns["dtype"]
+    return {**columns, "dtype": np.where(np.isin(dtype, others), "fp8_static", dtype)}
 
 
 def whose_kernels(family: Family, columns: Columns, software: NDArray[np.str_]) -> NDArray[np.str_]:
@@ -49,9 +62,9 @@ def whose_kernels(family: Family, columns: Columns, software: NDArray[np.str_]) 
 def error_groups(family: Family, columns: Columns) -> NDArray[np.str_]:
     """Returns text [N], what each call is judged with: its family, and the type of a product."""
     count = len(next(iter(columns.values())))
-    if family != "gemm":
+    if not family.startswith("gemm"):
         return np.full(count, family)
-    return np.char.add("gemm ", columns["dtype"].astype(np.str_))
+    return np.char.add(f"{family} ", columns["dtype"].astype(np.str_))
 
 
 def is_in_16_bits(call: GpuCall, device: DeviceSpec) -> bool:
@@ -91,7 +104,7 @@ def _check_pipes(family: Family, columns: Columns, chip: Chip, name: str) -> Non
             f"no collective on {name!r}: the registry does not know its link_bandwidth_bytes_per_s;"
             " give it in a device file (docs/devices.md)"
         )
-    if family == "gemm" and not chip.fp4_flop_per_s and "nvfp4" in columns["dtype"]:
+    if family.startswith("gemm") and not chip.fp4_flop_per_s and "nvfp4" in columns["dtype"]:
         raise DeviceError(
             f"no product in nvfp4 on {name!r}: the registry knows no peak_fp4_flop_per_s of it; "
             "expected a GPU with fp4 units, or another type (bfloat16, fp8)"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from cdmpp.analytic.gpu_kernels.calls import GEMM_DTYPES
@@ -24,6 +26,9 @@ _TILES = (
 )  # fmt: skip
 #: In how many parts the sum over k may be split, each for a block of its own.
 _SPLITS = (1, 2, 4, 8, 16)
+#: The tile of a library that has one for all shapes, and splits no sum. Of five sets of tiles this
+#: one had the least log error on a fifth of the H100's weights (docs/lab/experiments.md).
+_ONE_TILE = ((128, 128),)
 #: Elements of k that a block takes at a time, and what a step takes at the least, seconds: a round
 #: trip to the L2 that its neighbours hide in part.
 _K_STEP = 64
@@ -39,8 +44,24 @@ _PRIOR = {"longest": 1.0, "busiest": 0.2, "cache": 0.2, "memory": 0.2, "steps": 
 _LAUNCH_S = 3.0e-6
 
 
-def gemm_work(columns: Columns, chip: ChipRows) -> KernelWork:
-    """Returns the work of products (fields of `Gemm`)."""
+def tile_gemm_work(columns: Columns, chip: ChipRows) -> KernelWork:
+    """Returns the work of products (fields of `Gemm`) of a library with one tile."""
+    return gemm_work(columns, chip, tiles=_ONE_TILE, splits=(1,))
+
+
+def gemm_work(
+    columns: Columns,
+    chip: ChipRows,
+    *,
+    tiles: Sequence[tuple[int, int]] = _TILES,
+    splits: Sequence[int] = _SPLITS,
+) -> KernelWork:
+    """Returns the work of products (fields of `Gemm`).
+
+    Args:
+        tiles: rows and columns that the library may choose from.
+        splits: parts of the sum over k that it may choose from.
+    """
     m, n, k = (number(columns, name) for name in "mnk")
     element = element_bytes(columns)
     peak = gemm_peak(columns, chip)
@@ -51,7 +72,7 @@ def gemm_work(columns: Columns, chip: ChipRows) -> KernelWork:
         **memory_limits(moved, chip),
         "launch": chip["least_s"],
     }
-    best = _best_tiling(m, n, k, element, moved, peak, chip)
+    best = _best_tiling(m, n, k, element, moved, peak, chip, tiles, splits)
     dram_s = moved / chip["dram_bytes_per_s"]
     scaled = is_word(columns, "dtype", "fp8", "nvfp4")
     return KernelWork(
@@ -99,12 +120,14 @@ def _best_tiling(
     moved: FloatArray,
     peak: FloatArray,
     chip: ChipRows,
+    tiles: Sequence[tuple[int, int]],
+    splits: Sequence[int],
 ) -> dict[str, FloatArray]:
     """Returns the terms of the tiling with the least nominal time, float64 [N] each."""
     cores = chip["core_count"]
     best: dict[str, FloatArray] = {}
-    for rows, cols in _TILES:
-        for parts in _SPLITS:
+    for rows, cols in tiles:
+        for parts in splits:
             depth = np.ceil(k / parts / _K_STEP) * _K_STEP
             blocks = np.ceil(m / rows) * np.ceil(n / cols) * parts
             waves = np.ceil(blocks / cores)

@@ -18,6 +18,9 @@ from cdmpp.devices.registry import get_device
 
 #: A device with more rows than this below its floor was not timed right: none of them counts.
 _MOST_IMPOSSIBLE = 0.04
+#: A product whose nominal time is below the first number, seconds, takes the second only where the
+#: host was timed; so many such products tell.
+_SMALL_S, _HOST_S, _LEAST_SMALL = 5.0e-6, 40.0e-6, 20
 #: Parts of the shapes, one of which is held out of a fit.
 _FOLDS = 5
 
@@ -86,12 +89,28 @@ class Measured:
         return np.asarray(chosen[place], np.bool_)
 
 
+def host_timed(table: GpuKernelTable, work: KernelWork) -> dict[str, BoolArray]:
+    """Returns device, software, version and type -> bool [N], the rows of products that were timed
+    eagerly: none of the small ones is faster than the host launches.
+    """
+    nominal_s = work.launch_s + sum(work.prior[name] * term for name, term in work.terms.items())
+    facts = (table.device, table.software, table.version, table.columns["dtype"].astype(np.str_))
+    names = np.array([" ".join(row) for row in zip(*facts, strict=True)])
+    found = {}
+    for name in map(str, np.unique(names)):
+        rows = names == name
+        small_s = table.latency_s[rows & (nominal_s < _SMALL_S)]
+        if len(small_s) >= _LEAST_SMALL and small_s.min() > _HOST_S:
+            found[name] = rows
+    return found
+
+
 def read_measured(folder: Path, family: Family) -> Measured:
     """Returns the rows of a family that a fit may use.
 
-    Left out are: vLLM's products in blocks of fp8, whose smallest takes 55 to 170 us (the host was
-    timed, not the GPU); rows below their floor; and all of a device and software that has more
-    than a few of those.
+    Left out are: products of a type that take 40 us however small they are (vLLM's in blocks of
+    fp8 55 to 170 us: the host was timed, not the GPU); rows below their floor; and all of a device
+    and software that has more than a few of those.
 
     Raises:
         DataError: the file is missing or lacks a column.
@@ -108,9 +127,9 @@ def read_measured(folder: Path, family: Family) -> Measured:
             reasons[why] = int(np.sum(rows & kept))
             kept[rows] = False
 
-    if family == "gemm":
-        is_host = (table.software == "vllm") & (table.columns["dtype"] == "fp8_block")
-        leave_out(is_host, "vLLM's fp8_block: the host was timed")
+    if family.startswith("gemm"):
+        for what, rows in host_timed(table, work).items():
+            leave_out(rows, f"{what}: the host was timed")
     is_impossible = table.latency_s < work.floor_s
     for label in labels:
         own = table.device == label

@@ -11,9 +11,23 @@ from typing import Any
 import numpy as np
 
 from cdmpp.analytic.contract import AnalyticModel
-from cdmpp.analytic.gpu_kernels.calls import FAMILIES, SOFTWARE, Family, GpuCall, family_of
+from cdmpp.analytic.gpu_kernels.calls import (
+    FAMILIES,
+    LIBRARIES,
+    SOFTWARE,
+    Family,
+    Gemm,
+    GpuCall,
+    family_of,
+)
 from cdmpp.analytic.gpu_kernels.efficiency import Efficiency
-from cdmpp.analytic.gpu_kernels.families import columns_of, error_groups, whose_kernels, work_on
+from cdmpp.analytic.gpu_kernels.families import (
+    as_measured,
+    columns_of,
+    error_groups,
+    whose_kernels,
+    work_on,
+)
 from cdmpp.analytic.gpu_kernels.unseen import errors_of
 from cdmpp.analytic.intervals import DeviceErrors
 from cdmpp.arrays import FloatArray, TextArray
@@ -95,12 +109,13 @@ class GpuKernels(AnalyticModel):
         numbers = {name: np.zeros(len(calls)) for name in ("latency", "low", "high", "floor")}
         bound = [""] * len(calls)
         is_seen = True
-        for family in FAMILIES:
-            rows = [i for i, call in enumerate(calls) if family_of(call) == family]
+        whose_family = [self._family_of(call, device, software) for call in calls]
+        for family in self.families:
+            rows = [i for i, one in enumerate(whose_family) if one == family]
             if not rows:
                 continue
             is_seen &= device.name in self.devices[family]
-            columns = columns_of([calls[i] for i in rows])
+            columns = as_measured(family, columns_of([calls[i] for i in rows]))
             work = work_on(family, columns, device)
             own = np.full(len(rows), software or default_software(family, device))
             whose = whose_kernels(family, columns, own)
@@ -114,6 +129,15 @@ class GpuKernels(AnalyticModel):
         return GpuKernelTimes(
             numbers["latency"], numbers["low"], numbers["high"], numbers["floor"], bound, is_seen
         )
+
+    def _family_of(self, call: GpuCall, device: DeviceSpec, software: str | None) -> Family:
+        """Returns whose model answers for a call: that of the library, where it has one."""
+        family = family_of(call)
+        if not isinstance(call, Gemm):
+            return family
+        own = LIBRARIES.get(software or default_software(family, device), family)
+        is_measured = own != "gemm_tile" or call.dtype.startswith("fp8")
+        return own if own in self.families and is_measured else family
 
     def _ends(
         self, family: Family, groups: TextArray, device: DeviceSpec, latency_s: FloatArray
@@ -144,7 +168,9 @@ class GpuKernels(AnalyticModel):
         file = path / MODEL_FILE
         state = read_json(file, what=cls.what, hint=cls.again, format=FORMAT)
         try:
-            own = {family: state["families"][family] for family in FAMILIES}
+            known = state["families"]
+            more = [family for family in LIBRARIES.values() if family in known]
+            own: dict[Family, Any] = {family: known[family] for family in [*FAMILIES, *more]}
             families = {
                 family: Efficiency(
                     load_booster(path / f"{family}.ubj.xz", hint=cls.again),
@@ -165,6 +191,8 @@ def default_software(family: Family, device: DeviceSpec) -> str:
     """
     if device.vendor == "Intel":
         return "vllm_xpu"
+    if device.vendor == "AMD" and family.startswith("gemm"):
+        return "aiter"
     return "vllm" if family == "decode" else "trtllm"
 
 

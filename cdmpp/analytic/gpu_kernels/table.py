@@ -1,4 +1,4 @@
-"""Measured kernels of serving frameworks: four Parquet files -> columns, device and time a row.
+"""Measured kernels of serving frameworks: Parquet files -> columns, device and time a row.
 
 Source: the layout of ai-dynamo/aiconfigurator's collected tables (Apache-2.0).
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.analytic.gpu_kernels.calls import Family
+from cdmpp.analytic.gpu_kernels.calls import FAMILIES, LIBRARIES, Family
 from cdmpp.analytic.gpu_kernels.work import Columns
 from cdmpp.analytic.rows import Rows
 from cdmpp.arrays import FloatArray, TextArray
@@ -24,10 +24,15 @@ FILES: Mapping[Family, str] = {
     "prefill": "context_attention.parquet",
     "decode": "generation_attention.parquet",
     "collective": "nccl.parquet",
+    "gemm_tuned": "aiter/gemm.parquet",
+    "gemm_tile": "pipeweave/gemm.parquet",
 }
+_GEMM = {"m": "m", "n": "n", "k": "k", "dtype": "gemm_dtype"}
 #: Column of a call -> column of the file.
 _NAMES: Mapping[Family, Mapping[str, str]] = {
-    "gemm": {"m": "m", "n": "n", "k": "k", "dtype": "gemm_dtype"},
+    "gemm": _GEMM,
+    "gemm_tuned": _GEMM,
+    "gemm_tile": _GEMM,
     "prefill": {
         "batch": "batch_size", "length": "isl", "heads": "num_heads", "past": "step",
         "kv_heads": "num_key_value_heads", "head_size": "head_dim", "window": "window_size",
@@ -59,6 +64,14 @@ class GpuKernelTable(Rows):
     software: TextArray
     version: TextArray
     latency_s: FloatArray
+
+
+def families_in(folder: Path) -> list[Family]:
+    """Returns the families that a folder is for: all of `FAMILIES`, whose files it must have, and
+    those of `LIBRARIES` that it has a file of.
+    """
+    more = [family for family in LIBRARIES.values() if (Path(folder) / FILES[family]).exists()]
+    return [*FAMILIES, *more]
 
 
 def read_kernels(folder: Path, family: Family) -> GpuKernelTable:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.analytic.gpu_kernels.calls import FAMILIES, Family
+from cdmpp.analytic.gpu_kernels.calls import Family
 from cdmpp.analytic.gpu_kernels.efficiency import Efficiency
 from cdmpp.analytic.gpu_kernels.measured import Measured, read_measured
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
-from cdmpp.analytic.gpu_kernels.table import FILES
+from cdmpp.analytic.gpu_kernels.table import FILES, families_in
 from cdmpp.analytic.gpu_kernels.unseen import left_out_errors
 from cdmpp.analytic.intervals import DeviceErrors, LogErrors
 from cdmpp.files.atomic import sha256_file
@@ -39,7 +39,7 @@ def fit_kernels(
     devices: dict[Family, tuple[str, ...]] = {}
     errors: DeviceErrors = {}
     rows: dict[str, Any] = {}
-    for family in FAMILIES:
+    for family in families_in(folder):
         measured = read_measured(folder, family)
         logger.info("fitting %s on %d rows", family, len(measured.table))
         families[family] = measured.fit(np.ones(len(measured.table), np.bool_), seed=seed)
@@ -50,7 +50,7 @@ def fit_kernels(
     facts = {
         "seed": seed,
         "families": rows,
-        "sha256": {name: sha256_file(Path(folder) / name) for name in FILES.values()},
+        "sha256": {FILES[name]: sha256_file(Path(folder) / FILES[name]) for name in families},
     }
     return GpuKernels(families, devices, errors, {**facts, **(about or {})})
 
