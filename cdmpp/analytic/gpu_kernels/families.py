@@ -12,7 +12,7 @@ from cdmpp.analytic.gpu_kernels.attention import decode_work, prefill_work
 from cdmpp.analytic.gpu_kernels.calls import Family, GpuCall
 from cdmpp.analytic.gpu_kernels.chip import Chip, chip_of, chip_rows
 from cdmpp.analytic.gpu_kernels.collective import collective_work
-from cdmpp.analytic.gpu_kernels.gemm import gemm_work, tile_gemm_work
+from cdmpp.analytic.gpu_kernels.gemm import gemm_work, tile_gemm_work, tuned_gemm_work
 from cdmpp.analytic.gpu_kernels.work import ChipRows, Columns, KernelWork
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError
@@ -22,7 +22,7 @@ _WORK: Mapping[Family, Callable[[Columns, ChipRows], KernelWork]] = {
     "prefill": prefill_work,
     "decode": decode_work,
     "collective": collective_work,
-    "gemm_tuned": gemm_work,
+    "gemm_tuned": tuned_gemm_work,
     "gemm_tile": tile_gemm_work,
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -42,6 +43,21 @@ _NOT_HIDDEN = 0.3
 _OUT_BYTES = 2.0
 _PRIOR = {"longest": 1.0, "busiest": 0.2, "cache": 0.2, "memory": 0.2, "steps": 0.5}
 _LAUNCH_S = 3.0e-6
+
+
+def tuned_gemm_work(columns: Columns, chip: ChipRows) -> KernelWork:
+    """Returns the work of products (fields of `Gemm`) of AMD's library: those with scales in blocks
+    are other kernels, at half the efficiency, and have a weight of their own of the longest pipe.
+    """
+    work = gemm_work(columns, chip)
+    longest = work.terms["longest"]
+    in_blocks = longest * is_word(columns, "dtype", "fp8_block")
+    return replace(
+        work,
+        terms={**work.terms, "longest": longest - in_blocks, "longest_in_blocks": in_blocks},
+        prior={**work.prior, "longest_in_blocks": work.prior["longest"]},
+        times={**work.times, "longest_of_all": longest},
+    )
 
 
 def tile_gemm_work(columns: Columns, chip: ChipRows) -> KernelWork:

@@ -1,0 +1,145 @@
+"""Products of two libraries: the tables in data/gpu-kernels, and GPUs predicted from another."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from cdmpp.analytic.gpu_kernels.calls import LIBRARIES
+from cdmpp.analytic.gpu_kernels.measured import Measured, read_measured
+from cdmpp.analytic.gpu_kernels.references import best_factor
+from cdmpp.analytic.gpu_kernels.table import FILES
+from cdmpp.arrays import BoolArray, FloatArray
+from cdmpp.cli.shared.options import parse_seeds
+from cdmpp.files.atomic import make_folder, write_columns
+from cdmpp.text import markdown_table
+from lab.paths import ROOT, SHARED_DATA
+
+#: gfx of aiter's tables -> label; MI325X and MI355X are among these rows and cannot be told apart.
+_SYSTEMS = {"gfx942": "mi300x", "gfx950": "mi350x"}
+#: aiter's name of an operation -> type of a product.
+_TYPES = {
+    "bf16": "bfloat16", "a8w8_blockscale": "fp8_block", "a8w8_blockscale_bpreshuffle": "fp8_block",
+    "a8w8": "fp8_static", "a8w8_bpreshuffle": "fp8_static", "a4w4_blockscale": "nvfp4",
+}  # fmt: skip
+#: Share of aiter's products in blocks that is kept, by a hash of their sizes; of other types all.
+_SHARE = 0.25
+#: Fit on the first, evaluated on the second.
+_TRANSFERS = {
+    "gemm_tuned": (("mi300x", "mi350x"), ("mi350x", "mi300x")),
+    "gemm_tile": (("h100", "h20"), ("h100", "h800")),
+}
+
+
+def experiment(
+    shared: Path = SHARED_DATA,
+    out: Path = ROOT / "data" / "gpu-kernels",
+    seeds: str = "0,1,2",
+    write: bool = False,
+) -> None:
+    """Prints the errors on GPUs predicted from one other, on all rows of the shared tables; with
+    `write`, also writes the parts of the tables that the repository keeps.
+    """
+    whole = {"aiter": _aiter(shared), "pipeweave": _pipeweave(shared)}
+    if write:
+        for name, columns in whole.items():
+            is_kept = columns.pop("is_kept").astype(bool)
+            make_folder(out / name, what="library's table")
+            kept = {key: column[is_kept] for key, column in columns.items()}
+            write_columns(out / FILES[LIBRARIES[name]], kept)
+            print(f"{name}: {len(kept['m'])} rows of {len(columns['m'])}")
+    with TemporaryDirectory() as folder:
+        for name, columns in whole.items():
+            make_folder(Path(folder) / name, what="library's table")
+            columns.pop("is_kept", None)
+            write_columns(Path(folder) / FILES[LIBRARIES[name]], columns)
+        rows = list(_transfers(Path(folder), out, [int(seed) for seed in parse_seeds(seeds)]))
+    head = ["fit on", "evaluated on", "type", "n", "cdmpp", "roofline", "rows"]
+    print(markdown_table(head, rows))
+
+
+def _transfers(whole: Path, kept: Path, seeds: list[int]) -> Iterator[list[str]]:
+    for family, places in _TRANSFERS.items():
+        for folder in (whole, kept):
+            tests = read_measured(whole, family)  # type: ignore[arg-type]
+            fits = read_measured(folder, family)  # type: ignore[arg-type]
+            for source, target in places:
+                yield from _transfer(fits, tests, source, target, seeds, folder is whole)
+
+
+def _transfer(
+    fits: Measured, tests: Measured, source: str, target: str, seeds: list[int], is_whole: bool
+) -> Iterator[list[str]]:
+    fitted, own = fits.table.device == source, tests.table.device == target
+    seconds = [tests.predicted_s(fits.fit(fitted, seed=seed), own) for seed in seeds]
+    measured_s, groups = tests.table.latency_s[own], tests.groups[own]
+    floor_s = fits.work.floor_s[fitted]
+    roofline_s = best_factor(fits.table.latency_s[fitted], floor_s) * tests.work.floor_s[own]
+    for name in ("all", *map(str, np.unique(groups))):
+        rows = np.ones(len(groups), np.bool_) if name == "all" else groups == name
+        cells = [_errors(measured_s, seconds, rows), _errors(measured_s, [roofline_s], rows)]
+        size = "all" if is_whole else "kept"
+        yield [source, target, name.split()[-1], str(int(rows.sum())), *cells, size]
+
+
+def _errors(measured_s: FloatArray, seconds: list[FloatArray], rows: BoolArray) -> str:
+    errors = [np.abs(one[rows] / measured_s[rows] - 1.0) for one in seconds]
+    mean, median = (float(np.mean([f(one) for one in errors])) for f in (np.mean, np.median))
+    return f"{100 * mean:.1f} / {100 * median:.1f}"
+
+
+def _aiter(shared: Path) -> dict[str, np.ndarray]:
+    raw = _columns(shared / "amd-aiter" / "gemm.parquet")
+    op, weights = raw["op"].astype(str), raw["w_dtype"].astype(str)
+    system = np.array([_SYSTEMS.get(name, "") for name in raw["gfx"]])
+    dtype = np.array([_TYPES.get(name, "") for name in op])
+    is_int8 = (dtype == "fp8_static") & (weights != "float8_e4m3fn")
+    is_wide = (dtype == "bfloat16") & (raw["out_dtype"].astype(str) == "float32")
+    usable = (system != "") & (dtype != "") & ~is_int8 & ~is_wide & ~raw["batched"].astype(bool)
+    content = _content(raw, usable, dtype[usable], system[usable], "aiter", "e404860")
+    content["library"] = np.array([name or "" for name in raw["libtype"][usable]])
+    sizes = zip(*(content[name] for name in ("m", "n", "k", "gemm_dtype")), strict=True)
+    content["is_kept"] = np.array([_share(*row) < _SHARE for row in sizes])
+    content["is_kept"] |= content["gemm_dtype"] != "fp8_block"
+    return content
+
+
+def _pipeweave(shared: Path) -> dict[str, np.ndarray]:
+    raw = _columns(shared / "pipeweave" / "gemm_fp8.parquet")
+    usable = np.ones(len(raw["us"]), np.bool_)
+    system = np.char.lower(raw["device"].astype(str))
+    dtype = np.full(len(usable), "fp8_static")
+    content = _content(raw, usable, dtype, system, "pipeweave", "55e0317")
+    return {**content, "is_kept": raw["part"].astype(str) == "test"}
+
+
+def _content(
+    raw: dict[str, np.ndarray], rows: BoolArray, dtype: np.ndarray, system: np.ndarray,
+    framework: str, version: str,
+) -> dict[str, np.ndarray]:  # fmt: skip
+    count = len(dtype)
+    return {
+        "m": raw["M"][rows].astype(np.int64), "n": raw["N"][rows].astype(np.int64),
+        "k": raw["K"][rows].astype(np.int64), "gemm_dtype": dtype, "system": system,
+        "framework": np.full(count, framework), "version": np.full(count, version),
+        "latency_s": (raw["us"][rows].astype(np.float64) * 1e-6).astype(np.float32),
+    }  # fmt: skip
+
+
+def _share(*row: object) -> float:
+    """Returns a number in [0, 1) that the sizes and the type decide."""
+    digest = hashlib.sha256(" ".join(map(str, row)).encode()).hexdigest()
+    return int(digest[:12], 16) / 16**12
+
+
+def _columns(path: Path) -> dict[str, np.ndarray]:
+    import pyarrow.parquet as parquet
+
+    table = parquet.read_table(path)
+    return {
+        name: np.array(table[name].to_pylist(), dtype=object) for name in table.column_names
+    }
