@@ -52,7 +52,8 @@ class GpuKernelTimes:
         low_s, high_s: float64 [N], the ends that hold 90 % of the errors of the validation.
         floor_s: float64 [N], what no kernel can beat.
         bound: what sets the floor of each call: `compute`, `memory`, `cache`, `link`, `launch`.
-        is_seen_device: whether the model was fitted on the device.
+        is_seen_device: whether the model was fitted on the device, for products of `LIBRARIES` in
+            their type.
     """
 
     latency_s: FloatArray
@@ -114,13 +115,14 @@ class GpuKernels(AnalyticModel):
             rows = [i for i, one in enumerate(whose_family) if one == family]
             if not rows:
                 continue
-            is_seen &= device.name in self.devices[family]
             columns = as_measured(family, columns_of([calls[i] for i in rows]))
+            groups = error_groups(family, columns)
+            is_seen &= self._is_measured(family, groups, device)
             work = work_on(family, columns, device)
             own = np.full(len(rows), software or default_software(family, device))
             whose = whose_kernels(family, columns, own)
             latency_s = self.families[family].latency_s(work, whose)
-            low_s, high_s = self._ends(family, error_groups(family, columns), device, latency_s)
+            low_s, high_s = self._ends(family, groups, device, latency_s)
             numbers["latency"][rows], numbers["floor"][rows] = latency_s, work.floor_s
             numbers["low"][rows] = np.maximum(low_s, work.floor_s)
             numbers["high"][rows] = high_s
@@ -138,6 +140,12 @@ class GpuKernels(AnalyticModel):
         own = LIBRARIES.get(software or default_software(family, device), family)
         is_measured = own != "gemm_tile" or call.dtype.startswith("fp8")
         return own if own in self.families and is_measured else family
+
+    def _is_measured(self, family: Family, groups: TextArray, device: DeviceSpec) -> bool:
+        """Whether the device is in the fit, with the types of these products."""
+        known = self.errors.get(device.name, {})
+        are_known = family not in LIBRARIES.values() or all(str(name) in known for name in groups)
+        return device.name in self.devices[family] and are_known
 
     def _ends(
         self, family: Family, groups: TextArray, device: DeviceSpec, latency_s: FloatArray

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cdmpp.analytic.gpu_kernels.calls import FAMILIES
+from cdmpp.analytic.gpu_kernels.calls import FAMILIES, LIBRARIES, Family
 from cdmpp.analytic.gpu_kernels.evaluate import (
     DEVELOPMENT_DEVICES,
     EvaluatedKernels,
@@ -42,6 +42,10 @@ _KERNEL_NOTES = (
     "Larger shapes: of each device, fitted on the rows up to a quarter of the size (operations, "
     "bytes in decode and collectives) that 75 % of its rows have, judged on those above it: at "
     "least four times as large as any in the fit. New shapes: a fifth of the shapes held out.",
+    "`gemm_tuned`: products of AMD's library, for each shape the fastest of all its kernels; mi300x "
+    "has rows in fp8 blocks alone, so other types on mi350x are those of a library that the fit "
+    "knows in blocks only. `gemm_tile`: fp8 products of a library with one tile; the h800 is an "
+    "h100 but for its links.",
 )
 
 
@@ -110,7 +114,7 @@ def kernels_page(judged: EvaluatedKernels) -> Page:
     means = mean_over_seeds(judged.scores)
     devices = {
         family: list(dict.fromkeys(place[2] for place in means if place[1] == family))
-        for family in FAMILIES
+        for family in (*FAMILIES, *LIBRARIES.values())
     }
 
     def cell(*place: str, group: str = "all", model: str = "cdmpp") -> str:
@@ -130,11 +134,15 @@ def kernels_page(judged: EvaluatedKernels) -> Page:
             beside.append([family, device, str(near.n), *cells])
         cells = [cell(split, family, device) for split in ("new-shapes", "larger-shapes")]
         shapes.append([family, device, *cells])
-    types = sorted({place[3] for place in means if place[1] == "gemm"} - {"all"})
-    by_type = [
-        [name, *(cell("device-left-out", "gemm", device, group=name) for device in devices["gemm"])]
-        for name in types
-    ]
+
+    def by_type(family: Family) -> list[list[str]]:
+        types = sorted({place[3] for place in means if place[1] == family} - {"all"})
+        place = "device-left-out", family
+        return [
+            [name, *(cell(*place, device, group=name) for device in devices[family])]
+            for name in types
+        ]
+
     errors: dict[tuple[str, str], dict[str, float]] = {}
     for one in judged.scores:
         if (one.split, one.group, one.model) == ("device-left-out", "all", "cdmpp"):
@@ -149,7 +157,7 @@ def kernels_page(judged: EvaluatedKernels) -> Page:
         "A device left out": (
             [*names, "n", "cdmpp", single, "roofline", "constant", "in the interval, %"], left_out,
         ),
-        "A device left out, products by type": (["type", *devices["gemm"]], by_type),
+        "A device left out, products by type": (["type", *devices["gemm"]], by_type("gemm")),
         "Beside the nearest device": (
             [*names, "n", "cdmpp", single, "neighbour, one factor"], beside,
         ),
@@ -160,6 +168,9 @@ def kernels_page(judged: EvaluatedKernels) -> Page:
             [*names, *(f"seed {seed}" for seed in seeds)], by_seed,
         ),
     }  # fmt: skip
+    if tuned := by_type("gemm_tuned"):
+        title = "A device left out, AMD's tuned products by type"
+        tables[title] = (["type", *devices["gemm_tuned"]], tuned)
     points = [
         f"{family}: {count} rows, {why}"
         for family, reasons in judged.left_out.items()
