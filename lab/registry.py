@@ -183,8 +183,8 @@ EXPERIMENTS = (
     Experiment("in-network", "kernels of searched networks, timed in their network", pages=()),
     Experiment("pack-campaign", "measured programs as data/ keeps them", pages=()),
     Experiment("kernel-intervals", "the intervals of the packaged operator model", pages=()),
-    Experiment("library-kernels", "products of AMD's and pipeweave's kernels, predicted from another "
-               "GPU; the tables of data/gpu-kernels", pages=()),
+    Experiment("library-kernels", "products of AMD's and pipeweave's kernels, predicted from "
+               "another GPU; the tables of data/gpu-kernels", pages=()),
     Experiment("transfer-shares", "what the shipped model says of two devices", pages=()),
 )  # fmt: skip
 

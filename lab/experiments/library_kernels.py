@@ -140,6 +140,4 @@ def _columns(path: Path) -> dict[str, np.ndarray]:
     import pyarrow.parquet as parquet
 
     table = parquet.read_table(path)
-    return {
-        name: np.array(table[name].to_pylist(), dtype=object) for name in table.column_names
-    }
+    return {name: np.array(table[name].to_pylist(), dtype=object) for name in table.column_names}

@@ -42,10 +42,10 @@ _KERNEL_NOTES = (
     "Larger shapes: of each device, fitted on the rows up to a quarter of the size (operations, "
     "bytes in decode and collectives) that 75 % of its rows have, judged on those above it: at "
     "least four times as large as any in the fit. New shapes: a fifth of the shapes held out.",
-    "`gemm_tuned`: products of AMD's library, for each shape the fastest of all its kernels; mi300x "
-    "has rows in fp8 blocks alone, so other types on mi350x are those of a library that the fit "
-    "knows in blocks only. `gemm_tile`: fp8 products of a library with one tile; the h800 is an "
-    "h100 but for its links.",
+    "`gemm_tuned`: products of AMD's library, for each shape the fastest of all its kernels. The "
+    "mi300x was measured in fp8 blocks alone, and the fit without mi350x knows no other type of "
+    "them. `gemm_tile`: fp8 products of a library with one tile; the h800 is an h100 but for its "
+    "links.",
 )
 
 
