@@ -199,8 +199,8 @@ def default_software(family: Family, device: DeviceSpec) -> str:
     """
     if device.vendor == "Intel":
         return "vllm_xpu"
-    if device.vendor == "AMD" and family.startswith("gemm"):
-        return "aiter"
+    if device.vendor == "AMD" and device.peak_fp8_flop_per_s and family == "gemm":
+        return "aiter"  # measured on CDNA 3 and 4 alone; older ones as other GPUs
     return "vllm" if family == "decode" else "trtllm"
 
 

@@ -61,6 +61,11 @@ def test_products_of_amd_are_those_of_its_library():
     other = model.times([SMALL, LARGE], MI350X, software="trtllm")
     assert not np.array_equal(ours.latency_s, other.latency_s)
     assert model.times([LARGE], MI300X).latency_s > ours.latency_s[1]
+    older = get_device("mi210")
+    assert np.array_equal(
+        *(model.times([Gemm(64, 4096, 4096)], older, software=name).latency_s
+          for name in (None, "trtllm"))
+    )  # fmt: skip
     decode = DecodeAttention(16, 2048, 32, 8, 128)
     assert not model.times([SMALL, decode], MI350X).is_seen_device
 
