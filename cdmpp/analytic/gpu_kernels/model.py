@@ -52,8 +52,7 @@ class GpuKernelTimes:
         low_s, high_s: float64 [N], the ends that hold 90 % of the errors of the validation.
         floor_s: float64 [N], what no kernel can beat.
         bound: what sets the floor of each call: `compute`, `memory`, `cache`, `link`, `launch`.
-        is_seen_device: whether the model was fitted on the device, for products of `LIBRARIES` in
-            their type.
+        is_seen_device: whether the model was fitted on the device, for products in their type.
     """
 
     latency_s: FloatArray
@@ -144,7 +143,7 @@ class GpuKernels(AnalyticModel):
     def _is_measured(self, family: Family, groups: TextArray, device: DeviceSpec) -> bool:
         """Whether the device is in the fit, with the types of these products."""
         known = self.errors.get(device.name, {})
-        are_known = family not in LIBRARIES.values() or all(str(name) in known for name in groups)
+        are_known = not family.startswith("gemm") or all(str(name) in known for name in groups)
         return device.name in self.devices[family] and are_known
 
     def _ends(

@@ -74,13 +74,14 @@ def test_a_type_that_was_not_measured_on_a_device_is_said():
     model = GpuKernels.packaged()
     seen = {
         (device.name, dtype): model.times([Gemm(64, 4096, 4096, dtype)], device).is_seen_device
-        for device in (MI300X, MI350X, get_device("mi355x"))
+        for device in (MI300X, MI350X, get_device("mi355x"), H100)
         for dtype in ("bfloat16", "fp8_block")
     }
     assert seen == {
         ("mi300x", "bfloat16"): False, ("mi300x", "fp8_block"): True,
         ("mi350x", "bfloat16"): True, ("mi350x", "fp8_block"): True,
         ("mi355x", "bfloat16"): False, ("mi355x", "fp8_block"): False,
+        ("h100", "bfloat16"): True, ("h100", "fp8_block"): False,
     }  # fmt: skip
 
 
