@@ -21,10 +21,10 @@ from cdmpp.networks.step_time.runs import MeasuredRun, read_runs
 from cdmpp.text import markdown_table, percent_text
 from lab.figures import read_columns
 from lab.pages import filled, write_page
-from lab.paths import RESULTS, ROOT
+from lab.paths import RESULTS, ROOT, SHARED_DATA
 from lab.stamp import stamp
 
-TABLE = ROOT.parent / "shared" / "data" / "timm-bench" / "timm_bench.parquet"
+TABLE = SHARED_DATA / "timm-bench" / "timm_bench.parquet"
 #: Parts of the families on which noise, epochs and batch were chosen.
 CHOSEN_ON = (0, 1)
 _SAMPLES, _SEED = 300, 0
