@@ -207,7 +207,8 @@ def predict_network(
 
     found: list[NetworkPrediction] = []
     for way in ways:
-        on_step(f"{question.name} {WAYS[way]}")
+        is_plain = way != _EAGER or question.running.is_plain
+        on_step(f"{question.name} {WAYS[way] if is_plain else 'as torch runs it'}")
         try:
             if way == _EAGER:
                 assert eager is not None

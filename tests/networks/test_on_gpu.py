@@ -118,7 +118,8 @@ def test_cpus_are_answered_in_float32_only(predictor, graphs) -> None:
     for one in predictor.predict(graphs[:1], ["epyc-9654"], running=Running("amp-bf16")):
         assert one.time_s.value is None
         assert "predicted on GPUs only" in one.reasons[0]
-    compiled = predictor.graphs(torch.compile(small(), backend="eager"), [(3, 64, 64)], [1], name="small")
+    module = torch.compile(small(), backend="eager")
+    compiled = predictor.graphs(module, [(3, 64, 64)], [1], name="small")
     for one in predictor.predict(compiled, ["epyc-9654"]):
         assert one.time_s.value is not None
         assert any("torch.compile is left out" in reason for reason in one.reasons)

@@ -33,6 +33,9 @@ _SIZE_COLUMNS = [COLUMNS.index(name) for name in ("m", "n", "k", "batch")]
 #: A size so many times beyond those of the training is still like them.
 _MARGIN = 2.0
 _MOST_OUTSIDE = 0.2
+#: A slow host takes so long for an operator of eager torch under autocast: an assumption, as the
+#: steps of the training were not bound by their hosts.
+_SLOW_CALL_S = 25e-6
 _MEASURED_DTYPE, _MEASURED_VENDOR = "amp-fp16", "NVIDIA"
 
 
@@ -203,9 +206,8 @@ class StepTimeModel:
                 "host may take longer than the GPU"
             )
         parts = _parts(each_s, table, seconds)
-        return StepEstimate(
-            seconds, seconds * math.exp(-width), seconds * math.exp(width), parts, tuple(doubts)
-        )
+        high_s = max(seconds * math.exp(width), table.calls * _SLOW_CALL_S)
+        return StepEstimate(seconds, seconds * math.exp(-width), high_s, parts, tuple(doubts))
 
     def half_width(self, device: str, execution: Execution) -> float:
         """Returns the half width of the interval on the log of the seconds.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.devices.registry import find_device
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, first_line
 from cdmpp.networks.graph.execution import Dtype, Execution
 from cdmpp.networks.graph.mode import MODES
 
@@ -100,9 +100,12 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         import pyarrow.parquet as parquet
 
         return list(parquet.read_table(path).to_pylist())
-    except (OSError, ValueError, csv.Error) as error:  # pyarrow's errors are ValueErrors
+    except OSError as error:
+        why = error.strerror or first_line(error)
+        raise DataError(f"{path}: cannot be read ({why}); expected Parquet or CSV") from error
+    except (ValueError, csv.Error) as error:  # pyarrow's errors are ValueErrors
         raise DataError(
-            f"{path}: cannot be read ({str(error).splitlines()[0]}); expected Parquet or CSV"
+            f"{path}: cannot be read ({first_line(error)}); expected Parquet or CSV"
         ) from error
 
 
