@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cdmpp.arrays import FloatArray, IntArray
+from cdmpp.arrays import FloatArray
 from cdmpp.networks.graph.execution import Execution
 from cdmpp.networks.graph.graph import NetworkGraph
 from cdmpp.networks.kernels.element_types import (
@@ -87,11 +87,6 @@ def torch_kernels(graph: NetworkGraph, execution: Execution) -> TorchKernels:
     return maker.table()
 
 
-def is_barrier(graph: NetworkGraph, node: int) -> bool:
-    """Returns whether inductor leaves an operator to a library, so that nothing is fused across."""
-    return _what(graph, node) in _BARRIERS
-
-
 def fused_groups(graph: NetworkGraph) -> list[list[int]]:
     """Returns which operators inductor makes one kernel of: neighbours that wait for equally many
     products and convolutions, one after the other. Groups of views alone are left out.
@@ -100,7 +95,7 @@ def fused_groups(graph: NetworkGraph) -> list[list[int]]:
     sources: list[list[int]] = [[] for _ in range(count)]
     for source, target in graph.edges.tolist():
         sources[target].append(source)
-    waits = [is_barrier(graph, node) for node in range(count)]
+    waits = [_what(graph, node) in _BARRIERS for node in range(count)]
     level, place = [0] * count, list(range(count))
 
     def root(node: int) -> int:
@@ -377,10 +372,3 @@ class _Maker:
                     "update", size / 2, 5 * size, (size / _FLOAT_BYTES, 1.0, 1.0, 1.0), phase=UPDATE
                 )
                 self._calls += 2.0
-
-
-def kernel_counts(table: TorchKernels) -> IntArray:
-    """Returns int64 [kinds], kernels of a step by what they do."""
-    codes = table.column("kind").astype(np.int64)
-    counts = np.bincount(codes, table.column("count"), minlength=len(KERNELS))
-    return counts.astype(np.int64)

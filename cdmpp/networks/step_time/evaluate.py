@@ -14,10 +14,6 @@ from cdmpp.networks.step_time.macs_baseline import macs_logs
 from cdmpp.networks.step_time.model import StepTimeModel, way_of
 from cdmpp.networks.step_time.runs import MeasuredRun
 
-#: Numbers of one group; shares, not percent.
-METRICS = ("n", "architectures", "median_ape", "mape", "log_error", "median_ratio", "macs_mape")
-INTERVALS = ("interval_coverage", "interval_factor")
-
 
 @dataclass(frozen=True)
 class StepErrors:
@@ -25,7 +21,7 @@ class StepErrors:
 
     Attributes:
         group: what the runs have in common.
-        values: metric -> number; None = unknown.
+        values: metric -> number, shares and not percent; None = unknown.
     """
 
     group: tuple[str, ...]

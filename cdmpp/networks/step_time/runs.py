@@ -20,8 +20,6 @@ _PRECISIONS: Mapping[str, Dtype] = {
     "bf16": "bfloat16",
 }  # fmt: skip
 _TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no", "")
-#: Largest batch that the benchmark begins with, going down to the first that fits in memory.
-LARGEST_BATCH = 1024
 
 
 @dataclass(frozen=True)
