@@ -10,7 +10,7 @@ from setuptools.command.build_py import build_py
 
 #: Folders of the checkout that a wheel holds below `cdmpp/shipped`; `cdmpp/files/places.py` finds
 #: them, and MANIFEST.in brings them into a source distribution.
-SHIPPED = ("configs", "data/tenset-cpu", "data/ansor-gpu")
+SHIPPED = ("configs", "data/tenset-cpu", "data/ansor-gpu", "data/timm-graphs")
 #: Of them, what only the laboratory reads.
 IN_NO_WHEEL = shutil.ignore_patterns("suites")
 NATIVE = Path("cdmpp/programs/native")
