@@ -45,21 +45,23 @@ def on_gpu(
     if any(getattr(device, name) is None for name in RATES):
         return {mode: _without_rates(one) for mode, one in found.items()}
     model = packaged_model()
-    plain = replace(found["infer"], execution=Execution())
-    base = _by_operators(plain, graph, device, floor_s)
+    base = None
+    if any(not one.execution.is_half for one in found.values()):
+        plain = replace(found["infer"], execution=Execution())
+        base = _by_operators(plain, graph, device, floor_s)
     result = {}
     for mode, one in found.items():
         one = _with_memory(one, graph, model)
         execution = one.execution
         missing = missing_numbers(device)
-        if execution == Execution():
+        if base is not None and execution == Execution():
             result[mode] = replace(one, time_s=base.time_s, parts=base.parts, method=base.method,
                                    reasons=base.reasons)  # fmt: skip
         elif missing:
             result[mode] = _refused(one, f"`{missing[0]}` of {device.name} is not known")
         elif "bf" in execution.dtype and not runs_bfloat16(device):
             result[mode] = _refused(one, f"{device.name} has no bfloat16 units that are known")
-        elif execution.is_half:
+        elif base is None:
             step = model.estimate(graph, device, execution)
             floor = least_product_seconds(graph, device, execution)
             result[mode] = _from_step(one, step, floor)

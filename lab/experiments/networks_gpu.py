@@ -11,11 +11,10 @@ import numpy as np
 from cdmpp.arrays import BoolArray, FloatArray, IntArray
 from cdmpp.config import to_dict
 from cdmpp.files.atomic import write_bytes
-from cdmpp.networks.kernels.gpu_memory import BATCH_SERIES
 from cdmpp.networks.step_time.fit import StepFitOptions, family_folds
 from cdmpp.networks.step_time.graphs import read_graphs
 from cdmpp.networks.step_time.macs_baseline import macs_factors, macs_logs
-from cdmpp.networks.step_time.memory import largest_batches, memory_factors
+from cdmpp.networks.step_time.memory import BATCH_SERIES, largest_batches, memory_factors
 from cdmpp.networks.step_time.model import StepTimeModel, memory_key, way_of
 from cdmpp.networks.step_time.runs import MeasuredRun, read_runs
 from cdmpp.text import markdown_table, percent_text

@@ -13,10 +13,6 @@ from cdmpp.networks.kernels.element_types import FLOAT32, LOWER_PRECISION, eleme
 _FLOAT_BYTES = 4
 #: Scores in 16 bits, and their softmax in float32 and in 16 bits.
 _SCORE_BYTES = 8
-#: Batch sizes that timm's benchmark tries, in this order, until one fits.
-BATCH_SERIES = (
-    1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1,
-)  # fmt: skip
 
 
 def gpu_peak_bytes(
@@ -41,16 +37,13 @@ def gpu_peak_bytes(
         is_low = np.array([kind in LOWER_PRECISION for kind in graph.kinds])
         is_wide = np.array([kind in FLOAT32 for kind in graph.kinds])
         copies = float((weights * is_low).sum()) / 2
-        widest = np.zeros(len(graph.kinds))
         for source, target in graph.edges.tolist():
             width = int(types.makes[source])
             wanted = int(types.computes[target])
             if (is_low[target] or is_wide[target]) and width != wanted:
-                widest[target] += column("output_size")[source] * wanted / _FLOAT_BYTES
-        casts = widest
+                casts[target] += column("output_size")[source] * wanted / _FLOAT_BYTES
     if not fused_attention:
-        scores = _attention_scores(graph)
-        casts = casts + scores * _SCORE_BYTES
+        casts += _attention_scores(graph) * _SCORE_BYTES
     return copies + tensor_peak(
         graph, execution.mode, sizes=makes, weights=weights, scratch=casts,
         element=types.inputs,

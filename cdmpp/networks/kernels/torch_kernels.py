@@ -151,8 +151,7 @@ class _Maker:
             for name in (
                 "weight_size", "input_size", "input_channels", "output_size", "output_channels",
                 "output_w", "output_h", "conv_kernel_size", "conv_stride", "conv_groups",
-                "linear_in_features", "linear_out_features", "input_w", "input_h",
-                "pool_kernel_size",
+                "linear_in_features", "linear_out_features", "pool_kernel_size",
             )
         }  # fmt: skip
         count = len(graph.kinds)
@@ -242,12 +241,11 @@ class _Maker:
             (_CODE[what], phase, flop, moved, m, n, k, batch, window, stride, float(is_half), 1.0)
         )
 
-    def _add_node(self, node: int, *, moved: float | None = None) -> None:
+    def _add_node(self, node: int) -> None:
         is_half = self._does[node] in _BARRIERS and int(self._types.computes[node]) < _FLOAT_BYTES
-        total = sum(self._bytes(node)) if moved is None else moved
         self._add(
-            self._does[node], float(self._graph.flops[node]), total, self._sizes(node), node=node,
-            is_half=is_half,
+            self._does[node], float(self._graph.flops[node]), sum(self._bytes(node)),
+            self._sizes(node), node=node, is_half=is_half,
         )  # fmt: skip
 
     def _cast(self, elements: float, read: int, write: int) -> None:

@@ -146,13 +146,12 @@ def fit_networks(
     options: StepFitOptions,
     *,
     seeds: Sequence[int],
-    on_epoch: Callable[[int, int, float], None] | None = None,
 ) -> dict[str, StepNetwork]:
     """Returns one network a seed, fitted to some of the runs."""
     return {
         f"seed{seed}": fit_network(
             steps.inputs, steps.log_s, chosen, seed=seed, epochs=options.epochs,
-            batch=options.batch, rate=options.rate, on_epoch=on_epoch,
+            batch=options.batch, rate=options.rate,
         )
         for seed in seeds
     }  # fmt: skip

@@ -11,11 +11,15 @@ from cdmpp.conformal import owner_quantile
 from cdmpp.devices.registry import get_device
 from cdmpp.networks.graph.execution import Execution
 from cdmpp.networks.graph.mode import MODES
-from cdmpp.networks.kernels.gpu_memory import BATCH_SERIES, gpu_peak_bytes
+from cdmpp.networks.kernels.gpu_memory import gpu_peak_bytes
 from cdmpp.networks.step_time.graphs import ArchitectureGraphs
 from cdmpp.networks.step_time.model import MemoryFactor, memory_key
 from cdmpp.networks.step_time.runs import MeasuredRun
 
+#: Batch sizes that timm's benchmark tries, in this order, until one fits.
+BATCH_SERIES = (
+    1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1,
+)  # fmt: skip
 _COVERAGE = 0.9
 #: Logs of the factors that are tried.
 _LOG_FACTORS = np.linspace(np.log(0.5), np.log(8.0), 200)

@@ -266,20 +266,15 @@ class StepTimeModel:
             ranges = from_json(KernelRanges, value["ranges"])
             return cls(networks, value["devices"], widths, memory, ranges, value["facts"])
 
-    @classmethod
-    def packaged(cls) -> Self:
-        """Returns the shipped model.
-
-        Raises:
-            DataError: none is shipped.
-        """
-        return cls.load(packaged_step_time())
-
 
 @lru_cache(maxsize=1)
 def packaged_model() -> StepTimeModel:
-    """Returns the shipped model, read once."""
-    return StepTimeModel.packaged()
+    """Returns the shipped model, read once.
+
+    Raises:
+        DataError: none is shipped.
+    """
+    return StepTimeModel.load(packaged_step_time())
 
 
 def packaged_step_time() -> Path:
