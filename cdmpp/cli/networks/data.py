@@ -59,7 +59,10 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
 def run_convert(args: argparse.Namespace) -> int:
     """Runs `cdmpp networks convert`."""
     if is_table(args.folder):
-        check_goes_with("the published layout", None, skip_damaged=args.skip_damaged)
+        check_goes_with(
+            "the published layout or a data set", None, skip_damaged=args.skip_damaged,
+            device=args.device, to=args.to != "parquet",
+        )  # fmt: skip
         convert_table(args.folder, args.out, as_json=args.json, is_quiet=args.quiet)
         return 0
     if args.to == "published":

@@ -9,6 +9,7 @@ from typing import Any
 
 from cdmpp.cli.shared.progress import progress
 from cdmpp.config import dump_text, load_config
+from cdmpp.devices.registry import get_device
 from cdmpp.files.atomic import make_folder, write_columns, write_json
 from cdmpp.files.run_folder import check_run_folder
 from cdmpp.networks.packaged import model_folder
@@ -109,7 +110,8 @@ def evaluate_on_table(
     trained = StepTimeModel.load(folder)
     runs, left_out = read_runs(table)
     if device:
-        runs = [run for run in runs if run.device == device]
+        label = get_device(device).name
+        runs = [run for run in runs if run.device == label]
     steps = measured_steps(runs, read_graphs(dataset))
     found = evaluate_model(trained, steps) | {"rows_left_out": left_out}
     if as_json:

@@ -104,6 +104,7 @@ def run_train(args: argparse.Namespace) -> int:
 def run_evaluate(args: argparse.Namespace) -> int:
     """Runs `cdmpp networks evaluate`; returns the exit code."""
     if args.table is not None:
+        check_goes_with("--dataset without --table", None, part=args.part != "auto")
         evaluate_on_table(
             args.model, args.table, args.dataset, device=args.device, as_json=args.json
         )

@@ -284,7 +284,7 @@ def test_train_and_evaluate_on_a_table(table, graphs, tmp_path, capsys) -> None:
     assert found["all"]["n"] == found["trained_on"] == 144
     assert {row["device"] for row in found["by_device"]} == {"h100", "rtx3090", "rtx4090"}
     assert {row["family"] for row in found["by_family"]} == set(_FAMILIES)
-    assert main([*words, "--dataset", str(folder), "--device", "h100"]) == 0
+    assert main([*words, "--dataset", str(folder), "--device", "h100-sxm"]) == 0
     assert "the model was trained on" in capsys.readouterr().out
 
 
@@ -295,6 +295,13 @@ def test_bad_requests(table, tmp_path, capsys) -> None:
     assert main([*words, "--model", "seernet"]) == 2
     assert "--model goes with --dataset without --table only" in capsys.readouterr().err
     words = ["networks", "evaluate", "pretrained", "--table", str(table)]
+    assert main([*words, "--part", "all"]) == 2
+    assert "--part goes with --dataset without --table only" in capsys.readouterr().err
+    assert main([*words, "--device", "abacus"]) != 0
+    assert "unknown device 'abacus'" in capsys.readouterr().err
+    words_of_table = ["networks", "convert", str(table), "--out", str(tmp_path / "out")]
+    assert main([*words_of_table, "--to", "published"]) == 2
+    assert "--to goes with the published layout" in capsys.readouterr().err
     assert main(words) != 0
     assert "no run on a GPU of an architecture that was traced" in capsys.readouterr().err
     with pytest.raises(UsageError):
