@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from cdmpp.datasets.extraction.source import RecordSource
     from cdmpp.datasets.samples import Samples
     from cdmpp.devices.spec import DeviceSpec
-    from cdmpp.networks.graph.execution import Dtype, Layout
-    from cdmpp.networks.graph.mode import Mode
+    from cdmpp.networks.graph.execution import Dtype, Layout, Mode
     from cdmpp.networks.graph.torch_graph import Method
     from cdmpp.predict.estimates import TrainedModel
     from cdmpp.predict.networks import NetworkPrediction, NetworkQuestion, Way

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from cdmpp.compare.cell import CompareCell, no_fit
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.networks.gpu_operators import MEASURED, RATES
-from cdmpp.networks.graph.execution import Running
-from cdmpp.networks.graph.mode import Mode
+from cdmpp.networks.graph.execution import Mode, Running
 
 if TYPE_CHECKING:  # it imports torch
     from cdmpp.networks.graph.graph import NetworkGraph

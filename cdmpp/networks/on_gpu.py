@@ -15,9 +15,8 @@ from cdmpp.networks.gpu_operators import (
     network_sums,
     without_measurements,
 )
-from cdmpp.networks.graph.execution import Execution
+from cdmpp.networks.graph.execution import Execution, Mode
 from cdmpp.networks.graph.graph import NetworkGraph
-from cdmpp.networks.graph.mode import Mode
 from cdmpp.networks.kernels.gpu_memory import gpu_peak_bytes
 from cdmpp.networks.least_time import least_product_seconds
 from cdmpp.networks.prediction import UNKNOWN, Estimate, TorchPrediction

@@ -21,9 +21,8 @@ from cdmpp.devices.spec import SURE_SHARE, DeviceSpec, fits_into
 from cdmpp.errors import UsageError
 from cdmpp.networks.dataset.samples import TARGETS, unmeasured
 from cdmpp.networks.gpu_operators import MEASURED, WHOLE_ROOFLINE
-from cdmpp.networks.graph.execution import Running
+from cdmpp.networks.graph.execution import MODES, Running
 from cdmpp.networks.graph.graph import NetworkGraph
-from cdmpp.networks.graph.mode import MODES
 from cdmpp.networks.graph.torch_graph import made_module, torch_graph
 from cdmpp.networks.least_time import least_seconds, uncovered
 from cdmpp.networks.on_gpu import on_gpu

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cdmpp.networks.graph.execution import Execution
-from cdmpp.networks.graph.mode import Mode
+from cdmpp.networks.graph.execution import Execution, Mode
 
 
 @dataclass(frozen=True)

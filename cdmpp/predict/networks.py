@@ -12,8 +12,7 @@ from cdmpp.devices.device_file import read_device_file
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, DeviceError, UsageError
-from cdmpp.networks.graph.execution import Running
-from cdmpp.networks.graph.mode import Mode
+from cdmpp.networks.graph.execution import Mode, Running
 from cdmpp.networks.graph.network_file import exported_network, network_format
 from cdmpp.networks.graph.torch_graph import Method
 from cdmpp.predict.estimates import TrainedModel, load_trained

@@ -23,7 +23,7 @@ from cdmpp.networks.dataset.samples import TARGETS, NetworkSamples, assemble
 from cdmpp.networks.dataset.split import NetworkSplit, SplitKind, split_networks
 from cdmpp.networks.dataset.store import NetworkData, read_dataset
 from cdmpp.networks.evaluate import METRICS, judge, noise_floor
-from cdmpp.networks.graph.mode import MODES
+from cdmpp.networks.graph.execution import MODES
 from cdmpp.networks.intervals import calibrate_networks
 from cdmpp.networks.models.base import DEFAULT_MODEL, new_model
 from cdmpp.networks.models.options import NetworkOptions

@@ -13,7 +13,7 @@ from cdmpp.errors import DataError
 from cdmpp.networks import packaged
 from cdmpp.networks.campaign.labels import NetworkTiming
 from cdmpp.networks.dataset.store import read_dataset, write_dataset
-from cdmpp.networks.graph.mode import MODES
+from cdmpp.networks.graph.execution import MODES
 from cdmpp.networks.run import NetworkRun, train_run
 from cdmpp.text import TIDY_COLUMNS
 from lab.experiments import networks as network_models

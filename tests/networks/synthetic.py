@@ -11,8 +11,8 @@ from torch import nn
 from cdmpp.networks.dataset.rows import GraphRow, LabelRow
 from cdmpp.networks.dataset.samples import NetworkSamples, assemble
 from cdmpp.networks.dataset.store import NetworkData
+from cdmpp.networks.graph.execution import MODES
 from cdmpp.networks.graph.live_memory import live_memory
-from cdmpp.networks.graph.mode import MODES
 from cdmpp.networks.graph.torch_graph import torch_graph
 from cdmpp.networks.models.options import (
     GraphFitOptions,

@@ -12,8 +12,8 @@ from cdmpp.config import load_config, to_dict
 from cdmpp.devices.registry import get_device
 from cdmpp.networks.campaign.options import NetworksConfig
 from cdmpp.networks.dataset.store import NetworkData, read_dataset
+from cdmpp.networks.graph.execution import MODES
 from cdmpp.networks.graph.live_memory import live_memory
-from cdmpp.networks.graph.mode import MODES
 from cdmpp.networks.least_time import least_seconds
 from cdmpp.networks.predict import NetworkPredictor
 from cdmpp.networks.run import data_hash

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 from cdmpp.cli.shared.option_table import add_table
-from cdmpp.networks.graph.execution import DTYPES, LAYOUTS, Running
-from cdmpp.networks.graph.mode import MODES
+from cdmpp.networks.graph.execution import DTYPES, LAYOUTS, MODES, Running
 
 #: Names of the options, as attributes.
 RUNNING = ("dtype", "layout", "compiled", "mode")

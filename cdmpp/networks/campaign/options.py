@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from cdmpp.errors import UsageError
 from cdmpp.networks.architectures.generator import SearchSpace
 from cdmpp.networks.campaign.labels import NetworkTiming
-from cdmpp.networks.graph.mode import MODES, Mode
+from cdmpp.networks.graph.execution import MODES, Mode
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from cdmpp.networks.architectures.generator import GeneratedNetwork, generate
 from cdmpp.networks.architectures.spec import ArchitectureSpec
 from cdmpp.networks.campaign.options import NetworksConfig
 from cdmpp.networks.campaign.tables import COMMAND, NetworksReport, write_tables
-from cdmpp.networks.graph.mode import Mode
+from cdmpp.networks.graph.execution import Mode
 from cdmpp.processes.campaign import (
     JOURNAL_FILE,
     CampaignProgress,

@@ -21,7 +21,7 @@ from cdmpp.networks.campaign.labels import median_interval
 from cdmpp.networks.campaign.machine_speed import SpeedCorrection, fit_correction
 from cdmpp.networks.dataset.rows import GraphRow, LabelRow
 from cdmpp.networks.dataset.store import write_dataset
-from cdmpp.networks.graph.mode import MODES
+from cdmpp.networks.graph.execution import MODES
 from cdmpp.processes.campaign import JOURNAL_FILE, read_campaign
 
 COMMAND = "cdmpp networks measure"

@@ -25,7 +25,7 @@ from cdmpp.networks.dataset.published_files import PublishedFile, published_file
 from cdmpp.networks.dataset.published_graph import graph_row, graph_value
 from cdmpp.networks.dataset.rows import OUTCOMES, GraphRow, LabelRow, Outcome
 from cdmpp.networks.dataset.store import NetworkData, read_dataset, write_dataset
-from cdmpp.networks.graph.mode import MODES, Mode
+from cdmpp.networks.graph.execution import MODES, Mode
 
 #: Label of the GPU on which the data set was measured.
 PUBLISHED_DEVICE = "rtx3090"

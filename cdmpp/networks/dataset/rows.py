@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from cdmpp.errors import DataError
+from cdmpp.networks.graph.execution import MODES, Mode
 from cdmpp.networks.graph.graph import NetworkGraph
-from cdmpp.networks.graph.mode import MODES, Mode
 
 #: Version of the layout of a stored data set; a reader refuses any other.
 SCHEMA_VERSION = 2

@@ -15,9 +15,9 @@ from cdmpp.errors import DataError
 from cdmpp.networks.dataset.encode import EncodedGraph, encode
 from cdmpp.networks.dataset.rows import LabelRow
 from cdmpp.networks.dataset.store import NetworkData
+from cdmpp.networks.graph.execution import MODES
 from cdmpp.networks.graph.graph import NetworkGraph
 from cdmpp.networks.graph.live_memory import operator_seconds
-from cdmpp.networks.graph.mode import MODES
 
 #: What is predicted: seconds of one iteration (one batch), bytes above the empty process, share of
 #: the threads' time.

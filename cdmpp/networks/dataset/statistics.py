@@ -13,7 +13,7 @@ from cdmpp.errors import DataError
 from cdmpp.networks.dataset.published import PUBLISHED_DEVICE, read_published
 from cdmpp.networks.dataset.rows import GraphRow, LabelRow
 from cdmpp.networks.dataset.store import MANIFEST, read_dataset
-from cdmpp.networks.graph.mode import MODES
+from cdmpp.networks.graph.execution import MODES
 
 #: Columns of every graph.
 GRAPH_COLUMNS = ("gflop", "traffic_gb", "params_m", "operators")

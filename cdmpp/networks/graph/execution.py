@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from cdmpp.errors import UsageError
-from cdmpp.networks.graph.mode import Mode
 
 #: `amp-*`: float32 weights under `torch.autocast` of that type; the others: weights and inputs are.
 Dtype = Literal["float32", "float16", "bfloat16", "amp-fp16", "amp-bf16"]
 Layout = Literal["nchw", "nhwc"]
+Mode = Literal["infer", "train"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 @dataclass(frozen=True)

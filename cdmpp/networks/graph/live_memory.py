@@ -12,8 +12,8 @@ from cdmpp.networks.graph.convolution_memory import (
     convolution_kinds,
     forward_scratch_bytes,
 )
+from cdmpp.networks.graph.execution import MODES, Mode
 from cdmpp.networks.graph.graph import NetworkGraph
-from cdmpp.networks.graph.mode import MODES, Mode
 
 #: Operators whose output is their input's memory seen otherwise.
 _VIEWS = frozenset({"Flatten"})

@@ -9,8 +9,7 @@ import numpy as np
 
 from cdmpp.conformal import owner_quantile
 from cdmpp.devices.registry import get_device
-from cdmpp.networks.graph.execution import Execution
-from cdmpp.networks.graph.mode import MODES
+from cdmpp.networks.graph.execution import MODES, Execution
 from cdmpp.networks.kernels.gpu_memory import gpu_peak_bytes
 from cdmpp.networks.step_time.graphs import ArchitectureGraphs
 from cdmpp.networks.step_time.model import MemoryFactor, memory_key

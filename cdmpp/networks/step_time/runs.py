@@ -10,8 +10,7 @@ from typing import Any
 
 from cdmpp.devices.registry import find_device
 from cdmpp.errors import DataError, first_line
-from cdmpp.networks.graph.execution import Dtype, Execution
-from cdmpp.networks.graph.mode import MODES
+from cdmpp.networks.graph.execution import MODES, Dtype, Execution
 
 #: Columns that every table has; see `read_runs`.
 NEEDED = ("device", "mode", "precision", "img_size", "batch_size")

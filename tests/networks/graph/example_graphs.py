@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from cdmpp.networks.dataset.rows import GraphRow, LabelRow
+from cdmpp.networks.graph.execution import MODES
 from cdmpp.networks.graph.graph import ARGUMENTS, KINDS, MEMORY, NetworkGraph
-from cdmpp.networks.graph.mode import MODES
 
 
 def random_graph(

@@ -13,6 +13,7 @@ from torch import nn
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 from cdmpp.networks.account import Account, Product
+from cdmpp.networks.graph.execution import Mode
 from cdmpp.networks.graph.graph import ARGUMENTS, MEMORY, NetworkGraph
 from cdmpp.networks.graph.live_memory import (
     live_memory,
@@ -20,7 +21,6 @@ from cdmpp.networks.graph.live_memory import (
     packed_bytes,
     roofline_seconds,
 )
-from cdmpp.networks.graph.mode import Mode
 from cdmpp.networks.graph.torch_graph import Method, torch_graph
 from cdmpp.networks.least_time import least_seconds
 from tests.networks.allocations import peak_allocated
