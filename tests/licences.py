@@ -26,7 +26,7 @@ _HEAD = """# Licences
 
 The product is under Apache-2.0 (`LICENSE`). The packages that it needs, directly or through others,
 and their licences as their metadata say; written by `make licences`. Shipped models and data have
-theirs in `cdmpp/pretrained/*/card.json` and in `data/*/README.md`, records by name in
+theirs in `cdmpp/pretrained/**/card.json` and in `data/*/README.md`, records by name in
 `cdmpp/datasets/fetch/sources.yaml`. PyPI's torch for Linux also brings triton (MIT) and NVIDIA's
 CUDA libraries, which are under NVIDIA's own licences; `locks/torch-pypi.lock` names them, and a CPU
 build of torch needs none.

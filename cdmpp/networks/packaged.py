@@ -1,4 +1,4 @@
-"""The packaged model of whole networks: where it is, and making it from a finished run."""
+"""The packaged models of whole networks: where they are, and making them from finished runs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from cdmpp.files.atomic import read_json, replaced_folder, write_json
 from cdmpp.files.places import package_folder
 from cdmpp.files.run_folder import MODEL_FILE
 from cdmpp.networks.run import load_run, save_trained
+from cdmpp.networks.step_time.model import STEP_TIME, StepTimeModel
 from cdmpp.pretrained import PRETRAINED
 
 CARD = "card.json"
-#: The model lies one folder below its card, apart from the models of tensor programs.
-_MODEL = "model"
-#: All files of the packaged model.
+#: Folders of the models below that of the package.
+_MODEL, _STEP_TIME = "model", "step_time"
+#: All files of a packaged model.
 MOST_BYTES = 2 * 1000 * 1000
 
 
@@ -40,32 +41,41 @@ def model_folder(model: str | Path, *, parent: Path | None = None) -> Path:
 
 
 def packaged_folder() -> Path:
-    """Returns where the packaged model is, in this package."""
+    """Returns where the packaged models are, in this package."""
     return package_folder("cdmpp.pretrained") / "networks"
 
 
 def package_run(run_dir: Path, *, command: str, licence: str, out: Path | None = None) -> Path:
-    """Writes the model of a finished run and its card.
+    """Writes the model of a finished run and its card, into a folder for its kind.
 
     Args:
         command: the command line that makes it again.
         licence: of the measurements that it was trained on.
-        out: replaced in one step; None = the folder in this package.
+        out: folder of the packaged models; None = in this package.
+
+    Returns:
+        The folder of the model, which was replaced in one step.
 
     Raises:
         DataError: the run is not finished, or its model is too large.
     """
-    trained = load_run(run_dir)
-    out = out or packaged_folder()
     metrics = read_json(
         run_dir / "metrics.json",
         what="metrics of the run",
         hint="let the training finish: give its command again",
     )
-    with replaced_folder(out, what="packaged model") as temporary:
-        (temporary / _MODEL).mkdir()
-        save_trained(trained, temporary / _MODEL)
-        write_json(temporary / CARD, _card(metrics, command, licence))
+    is_step_time = metrics["model"] == STEP_TIME
+    model: Any = StepTimeModel.load(run_dir) if is_step_time else load_run(run_dir)
+    folder = (out or packaged_folder()) / (_STEP_TIME if is_step_time else _MODEL)
+    with replaced_folder(folder, what="packaged model") as temporary:
+        if is_step_time:
+            model.save(temporary)
+            card = _step_time_card(metrics)
+        else:
+            save_trained(model, temporary)
+            card = _card(metrics)
+        licences = [{"licence": licence, "devices": metrics["devices"]}]
+        write_json(temporary / CARD, card | {"licences": licences, "command": command})
         size = sum(path.stat().st_size for path in temporary.rglob("*") if path.is_file())
         if size > MOST_BYTES:
             raise DataError(
@@ -73,21 +83,34 @@ def package_run(run_dir: Path, *, command: str, licence: str, out: Path | None =
                 f"{MOST_BYTES / 1e6:.0f} MB are allowed; train a smaller one "
                 "(residual.hidden, residual.members)"
             )
-    return out
+    return folder
 
 
-def _card(metrics: dict[str, Any], command: str, licence: str) -> dict[str, Any]:
+def _step_time_card(metrics: dict[str, Any]) -> dict[str, Any]:
+    kept = ("model", "devices", "runs", "families", "coverage", "options", "versions")
+    kept = (*kept, "left_out_median_ape", "left_out_device_median_ape")
+    return {
+        "name": "step-time",
+        "predicts": "time and memory of one step of a torch network on a GPU, as it is run",
+        **{name: metrics[name] for name in kept},
+        "architectures": len(metrics["architectures"]),
+        "results": "docs/results/networks-gpu.md",
+        "limits": "measured in float16 autocast: eager in both memory formats, compiled in NCHW, "
+        "trained eagerly; every other way of running is extrapolated, and so are other vendors' "
+        "GPUs, types without measurements, and steps that the host bounds",
+    }
+
+
+def _card(metrics: dict[str, Any]) -> dict[str, Any]:
     kept = ("model", "data_hash", "devices", "architectures", "split", "seed", "test", "versions")
     return {
         "name": "networks",
         "predicts": "time, peak memory and utilisation of whole torch networks, float32",
         **{name: metrics[name] for name in kept},
         "weights": "float32",
-        "licences": [{"licence": licence, "devices": metrics["devices"]}],
         "results": "docs/results/networks.md",
         "limits": "one process on the devices above with their number of threads; other devices "
         "follow the rooflines of the registry, from a quarter of them to those at a twentieth of "
         "the rates. Memory is what the network needs; a process whose allocator keeps freed "
         "blocks, as it does by default, was measured to hold up to twice as much",
-        "command": command,
     }

@@ -226,7 +226,7 @@ def test_columns_of_another_version_are_refused(run, tmp_path):
 
 def test_a_packaged_run_predicts_the_same(run, tmp_path):
     package_run(run[0], command="make it", licence="Apache-2.0", out=tmp_path / "networks")
-    card = json.loads((tmp_path / "networks" / CARD).read_text())
+    card = json.loads((tmp_path / "networks" / "model" / CARD).read_text())
     assert card["devices"] == [DEVICE]
     assert card["command"] == "make it"
     first = load_run(run[0])

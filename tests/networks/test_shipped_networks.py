@@ -81,7 +81,8 @@ def test_operators_add_up_to_their_network(data: NetworkData) -> None:
 
 
 def test_the_packaged_model_learned_from_it(data: NetworkData) -> None:
-    card = json.loads((ROOT / "cdmpp" / "pretrained" / "networks" / "card.json").read_text())
+    folder = ROOT / "cdmpp" / "pretrained" / "networks" / "model"
+    card = json.loads((folder / "card.json").read_text())
     assert card["data_hash"] == data_hash(data)
     assert card["split"]["kind"] == "architecture"
     assert "allocator" in card["limits"]

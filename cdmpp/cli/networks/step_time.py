@@ -12,6 +12,8 @@ from cdmpp.config import dump_text, load_config
 from cdmpp.devices.registry import get_device
 from cdmpp.files.atomic import make_folder, write_columns, write_json
 from cdmpp.files.run_folder import check_run_folder
+from cdmpp.files.stored import to_json
+from cdmpp.machine import versions
 from cdmpp.networks.packaged import model_folder
 from cdmpp.networks.step_time.runs import architectures, read_runs
 from cdmpp.pretrained import PRETRAINED
@@ -63,6 +65,7 @@ def train_on_table(
         measured_steps,
     )
     from cdmpp.networks.step_time.graphs import read_graphs
+    from cdmpp.networks.step_time.model import STEP_TIME
 
     options = load_config(StepFitOptions, config, overrides=overrides, given={})
     check_run_folder(out, dump_text(options))
@@ -76,7 +79,10 @@ def train_on_table(
         )  # fmt: skip
     write_columns(out / "left_out.parquet", left_out_columns(steps, left_out))
     model.save(out)
-    metrics = {"model": "step-time", **model.facts, "rows_left_out": unusable}
+    metrics = {
+        "model": STEP_TIME, "devices": list(model.devices), "options": to_json(options),
+        "versions": versions(), **model.facts, "rows_left_out": unusable,
+    }  # fmt: skip
     write_json(out / "metrics.json", metrics)
     if as_json:
         print(json.dumps(metrics, allow_nan=False))

@@ -27,6 +27,8 @@ from cdmpp.networks.step_time.inputs import StepQuestion, StepTimeInputs
 from cdmpp.networks.step_time.network import StepNetwork
 
 MODEL_FORMAT = "cdmpp-step-time-1"
+#: What its runs say that they are.
+STEP_TIME = "step-time"
 _HINT = "train it again with `cdmpp networks train --table`"
 _ROWS = 512
 _SIZE_COLUMNS = [COLUMNS.index(name) for name in ("m", "n", "k", "batch")]

@@ -286,6 +286,14 @@ def test_train_and_evaluate_on_a_table(table, graphs, tmp_path, capsys) -> None:
     assert {row["family"] for row in found["by_family"]} == set(_FAMILIES)
     assert main([*words, "--dataset", str(folder), "--device", "h100-sxm"]) == 0
     assert "the model was trained on" in capsys.readouterr().out
+    words = ["networks", "package", str(tmp_path / "run"), "--licence", "L", "--made-by", "it"]
+    assert main([*words, "--out", str(tmp_path / "packaged")]) == 0
+    packaged = tmp_path / "packaged" / "step_time"
+    card = json.loads((packaged / "card.json").read_text())
+    assert (card["model"], card["command"], card["runs"]) == ("step-time", "it", 144)
+    first, second = (StepTimeModel.load(one) for one in (tmp_path / "run", packaged))
+    assert first.facts == second.facts
+    assert first.widths == second.widths
 
 
 def test_bad_requests(table, tmp_path, capsys) -> None:
