@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from cdmpp.errors import DataError
 from cdmpp.networks.dataset.rows import GraphRow
+from cdmpp.networks.graph.execution import LAYOUTS
 from cdmpp.networks.graph.graph import ARGUMENTS, MEMORY, NetworkGraph
 
 _NUMBERS = (*ARGUMENTS, *MEMORY, "flops")
@@ -23,6 +24,8 @@ _SUMS = {
 #: Column: whether those of `_SUMS` hold the rest to the sum.
 _PACKED = "is_packed"
 _HOLDS = ("hold_node", "hold_until")
+#: Of graphs that were traced since copies are known; others have none.
+_COPIES = tuple(f"node_copied_{layout}" for layout in LAYOUTS)
 _ROW_COLUMNS = ("graph_id", "name", "batch", "architecture", "source", "spec", "resolution")
 
 
@@ -64,6 +67,9 @@ def table_of_graphs(rows: Sequence[GraphRow], ids: Sequence[str]) -> pa.Table:
     pairs = _stack([graph.holds for graph in graphs], width=2).astype(np.int32)
     for place, name in enumerate(_HOLDS):
         columns[name] = pa.ListArray.from_arrays(offsets, pa.array(pairs[:, place]))
+    for name, layout in zip(_COPIES, LAYOUTS, strict=True):
+        copied = _stack([graph.copied(layout)[:, None] for graph in graphs], width=1)[:, 0]
+        columns[name] = pa.ListArray.from_arrays(node_offsets, pa.array(copied))
     return pa.table(columns)
 
 
@@ -92,6 +98,9 @@ def graphs_from_table(table: pa.Table) -> Iterator[dict[str, Any]]:
     memory = np.stack([numbers[name] for name in MEMORY], axis=1)
     hold_ends = _offsets(table, _HOLDS[0])
     holds = np.stack([_flat(table, name).astype(np.int64) for name in _HOLDS], axis=1)
+    copies = np.zeros((int(nodes[-1]), len(_COPIES)))
+    if set(_COPIES) <= set(table.column_names):
+        copies = np.stack([_flat(table, name) for name in _COPIES], axis=1)
     for number, row in enumerate(rows):
         part = slice(int(nodes[number]), int(nodes[number + 1]))
         graph = NetworkGraph(
@@ -103,6 +112,7 @@ def graphs_from_table(table: pa.Table) -> Iterator[dict[str, Any]]:
             flops=numbers["flops"][part],
             edges=edges[int(ends[number]) : int(ends[number + 1])],
             holds=holds[int(hold_ends[number]) : int(hold_ends[number + 1])],
+            copies=copies[part],
         )
         graph_id = row.pop("graph_id")
         if graph.graph_id != graph_id:

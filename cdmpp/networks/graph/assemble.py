@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from cdmpp.errors import DataError
 from cdmpp.networks.account import Account
+from cdmpp.networks.graph.execution import Layout
 from cdmpp.networks.graph.graph import ARGUMENTS, MEMORY, NetworkGraph
+from cdmpp.networks.graph.hidden_copies import copied_size, projection_copies
 from cdmpp.networks.graph.operator import CHANNELS_SECOND, OperatorCall, describe, layout, parts_of
 from cdmpp.networks.graph.torch_names import refine
 
@@ -24,10 +26,12 @@ class Assembler:
     Attributes:
         name: what people call the network.
         batch: samples of one run.
+        layout: memory format in which it is followed.
     """
 
     name: str
     batch: int
+    layout: Layout = "nchw"
     _kinds: list[str] = field(default_factory=list)
     _arguments: list[list[float]] = field(default_factory=list)
     _memory: list[list[float]] = field(default_factory=list)
@@ -36,6 +40,7 @@ class Assembler:
     _edges: set[tuple[int, int]] = field(default_factory=set)
     _scopes: list[tuple[str, ...]] = field(default_factory=list)
     _until: dict[int, int] = field(default_factory=dict)
+    _copied: dict[int, int] = field(default_factory=dict)
 
     def add(
         self, operator: OperatorCall, sources: Iterable[int], scopes: Iterable[str] = ()
@@ -69,10 +74,16 @@ class Assembler:
         """
         before, after = ([info.shape for info in part] for part in (call.inputs, call.outputs))
         name = refine(call.name, before, after, len(call.weights))
+        copied = copied_size(call, self.layout)
         if name is None:
+            for source in sources[-1:]:
+                self._copied[source] = self._copied.get(source, 0) + copied
             return sources, sources[-1:]
+        parts = parts_of(replace(call, name=name))
+        copies = projection_copies(call) if len(parts) > 1 else [copied]
+        self._copied |= {len(self._kinds) + place: size for place, size in enumerate(copies)}
         added: list[int] = []
-        for part in parts_of(replace(call, name=name)):
+        for part in parts:
             sources = (self.add(part, sources, scopes),)
             added += sources
         return sources, tuple(added)
@@ -100,8 +111,14 @@ class Assembler:
             flops=np.array(self._flops, dtype=np.float64),
             edges=edges,
             holds=self._holds(),
+            copies=self._copies(),
             accounts=tuple(self._accounts),
         )
+
+    def _copies(self) -> NDArray[np.float64]:
+        """Returns [nodes, 2] what is copied unasked: the same in both memory formats."""
+        sizes = [float(self._copied.get(node, 0)) for node in range(len(self._kinds))]
+        return np.repeat(np.array(sizes)[:, None], 2, axis=1)
 
     def _holds(self) -> NDArray[np.int64]:
         """Returns which tensors outlive their readers: what the code was seen to let go of later,

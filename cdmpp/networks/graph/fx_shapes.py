@@ -10,12 +10,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from cdmpp.networks.graph.execution import Layout
+
 #: Modules whose output has the shape and type of their one input.
 _SAME = frozenset(
     {nn.ReLU, nn.ReLU6, nn.SiLU, nn.GELU, nn.Hardswish, nn.Hardsigmoid, nn.Sigmoid, nn.Tanh,
-     nn.LeakyReLU, nn.ELU, nn.Dropout, nn.Dropout2d, nn.Identity, nn.BatchNorm2d, nn.BatchNorm1d,
-     nn.LayerNorm, nn.GroupNorm}
+     nn.LeakyReLU, nn.ELU, nn.Dropout, nn.Dropout2d, nn.Identity, nn.BatchNorm2d, nn.BatchNorm1d}
 )  # fmt: skip
+#: The same, and written row by row.
+_ROW_BY_ROW = frozenset({nn.LayerNorm, nn.GroupNorm})
 _POOLS = frozenset({nn.MaxPool2d, nn.AvgPool2d})
 #: Functions of one tensor that keep its shape.
 _SAME_FUNCTIONS = frozenset(
@@ -28,16 +31,24 @@ _ELEMENTWISE = frozenset(
 )
 
 
-def module_shape(module: nn.Module, args: Sequence[Any], kwargs: Any) -> torch.Tensor | None:
-    """Returns the output of a leaf module on the meta device, None = ask torch."""
+def module_shape(
+    module: nn.Module, args: Sequence[Any], kwargs: Any, layout: Layout = "nchw"
+) -> torch.Tensor | None:
+    """Returns the output of a leaf module on the meta device, None = ask torch.
+
+    Args:
+        layout: memory format of the weights of convolutions.
+    """
     if kwargs or len(args) != 1 or not isinstance(args[0], torch.Tensor):
         return None
     x = args[0]
     kind = type(module)
     if kind in _SAME:
         return torch.empty_like(x)
+    if kind in _ROW_BY_ROW:
+        return x.new_empty(x.shape)
     if kind is nn.Conv2d and isinstance(module, nn.Conv2d):
-        return _convolution(module, x)
+        return _convolution(module, x, layout)
     if kind in _POOLS:
         return _pool(module, x)
     if kind is nn.AdaptiveAvgPool2d and x.dim() == 4 and module.output_size in (1, (1, 1)):
@@ -71,7 +82,7 @@ def function_shape(target: Any, args: Sequence[Any], kwargs: Any) -> torch.Tenso
     return _joined(x, args[1:], kwargs) if target is torch.cat else None
 
 
-def _convolution(module: nn.Conv2d, x: torch.Tensor) -> torch.Tensor | None:
+def _convolution(module: nn.Conv2d, x: torch.Tensor, layout: Layout) -> torch.Tensor | None:
     if x.dim() != 4 or x.shape[1] != module.in_channels or isinstance(module.padding, str):
         return None
     sides = []
@@ -81,7 +92,18 @@ def _convolution(module: nn.Conv2d, x: torch.Tensor) -> torch.Tensor | None:
         if free < 0:
             return None
         sides.append(free // module.stride[axis] + 1)
-    return x.new_empty((x.shape[0], module.out_channels, *sides))
+    shape = (x.shape[0], module.out_channels, *sides)
+    return _image(x, shape, is_last=layout == "nhwc" or _is_channels_last(x))
+
+
+def _is_channels_last(x: torch.Tensor) -> bool:
+    return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+
+
+def _image(x: torch.Tensor, shape: tuple[int, ...], *, is_last: bool) -> torch.Tensor:
+    """Returns an image of the type of another, in one of the memory formats."""
+    wanted = torch.channels_last if is_last else torch.contiguous_format
+    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=wanted)
 
 
 def _pool(module: Any, x: torch.Tensor) -> torch.Tensor | None:
@@ -94,7 +116,8 @@ def _pool(module: Any, x: torch.Tensor) -> torch.Tensor | None:
     free = [side + 2 * module.padding - module.kernel_size for side in x.shape[2:]]
     if min(free) < 0 or 2 * module.padding > module.kernel_size:
         return None
-    return x.new_empty((*x.shape[:2], *(side // module.stride + 1 for side in free)))
+    shape = (*x.shape[:2], *(side // module.stride + 1 for side in free))
+    return _image(x, shape, is_last=_is_channels_last(x))
 
 
 def _joined(tensors: Any, rest: Sequence[Any], kwargs: Any) -> torch.Tensor | None:
@@ -107,5 +130,7 @@ def _joined(tensors: Any, rest: Sequence[Any], kwargs: Any) -> torch.Tensor | No
     first: torch.Tensor = tensors[0]
     if len({(t.shape[0], t.shape[2:], t.dtype) for t in tensors}) != 1:
         return None
+    if not all(tensor.is_contiguous() for tensor in tensors):
+        return None  # torch chooses the memory format
     channels = sum(tensor.shape[1] for tensor in tensors)
     return first.new_empty((first.shape[0], channels, *first.shape[2:]))

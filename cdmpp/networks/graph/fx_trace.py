@@ -175,7 +175,7 @@ class ShapeTracer(fx.Tracer):
         args = _materialise(node.args, self.values)
         kwargs = _materialise(node.kwargs, self.values)
         if module is not None:
-            known = module_shape(module, args, kwargs)
+            known = module_shape(module, args, kwargs, self._assembler.layout)
         else:
             is_function = node.op == "call_function"
             known = function_shape(node.target, args, kwargs) if is_function else None

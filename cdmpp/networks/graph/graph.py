@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cdmpp.errors import DataError
 from cdmpp.networks.account import Account
-from cdmpp.networks.graph.execution import Dtype
+from cdmpp.networks.graph.execution import LAYOUTS, Dtype, Layout
 
 #: Kinds of operators with a place of their own, in the published order; all others are `OTHER`.
 KINDS = (
@@ -48,6 +48,8 @@ class NetworkGraph:
         edges: [edges, 2] int64, source and target node of every tensor, sorted.
         holds: [holds, 2] int64, sorted: the code keeps what the first node made until the second
             has run, though nothing reads it any more (the caller of a module keeps its input).
+        copies: [nodes, 2] float64, bytes that torch copies unasked before an operator or of what it
+            made, because they are not in the order that is needed; a column each of `LAYOUTS`.
         accounts: [nodes] of their work; empty = nobody kept them (graphs of a data set).
         weights: type of its weights; the bytes of the graph are those of float32 all the same.
         is_compiled: whether it came from `torch.compile`.
@@ -64,6 +66,7 @@ class NetworkGraph:
     flops: NDArray[np.float64]
     edges: NDArray[np.int64]
     holds: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), np.int64))
+    copies: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, len(LAYOUTS))))
     accounts: tuple[Account, ...] = ()
     weights: Dtype = "float32"
     is_compiled: bool = False
@@ -80,6 +83,8 @@ class NetworkGraph:
         for what, (got, expected) in shapes.items():
             if got != expected:
                 raise DataError(f"{self.name}: `{what}` has shape {got}, expected {expected}")
+        if self.copies.shape not in ((0, len(LAYOUTS)), (count, len(LAYOUTS))):
+            raise DataError(f"{self.name}: `copies` has shape {self.copies.shape}")
         if len(self.accounts) not in (0, count):
             raise DataError(f"{self.name}: {len(self.accounts)} accounts for {count} operators")
         if count == 0:
@@ -96,14 +101,20 @@ class NetworkGraph:
 
     @property
     def graph_id(self) -> str:
-        """Hash of the content: equal graphs have equal ids. Names, `holds`
-        and `accounts` do not count, nor how it is run: the code may be written otherwise.
+        """Hash of the content: equal graphs have equal ids. Names, `holds`, `copies` and `accounts`
+        do not count, nor how it is run: the code may be written otherwise.
         """
         text = json.dumps([self.batch, *self.kinds])
         content = hashlib.sha256(text.encode())
         for array in (self.arguments, self.memory, self.flops, self.edges):
             content.update(np.ascontiguousarray(array).tobytes())
         return content.hexdigest()[:32]
+
+    def copied(self, layout: Layout) -> NDArray[np.float64]:
+        """Returns [nodes] the bytes of `copies` in a memory format; 0 where nobody kept them."""
+        if not len(self.copies):
+            return np.zeros(len(self.kinds))
+        return self.copies[:, LAYOUTS.index(layout)]
 
     def column(self, name: str) -> NDArray[np.float64]:
         """Returns [nodes] one column of `ARGUMENTS` or `MEMORY`."""

@@ -30,11 +30,13 @@ class TensorInfo:
 
     Attributes:
         stored: elements in memory, fewer than `count` of an expanded tensor; None = all.
+        strides: elements from one to the next along each axis; None = unknown.
     """
 
     shape: Shape
     itemsize: int = 4
     stored: int | None = None
+    strides: Shape | None = field(default=None, compare=False)
 
     @property
     def count(self) -> int:
@@ -62,17 +64,21 @@ def tensor_infos(value: Any) -> list[TensorInfo]:
         return [info for item in value for info in tensor_infos(item)]
     if hasattr(value, "shape") and hasattr(value, "itemsize"):
         shape = tuple(int(side) for side in value.shape)
-        return [TensorInfo(shape, value.itemsize, _stored(value, shape))]
+        strides = _strides(value)
+        return [TensorInfo(shape, value.itemsize, _stored(strides, shape), strides)]
     return []
 
 
-def _stored(tensor: Any, shape: Shape) -> int | None:
-    """Returns the elements that an expanded tensor has in memory; None = it is not expanded."""
+def _strides(tensor: Any) -> Shape | None:
     try:
-        strides = tensor.stride()
+        return tuple(int(stride) for stride in tensor.stride())
     except (AttributeError, RuntimeError):  # a sparse tensor, or none of torch
         return None
-    if 0 not in strides:
+
+
+def _stored(strides: Shape | None, shape: Shape) -> int | None:
+    """Returns the elements that an expanded tensor has in memory; None = it is not expanded."""
+    if strides is None or 0 not in strides:
         return None
     return math.prod(side for side, stride in zip(shape, strides, strict=True) if stride)
 

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import numpy as np
+
 from cdmpp.errors import DataError, UsageError, first_line
-from cdmpp.networks.graph.execution import Dtype
+from cdmpp.networks.graph.execution import Dtype, Layout
 from cdmpp.networks.graph.graph import NetworkGraph
 
 if TYPE_CHECKING:
@@ -125,12 +127,8 @@ def _inputs(
 
 def _followed(module: nn.Module, inputs: list[torch.Tensor], batch: int, name: str) -> NetworkGraph:
     """Returns the graph as torch.fx follows it, else as torch.export does."""
-    from cdmpp.networks.graph.assemble import Assembler
-    from cdmpp.networks.graph.fx_trace import ShapeTracer
-
-    assembler = Assembler(name, batch)
     try:
-        ShapeTracer(assembler, inputs).trace(module)
+        graph = _traced(module, inputs, batch, name, "nchw")
     except Exception as error:  # whatever the module's own code raises
         why = first_line(error)
         try:
@@ -139,13 +137,49 @@ def _followed(module: nn.Module, inputs: list[torch.Tensor], batch: int, name: s
             raise DataError(f"{other}; torch.fx cannot either ({why})") from error
         _log.warning("%s: followed with torch.export: torch.fx cannot (%s)", name, why)
         return graph
+    return _with_both_layouts(graph, module, inputs)
+
+
+def _traced(
+    module: nn.Module, inputs: list[torch.Tensor], batch: int, name: str, layout: Layout
+) -> NetworkGraph:
+    from cdmpp.networks.graph.assemble import Assembler
+    from cdmpp.networks.graph.fx_trace import ShapeTracer
+
+    assembler = Assembler(name, batch, layout)
+    with _caches_kept(module):
+        ShapeTracer(assembler, inputs).trace(module)
     return assembler.graph()
+
+
+def _with_both_layouts(
+    graph: NetworkGraph, module: nn.Module, inputs: list[torch.Tensor]
+) -> NetworkGraph:
+    """Returns a graph that knows what is copied in either memory format; of code that cannot be
+    followed in channels_last, or does something else there, the same in both.
+    """
+    import torch
+
+    if "Conv" not in graph.kinds:
+        return graph
+    images = [
+        one.contiguous(memory_format=torch.channels_last) if one.dim() == 4 else one
+        for one in inputs
+    ]
+    try:
+        other = _traced(module, images, graph.batch, graph.name, "nhwc")
+    except Exception:  # whatever the module's own code raises
+        return graph
+    if other.kinds != graph.kinds:
+        return graph
+    return replace(graph, copies=np.stack([graph.copies[:, 0], other.copies[:, 1]], axis=1))
 
 
 def _exported(module: nn.Module, inputs: list[torch.Tensor], batch: int, name: str) -> NetworkGraph:
     from cdmpp.networks.graph.torch_export import exported_graph
 
-    return exported_graph(module, inputs, batch=batch, name=name)
+    with _caches_kept(module):
+        return exported_graph(module, inputs, batch=batch, name=name)
 
 
 def made_module(
@@ -289,6 +323,26 @@ def _default_dtypes(module: nn.Module, shapes: Sequence[tuple[int, ...]]) -> lis
     kinds = (nn.Embedding, nn.EmbeddingBag)
     has_embedding = any(isinstance(part, kinds) for part in module.modules())
     return [torch.int64 if has_embedding and len(shape) == 1 else torch.float32 for shape in shapes]
+
+
+@contextlib.contextmanager
+def _caches_kept(module: nn.Module) -> Iterator[None]:
+    """What the code stores in its modules while it is followed is forgotten."""
+    kept = [
+        (values, values.copy())
+        for part in module.modules()
+        for values in (part.__dict__, *part.__dict__.values())
+        if isinstance(values, (dict, list))
+    ]
+    try:
+        yield
+    finally:
+        for values, before in kept:
+            if isinstance(values, list):
+                values[:] = before
+            else:
+                values.clear()
+                values.update(before)
 
 
 @contextlib.contextmanager

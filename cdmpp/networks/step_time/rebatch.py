@@ -28,4 +28,5 @@ def at_batch(first: NetworkGraph, second: NetworkGraph, batch: int) -> NetworkGr
     share = (batch - first.batch) / (second.batch - first.batch)
     memory = first.memory + share * (second.memory - first.memory)
     flops = first.flops + share * (second.flops - first.flops)
-    return replace(first, batch=batch, memory=memory, flops=flops, accounts=())
+    copies = first.copies + share * (second.copies - first.copies)
+    return replace(first, batch=batch, memory=memory, flops=flops, copies=copies, accounts=())
