@@ -142,6 +142,8 @@ EXPERIMENTS = (
     Experiment("cases", "inputs on which an earlier version was wrong, with today's answers",
                "8 min"),
     Experiment("bounds", "lower bounds beside every measurement", "3 min"),
+    Experiment("tvm-gpu", "GPU programs unlike those of a training: devices and kinds of operators "
+               "left out", "10 min"),
     Experiment("hand-check", "ten operators on four GPUs beside their bounds", "1 min"),
     Experiment("conv", "the convolution model on measured layers", "3 min"),
     Experiment("operators", "the operator model beside NeuSight's predictions", "1 min",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,7 @@ class MachineCodeCorrection:
         in_network: whether they are kernels of a network, whose times are known worse.
     """
 
+    reads_model: ClassVar[bool] = True
     code: NDArray[np.float32]
     kind: CodeKind = "cpu"
     are_fastest: bool = False
@@ -90,6 +92,7 @@ class SourceDeviceCorrection:
         device: the source device.
     """
 
+    reads_model: ClassVar[bool] = False
     measured_s: FloatArray
     device: DeviceSpec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from cdmpp.devices.spec import DeviceSpec, family
 from cdmpp.models.base import CostModel
 from cdmpp.models.parts.checks import check_schema
 from cdmpp.predict.distilled import DistilledModel
+from cdmpp.predict.gpu_schedules import schedule_estimates
 from cdmpp.predict.machine_code.model import CodeModel
 from cdmpp.predict.saved_model import ModelCard, load_model
 
@@ -43,6 +44,8 @@ class Estimates:
         is_floor: bool [N], whether latency_s is the lower bound, because the model predicts less.
         nearest: for each sample the nearest training tasks, nearest first; None as `is_far`.
         is_compiled: bool [N], whether machine code was used; None where it was for none.
+        by_schedule: bool [N], whether lower bound and schedule answer in the model's place
+            (`cdmpp.predict.gpu_schedules`); None where they do for none.
     """
 
     latency_s: FloatArray
@@ -54,6 +57,7 @@ class Estimates:
     is_floor: BoolArray
     nearest: list[list[NearTask]] | None
     is_compiled: BoolArray | None = None
+    by_schedule: BoolArray | None = None
 
     @property
     def out_of_distribution(self) -> BoolArray | None:
@@ -73,7 +77,13 @@ class Estimates:
 
 
 class Correction(Protocol):
-    """A step that makes estimates better by something else that is known of the programs."""
+    """A step that makes estimates better by something else that is known of the programs.
+
+    Attributes:
+        reads_model: whether it was fitted to what the model itself predicts.
+    """
+
+    reads_model: ClassVar[bool]
 
     def apply(self, trained: TrainedModel, samples: Samples, found: Estimates) -> Estimates:
         """Returns better estimates.
@@ -139,7 +149,9 @@ class TrainedModel:
         tasks `STRANGE_FACTOR` times that of their widest group, and on a device that is like none
         `STRANGE_FACTOR` times the widest of all. Where kinds of operators were left out of
         trainings, a strange program on a known device has what those asked for
-        (`LatencyCalibration.strange_factor`).
+        (`LatencyCalibration.strange_factor`). On GPUs the lower bound and the schedule answer for
+        what is strange (`cdmpp.predict.gpu_schedules`), unless a model cannot see all of the
+        program's work.
 
         Args:
             corrections: steps that the estimates go through, in their order.
@@ -171,6 +183,9 @@ class TrainedModel:
             is_floor=is_floor,
             nearest=familiarity.nearest if familiarity else None,
         )
+        if not any(step.reads_model for step in corrections):
+            is_seen = True if doubtful is None else ~doubtful[samples.program]
+            found = _by_schedule(samples, found, floor_s, is_seen)
         for step in corrections:
             found = step.apply(self, samples, found)
         return found
@@ -235,6 +250,29 @@ class TrainedModel:
         """Returns a device, one of the model's own as the registry describes it now."""
         trained = {spec.name for spec in self.card.devices}
         return as_described_now(device) if device.name in trained else device
+
+
+def _by_schedule(
+    samples: Samples, found: Estimates, floor_s: FloatArray, is_seen: BoolArray | bool
+) -> Estimates:
+    """Returns the estimates with lower bound and schedule in place of the model where programs on
+    GPUs are strange to it.
+
+    Args:
+        is_seen: bool [N], whether a model can see all of the work.
+    """
+    strange = found.out_of_distribution
+    is_asked = (found.is_new_device if strange is None else strange) & is_seen
+    answered, log_s, half_width = schedule_estimates(samples, is_asked, floor_s)
+    if not answered.any():
+        return found
+    latency_s = np.exp(log_s)
+    new = interval_s(latency_s, latency_s, half_width, floor_s[answered])
+    new["is_floor"] = log_s <= np.log(floor_s[answered])
+    values = {name: getattr(found, name).copy() for name in new}
+    for name, column in new.items():
+        values[name][answered] = column
+    return replace(found, **values, by_schedule=answered)
 
 
 def interval_s(

@@ -16,6 +16,7 @@ from cdmpp.models.assemble import AskedProgram
 from cdmpp.predict.estimates import Estimates, TrainedModel
 from cdmpp.predict.explained import ExplainedAnswer
 from cdmpp.predict.explanation import Explanation
+from cdmpp.predict.gpu_schedules import BY_SCHEDULE
 from cdmpp.text import interval_text, short_task
 
 
@@ -42,6 +43,7 @@ class Prediction:
         is_new_device: whether the device was not trained on.
         is_floor: whether the latency is the lower bound of the device: the model predicts less.
         is_compiled: whether its machine code counts in.
+        by_schedule: whether lower bound and schedule answer in the model's place; `note` says so.
         nearest: training tasks nearest to it, nearest first.
         explanation: what its time goes into.
         is_scheduled: whether the program has a schedule.
@@ -67,6 +69,7 @@ class Prediction:
     is_new_device: bool = False
     is_floor: bool = False
     is_compiled: bool = False
+    by_schedule: bool = False
     nearest: tuple[NearTask, ...] = ()
     explanation: Explanation | None = None
     is_scheduled: bool = True
@@ -228,8 +231,11 @@ def _with_estimate(one: Prediction, found: Estimates, place: int) -> Prediction:
     ends = (each[place] for each in (found.latency_s, found.mean_s, found.low_s, found.high_s))
     if any(math.isinf(end) for end in ends) or not 0 < found.latency_s[place] < math.inf:
         return replace(one, reasons=("the model has no finite answer to these columns",))
+    by_schedule = found.by_schedule is not None and bool(found.by_schedule[place])
     return replace(
         one,
+        by_schedule=by_schedule,
+        note="; ".join(filter(None, (one.note, BY_SCHEDULE if by_schedule else ""))),
         latency_s=float(found.latency_s[place]),
         low_s=_number(found.low_s[place]),
         high_s=_number(found.high_s[place]),

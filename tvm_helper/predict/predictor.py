@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.analytic.roofline.schedule_times import packaged_schedule_times
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, ReplayError
@@ -133,10 +134,18 @@ class Predictor:
         code = self._taught_by_networks(device)
         return 0.0 if code is None else code.cold_s_per_byte
 
-    def network_half_width(self, device: DeviceSpec, latency_s: float) -> float:
-        """Returns how far a kernel's time in a network is off (half width of the logarithm's
-        interval) where its time alone and `cold_s_per_byte` are known; 0 where that is not known.
+    def own_half_width(self, device: DeviceSpec, latency_s: float, one: Prediction) -> float:
+        """Returns which part of a kernel's half width (of the logarithm's interval, added in
+        squares) averages out over a network; 0 where that is not known.
+
+        Args:
+            latency_s: of the kernel in the network.
+            one: what is said of it alone.
         """
+        if one.by_schedule and one.latency_s and one.high_s:
+            shared = packaged_schedule_times().widths_on(device.name).network
+            whole = float(np.log(one.high_s / one.latency_s))
+            return float(np.sqrt(max(whole**2 - shared**2, 0.0)))
         code = self._taught_by_networks(device)
         if code is None or code.network_widths is None:
             return 0.0
@@ -225,8 +234,9 @@ class Predictor:
         # What reads machine code has learned no integer arithmetic either.
         corrections = [] if read.doubts else self._corrections(question)
         found = self.trained.estimate(samples, corrections)
+        one = estimated(asked, found, name=question.name)
         return replace(
-            estimated(asked, found, name=question.name),
+            one,
             explanation=explain(
                 read.tree,
                 read.ast,
@@ -235,7 +245,7 @@ class Predictor:
                 read.work,
             ),
             is_scheduled=question.is_scheduled,
-            note=question.note,
+            note="; ".join(filter(None, (question.note, one.note))),
         )
 
     def _corrections(self, question: _Question) -> list[Correction]:

@@ -213,7 +213,7 @@ class ProgramCosts(CostSource):
         return OperatorCost(
             mean_s, min(lows), max(highs), "model", chosen.remark,
             tuple(draws) if len(draws) > 1 else (),
-            self._predictor.network_half_width(self._device, mean_s),
+            self._predictor.own_half_width(self._device, mean_s, self.predictions[key]),
         )  # fmt: skip
 
 

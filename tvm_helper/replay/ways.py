@@ -20,6 +20,7 @@ from cdmpp.networks.graph.torch_graph import check_float32, example_inputs
 from cdmpp.networks.onnx_files.sizes import InputSizes
 from cdmpp.predict.cut_costs import UNKNOWN_WORK
 from cdmpp.predict.estimates import TrainedModel
+from cdmpp.predict.gpu_schedules import BY_SCHEDULE
 from cdmpp.predict.networks import (
     WAYS,
     NetworkKernel,
@@ -178,6 +179,8 @@ def _doubts(kernels: Sequence[NetworkKernel], device: str) -> tuple[str, ...]:
             f"{percent_text(share(far), 0)} of the time is {_kernels_text(len(far))} unlike all "
             "that the model was trained on"
         )
+    if any(one.prediction is not None and one.prediction.by_schedule for one in kernels):
+        found.append(f"kernels {BY_SCHEDULE.replace('its', 'their')}")
     bounds = [one for one in kernels if one.reason]
     if bounds:
         names = ", ".join(dict.fromkeys(one.name for one in bounds[:4]))

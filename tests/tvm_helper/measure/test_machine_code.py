@@ -267,5 +267,5 @@ def test_the_fastest_of_many_is_judged_as_searches_have_taught(run_folder: Path)
     base = 2.0 * 0.5 if widened.is_far else 0.5
     assert widened.high_s == pytest.approx(2e-3 * math.exp(math.hypot(base, 1.2)))
     assert widened.low_s == pytest.approx(2e-3 * math.exp(-math.hypot(base, 1.2)))
-    assert predictor.network_half_width(spec, 2e-3) == pytest.approx(1.2)
-    assert alone.network_half_width(spec, 2e-3) == 0.0
+    assert predictor.own_half_width(spec, 2e-3, widened) == pytest.approx(1.2)
+    assert alone.own_half_width(spec, 2e-3, widened) == 0.0

@@ -126,7 +126,7 @@ class FakePredictor:
     def cold_s_per_byte(self, device: Any) -> float:
         return 0.0
 
-    def network_half_width(self, device: Any, latency_s: float, *, fastest_of: int = 0) -> float:
+    def own_half_width(self, device: Any, latency_s: float, one: Any) -> float:
         return 0.0
 
     def scheduled(
@@ -190,7 +190,7 @@ class MeanPredictor:
     def cold_s_per_byte(self, device: Any) -> float:
         return self.seconds
 
-    def network_half_width(self, device: Any, latency_s: float, *, fastest_of: int = 0) -> float:
+    def own_half_width(self, device: Any, latency_s: float, one: Any) -> float:
         return 0.0
 
     def scheduled(
