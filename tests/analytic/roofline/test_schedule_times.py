@@ -46,7 +46,8 @@ def on_t4(samples: Samples) -> Samples:
 def test_an_unseen_gpu_is_answered_by_bound_and_schedule() -> None:
     samples = on_t4(a100())
     found = shipped().estimate(samples)
-    assert found.by_schedule is not None and found.by_schedule.all()
+    assert found.by_schedule is not None
+    assert found.by_schedule.all()
     columns = schedule_columns(samples)
     expected = packaged_schedule_times().fit.log_s(columns)
     assert np.allclose(np.log(found.latency_s), expected)
@@ -60,7 +61,8 @@ def test_no_end_is_below_the_lower_bound() -> None:
     samples = on_t4(a100())
     found, floor_s = shipped().estimate(samples), sample_floor_s(samples)
     assert (found.low_s >= floor_s).all()
-    assert (found.low_s <= found.latency_s).all() and (found.latency_s <= found.high_s).all()
+    assert (found.low_s <= found.latency_s).all()
+    assert (found.latency_s <= found.high_s).all()
     assert schedule_columns(samples).floor_s == pytest.approx(floor_s)
 
 
