@@ -35,8 +35,8 @@ _PRIOR_TASKS = 10.0
 _HUBER, _ROUNDS = 0.7, 8
 #: Kernels of the networks that are put together to see how errors add up, and how many of these.
 _KERNELS, _NETWORKS = 12, 400
-#: On a device that was left out, over what the others need: the least multiple of a quarter above
-#: one. Four devices say little of a fifth (`docs/results/tvm-gpu.md` has what it holds).
+#: On a new device, over what devices left out needed: four devices say little of a fifth. Chosen on
+#: the tables of `docs/results/tvm-gpu.md`, which have what it holds.
 _NEW_DEVICE = 1.25
 
 
