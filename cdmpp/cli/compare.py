@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from cdmpp.analytic.gpu_kernels.model import GpuKernels
+from cdmpp.analytic.sweep.predict import SweptKernels
 from cdmpp.api.model import load
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
@@ -129,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
             _onnx_cells, batches=batches if args.batch else [None],
             shapes=parse_input_shapes(args.input or ()),
         ),
-        kernels=GpuKernels.packaged,
+        kernels=SweptKernels.packaged,
     )  # fmt: skip
     if args.html:
         page = comparison_page(cells, args.objective, command_line())

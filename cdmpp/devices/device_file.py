@@ -16,7 +16,7 @@ DeviceKind = Literal["gpu", "cpu", "accelerator"]
 
 #: Kinds of devices.
 DEVICE_KINDS = ("gpu", "cpu", "accelerator")
-_TEXT_FIELDS = frozenset({"vendor", "architecture", "compute_capability"})
+_TEXT_FIELDS = frozenset({"vendor", "architecture", "compute_capability", "kernel_sweep"})
 _REAL_SUFFIXES = ("_hz", "_s", "_w")
 #: How a field ends -> what any device has, and the unit: `900` is no bandwidth in bytes a second.
 _PLAUSIBLE = {
@@ -153,6 +153,8 @@ def _to_spec(label: str, values: dict[str, Any], path: Path) -> DeviceSpec:
             )
         if entry["value"] is not None:
             arguments[name] = _typed(name, entry["value"], where)
+            if name == "kernel_sweep":  # it is beside the device file
+                arguments[name] = str(path.absolute().parent / arguments[name])
             sources[name] = str(entry["source"])
     if "kind" not in arguments:
         raise DeviceError(f"{where}: kind is missing, expected one of {', '.join(DEVICE_KINDS)}")

@@ -42,6 +42,8 @@ class DeviceSpec:
             vector).
         link_bandwidth_bytes_per_s: to other devices of the node, each way, all links together.
         tdp_w: watts that the device is allowed to take.
+        kernel_sweep: file with measured reference kernels of a GPU (`cdmpp device add --sweep`),
+            by which its kernel times are corrected.
         sources: field name -> where the value is from.
     """
 
@@ -73,6 +75,7 @@ class DeviceSpec:
     peak_int8_op_per_s: float | None = None
     link_bandwidth_bytes_per_s: float | None = None
     tdp_w: float | None = None
+    kernel_sweep: str | None = None
     sources: dict[str, str] = field(default_factory=dict)
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from cdmpp.analytic.gpu_kernels.model import GpuKernels
+from cdmpp.analytic.sweep.predict import SweptKernels
 from cdmpp.compare.cell import CompareCell, Objective, ranked
 from cdmpp.compare.prices import prices_of
 from cdmpp.compare.run import Question, asked_devices, compare
@@ -110,7 +110,7 @@ def _cells(request: CompareRequest) -> list[dict[str, Any]]:
         transformers=[parse_transformer(text) for text in request.transformers],
         prices=prices_of(own=[spec.name for spec in devices]),
     )  # fmt: skip
-    cells = compare(question, onnx_cells=_no_onnx, kernels=GpuKernels.packaged)
+    cells = compare(question, onnx_cells=_no_onnx, kernels=SweptKernels.packaged)
     best_first = [cell for _, group in groups(cells) for cell in ranked(group, request.objective)]
     return json_rows(best_first, request.objective)
 

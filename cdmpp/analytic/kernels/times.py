@@ -15,7 +15,7 @@ from cdmpp.analytic.embedding.devices import KernelDevice, rates_of
 from cdmpp.analytic.embedding.gpu import estimate
 from cdmpp.analytic.embedding.shapes import EmbeddingShape, Pass
 from cdmpp.analytic.gpu_kernels.calls import Gemm
-from cdmpp.analytic.gpu_kernels.model import GpuKernels
+from cdmpp.analytic.intervals import LogErrors
 from cdmpp.analytic.kernels.data_movement import (
     HOST_COPY,
     MOVEMENTS,
@@ -26,6 +26,7 @@ from cdmpp.analytic.operators.device import Hardware, hardware
 from cdmpp.analytic.operators.intervals import JudgedOperators, packaged_operators
 from cdmpp.analytic.operators.operators import make_operators
 from cdmpp.analytic.roofline.floor import least_kernel_s
+from cdmpp.analytic.sweep.predict import SweptKernels, SweptOperators
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
 
@@ -129,7 +130,9 @@ class KernelTimes:
         group, label = error_group(call.kernel), self._operators.measured_as(self.device)
         if group is None:
             return seconds, None, None
-        errors = self._operators.errors_of(_LIKE[group], label, "log_errors", group=group)
+        errors = self._swept_errors(call) or self._operators.errors_of(
+            _LIKE[group], label, "log_errors", group=group
+        )
         low_s, high_s = errors.ends(seconds)
         return seconds, max(low_s, least_kernel_s(self.device)), high_s
 
@@ -143,12 +146,16 @@ class KernelTimes:
         found = self._operators.model.predict(
             operators, np.array([self.device.name]), self._hardware, context="queued"
         )
-        return max(float(found[0]), least_kernel_s(self.device))
+        swept = (
+            None if self._given else SweptOperators.packaged().correction(operators, self.device)
+        )
+        factor = 1.0 if swept is None else float(swept[0][0])
+        return max(factor * float(found[0]), least_kernel_s(self.device))
 
     def half_product_s(self, sizes: Mapping[str, int]) -> float:
         """Returns the seconds of a product in 16 bits, as serving frameworks run it."""
         product = Gemm(sizes["m"], sizes["n"], sizes["k"])
-        return float(GpuKernels.packaged().times([product], self.device).latency_s[0])
+        return float(SweptKernels.packaged().times([product], self.device).latency_s[0])
 
     def convolutions_s(self, shapes: ConvShapes) -> NDArray[np.float64]:
         """Returns float64 [N], seconds of convolutions by the fastest algorithm."""
@@ -163,7 +170,7 @@ class KernelTimes:
         if name == "gemm":
             batch = sizes.get("batch", 1)
             shape = {"batch": batch, **{key: sizes[key] for key in ("m", "n", "k")}}
-            return self.operator_s("linear" if batch == 1 else "bmm", shape)
+            return self.operator_s(_product_kind(sizes), shape)
         if name in _ROW_WISE:
             return self.operator_s(_ROW_WISE[name], {key: sizes[key] for key in ("rows", "cols")})
         if name == "batch-norm":
@@ -177,6 +184,17 @@ class KernelTimes:
                 f"kernel {name!r} has no model; expected one of {', '.join(kernel_names())}"
             )
         return max(self._floor_s, movement_s(name, sizes, self.rates))
+
+    def _swept_errors(self, call: KernelCall) -> LogErrors | None:
+        """Returns the errors of an operator that the device's sweep corrects; None = no other."""
+        is_product = call.kernel == "gemm"
+        if self._given or not (is_product or call.kernel in _ROW_WISE):
+            return None
+        kind = _product_kind(call.sizes) if is_product else _ROW_WISE[call.kernel]
+        names = ("batch", "m", "n", "k") if is_product else ("rows", "cols")
+        sizes = {name: [float(call.sizes.get(name, 1))] for name in names}
+        swept = SweptOperators.packaged().correction(make_operators([kind], sizes), self.device)
+        return None if swept is None else swept[1]
 
     @property
     def _floor_s(self) -> float:
@@ -201,3 +219,8 @@ class KernelTimes:
     def _as_fitted(self) -> DeviceSpec:
         """The GPU under the label of the same chip that the convolutions were fitted on, if any."""
         return as_fitted(self.device, self._conv_model.forms)
+
+
+def _product_kind(sizes: Mapping[str, float]) -> str:
+    """Returns the operator that a product of these sizes is."""
+    return "linear" if sizes.get("batch", 1) == 1 else "bmm"

@@ -11,16 +11,18 @@ from cdmpp.analytic.gpu_kernels.evaluate import EvaluatedKernels, evaluate_kerne
 from cdmpp.analytic.gpu_kernels.families import is_in_16_bits
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
 from cdmpp.analytic.gpu_kernels.training import fit_kernels
+from cdmpp.analytic.sweep.predict import SweptKernels
 from cdmpp.cli.analytic.evaluated import kernels_page
 from cdmpp.cli.shared.lab import run_experiment
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
+    add_device_spec_option,
     add_output_options,
     labels_of,
     parse_seeds,
 )
+from cdmpp.compare.run import asked_devices
 from cdmpp.config import named_values
-from cdmpp.devices.registry import get_device
 from cdmpp.machine import versions
 from cdmpp.report.page import page_markdown
 from cdmpp.text import interval_text
@@ -55,10 +57,11 @@ def add_predict_options(parser: argparse.ArgumentParser) -> None:
             alltoall
         --call NAME=VALUE,... required  e.g. m=64,n=4096,k=4096,dtype=fp8 of gemm; another name says
             what is expected
-        --device LABEL[,LABEL]... required  GPUs
+        --device LABEL[,LABEL]...  GPUs
         --software {"|".join(SOFTWARE)}  whose kernels (default: most of the data's)
         --model DIR: Path = pretrained  a fitted model (default: pretrained, the packaged one)
     """)  # fmt: skip
+    add_device_spec_option(parser, of="a sweep that it names corrects the times")
     add_output_options(parser)
 
 
@@ -96,11 +99,13 @@ def print_evaluated(judged: EvaluatedKernels, *, is_json: bool) -> None:
 
 def run_predict(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic kernels predict`; returns the exit code."""
-    model = GpuKernels.at(args.model)
+    model = SweptKernels(GpuKernels.at(args.model))
     call = make_call(args.kernel, _parse(args.call))
+    devices, _ = asked_devices(labels_of(args.device), args.device_spec or (), {}, takes_all=False)
     rows = []
-    for device in [get_device(name) for name in labels_of(args.device)]:
+    for device in devices:
         times = model.times([call], device, software=args.software)
+        is_corrected = model.corrected([call], device, software=args.software)[0]
         row = {
             "kernel": args.kernel,
             "call": asdict(call),
@@ -112,12 +117,14 @@ def run_predict(args: argparse.Namespace) -> int:
             "bound": times.bound[0],
             "device_was_measured": times.is_seen_device,
             "is_in_16_bits": is_in_16_bits(call, device),
+            "is_corrected_by_sweep": is_corrected,
         }
         rows.append(row)
         if not args.json:
             text = interval_text(row["latency_s"], row["low_s"], row["high_s"])
             share = f"{row['floor_s'] / row['latency_s']:.0%} of its {row['bound']} bound"
             notes = [] if times.is_seen_device else ["no measurements: from other GPUs"]
+            notes += ["corrected by its sweep"] if is_corrected else []
             notes += ["no fp8 units: in 16 bits"] if row["is_in_16_bits"] else []
             note = f"   ({'; '.join(notes)})" if notes else ""
             print(f"{device.name:14}{text:>24}   {share}{note}")

@@ -8,20 +8,33 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from cdmpp.analytic.intervals import ends_of
+from cdmpp.analytic.intervals import Evidence, ends_of
+from cdmpp.analytic.operators.device import hardware
 from cdmpp.analytic.operators.evaluate import evaluate
 from cdmpp.analytic.operators.intervals import operator_errors, operators_are_larger
-from cdmpp.analytic.operators.model import OperatorModel, known_hardware
+from cdmpp.analytic.operators.model import OperatorModel
 from cdmpp.analytic.operators.operators import Operators, make_operators
 from cdmpp.analytic.operators.training import FitOptions, fit_model, read_training_tables
-from cdmpp.analytic.roofline.floor import floor_on, least_work_of_operators
+from cdmpp.analytic.roofline.floor import (
+    floor_on,
+    least_kernel_s,
+    least_work_of_operators,
+)
 from cdmpp.analytic.scores import Score
+from cdmpp.analytic.sweep.predict import SweptOperators
 from cdmpp.cli.analytic.evaluated import operators_page
 from cdmpp.cli.shared.lab import run_experiment
 from cdmpp.cli.shared.option_table import add_table
-from cdmpp.cli.shared.options import add_output_options, labels_of, parse_seeds
+from cdmpp.cli.shared.options import (
+    add_device_spec_option,
+    add_output_options,
+    labels_of,
+    parse_seeds,
+)
+from cdmpp.compare.run import asked_devices
 from cdmpp.config import named_values
 from cdmpp.devices.registry import get_device
+from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.machine import versions
 from cdmpp.report.page import page_markdown
@@ -55,11 +68,12 @@ def add_predict_options(parser: argparse.ArgumentParser) -> None:
         --op KIND required  e.g. linear, softmax, add
         --shape NAME=N,... required  batch=1,m=512,n=1024,k=1024 of a product; else
             rows=4096,cols=1024
-        --device LABEL[,LABEL]... required  GPUs
+        --device LABEL[,LABEL]...  GPUs
         --context isolated|queued = isolated  a call of its own, or behind other operators, so that
             dispatch is hidden
         --model JSON: Path = pretrained  a fitted model (default: pretrained, the packaged one)
     """)  # fmt: skip
+    add_device_spec_option(parser, of="a sweep that it names corrects the times")
     add_output_options(parser)
 
 
@@ -103,24 +117,37 @@ def print_scores(scores: Sequence[Score], *, is_json: bool) -> None:
 def run_predict(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic operator predict`; returns the exit code."""
     model = OperatorModel.at(args.model)
-    labels = gpu_labels(args.device)
+    devices, _ = asked_devices(labels_of(args.device), args.device_spec or (), {}, takes_all=False)
+    labels = [device.name for device in devices]
     operators = make_operators(
         [args.op] * len(labels),
         {name: [size] * len(labels) for name, size in parse_shape(args.shape).items()},
     )
-    known = known_hardware(labels)
+    known = {device.name: hardware(device) for device in devices}
     seconds = model.predict(operators, np.array(labels), known, context=args.context)
     is_larger = operators_are_larger(model, operators, args.context)
     rows = []
-    for label, value, larger in zip(labels, seconds, is_larger, strict=True):
+    swept_model = SweptOperators(model)
+    for place, (device, value, larger) in enumerate(zip(devices, seconds, is_larger, strict=True)):
+        label, one = device.name, operators[np.array([place])]
+        swept = swept_model.correction(one, device)
+        if swept is not None:
+            value = max(float(swept[0][0]) * value, least_kernel_s(device))
         measured_as = model.measured_as(label, known[label])
         is_fitted = model.is_fitted(args.op, measured_as)
         errors, evidence = operator_errors(
             model, args.model, args.op, measured_as, args.context, is_larger=larger
         )
+        if swept is not None and swept[1] is not None:
+            errors = swept[1]
+            evidence = Evidence(
+                f"the sweep of {label}, {errors.count} kernels, each eighth left out of the "
+                "correction",
+                True,
+            )
         low_s, high_s = ends_of(errors, float(value))
         if low_s is not None:  # the fit knows shares of peaks, the interval does not
-            low_s = min(float(value), max(low_s, _least_s(operators, label)))
+            low_s = min(float(value), max(low_s, _least_s(one, device)))
         rows.append(
             {
                 "operator": args.op,
@@ -132,12 +159,14 @@ def run_predict(args: argparse.Namespace) -> int:
                 "high_s": high_s,
                 "interval_source": evidence.source,
                 "out_of_distribution": larger,
-                "device_was_measured": is_fitted,
+                "device_was_measured": is_fitted or swept is not None,
+                "is_corrected_by_sweep": swept is not None,
             }
         )
         if not args.json:
             mark = " !" if larger else ""
             note = "" if is_fitted else "   (no measurements: from devices like it)"
+            note = note if swept is None else "   (corrected by its sweep)"
             text = f"{interval_text(float(value), low_s, high_s)}{mark}"
             print(f"{label:14}{text:>24}{note}\n  {evidence.sentence}")
     if args.json:
@@ -147,10 +176,9 @@ def run_predict(args: argparse.Namespace) -> int:
     return 0
 
 
-def _least_s(operators: Operators, label: str) -> float:
-    """Returns seconds that the first operator takes at the least."""
-    work = least_work_of_operators(operators[np.zeros(1, np.int64)])
-    return float(floor_on(get_device(label), work).seconds[0])
+def _least_s(operator: Operators, device: DeviceSpec) -> float:
+    """Returns the lower bound of one operator, seconds."""
+    return float(floor_on(device, least_work_of_operators(operator)).seconds[0])
 
 
 def parse_shape(text: str) -> dict[str, float]:

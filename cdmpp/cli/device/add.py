@@ -7,8 +7,14 @@ import json
 import time
 from pathlib import Path
 
+from cdmpp.cli.device.sweep import run_sweep_command
 from cdmpp.cli.shared.option_table import add_table
-from cdmpp.cli.shared.options import add_force_option, add_output_options, command_line
+from cdmpp.cli.shared.options import (
+    add_force_option,
+    add_output_options,
+    check_goes_with,
+    command_line,
+)
 from cdmpp.cli.shared.progress import progress
 from cdmpp.cli.shared.samples import samples_of
 from cdmpp.devices.of_run import run_spec
@@ -18,6 +24,8 @@ from cdmpp.report.device_curve import curve_page, curve_svg, curve_text
 from cdmpp.report.page import page_markdown
 from cdmpp.report.run_report import write_run_report
 from tvm_helper.device_add.options import DeviceAddOptions, run_folder
+
+_MINUTES = 10.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -31,11 +39,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("name", metavar="NAME", help="new label, e.g. my-laptop")
     add_table(parser, """
-        --minutes M: float = 10.0  time for all of it (default: 10)
+        --minutes M: float         time for all of it (default: 10; 5 with --sweep)
         --out RUN: Path            run folder (default: runs/device-NAME)
         --threads N: int           threads of the label on a CPU (default: cores)
         --target TEXT              TVM's target, JSON or tag (default: follows from probe)
         --spec                     NAME is a known label: use its description instead of a probe
+        --sweep                    a GPU: measure a fixed list of kernels with torch, and correct
+            the predictions of GPU kernels by them, instead of all else
+        --device-spec YAML: Path   with --sweep: numbers of the GPU's data sheet, as in
+            cdmpp/devices
     """)  # fmt: skip
     add_force_option(parser)
     add_table(parser, """
@@ -65,13 +77,21 @@ def add_curve_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs `cdmpp device add`; returns the exit code."""
     began = time.monotonic()
+    check_goes_with("--sweep", args.sweep, device_spec=args.device_spec)
     options = DeviceAddOptions(
-        name=args.name, minutes=args.minutes, threads=args.threads, target=args.target,
+        name=args.name, minutes=_MINUTES if args.minutes is None else args.minutes,
+        threads=args.threads, target=args.target,
         dataset=str(args.dataset) if args.dataset else "", from_run=args.from_run,
         use_known=args.spec, force=args.force, per_task=args.per_task, seed=args.seed,
     )  # fmt: skip
     options.check()
     folder = args.out or run_folder(options)
+    if args.sweep:
+        check_goes_with(
+            "programs of TVM", False, "--sweep", target=args.target, dataset=args.dataset,
+            threads=args.threads,
+        )  # fmt: skip
+        return run_sweep_command(args, folder)
     from tvm_helper.device_add.run import add_device  # TVM takes a second
 
     is_quiet = args.json or args.quiet

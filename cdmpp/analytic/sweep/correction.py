@@ -1,0 +1,105 @@
+"""What a sweep changes of a family's predictions: trees on log(measured / predicted)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cdmpp.arrays import FloatArray
+from cdmpp.files.boosted_trees import grow_trees, tree_rows
+
+#: Parts of a sweep, each left out of a fit in turn.
+_FOLDS = 8
+#: Fewer calls of a family do not tell how its errors depend on the call: one factor corrects them.
+LEAST_FOR_TREES = 30
+
+
+@dataclass(frozen=True)
+class CorrectionOptions:
+    """How a correction is fitted.
+
+    Attributes:
+        trees: how many; 0 = one factor for all calls.
+        depth: of each.
+        rate: of what is left that a tree takes away.
+        share: of the rows and of the inputs that a tree sees.
+        least_rows: of a leaf.
+    """
+
+    trees: int = 300
+    depth: int = 5
+    rate: float = 0.05
+    share: float = 0.6
+    least_rows: int = 3
+
+    def parameters(self, seed: int) -> dict[str, Any]:
+        """Returns the parameters of XGBoost."""
+        return {
+            "objective": "reg:squarederror",
+            "max_depth": self.depth,
+            "eta": self.rate,
+            "subsample": self.share,
+            "colsample_bytree": self.share,
+            "min_child_weight": self.least_rows,
+            "base_score": 0.0,
+            "seed": seed,
+            "nthread": 1,
+        }
+
+
+@dataclass(frozen=True)
+class Correction:
+    """A fitted correction of one family on one device.
+
+    Attributes:
+        offset: median of log(measured / predicted) on the sweep.
+        booster: gives what is left of it; None = nothing.
+    """
+
+    offset: float
+    booster: Any
+
+    def logs(self, inputs: FloatArray) -> FloatArray:
+        """Returns float64 [N], what is added to the logarithm of N predictions.
+
+        Args:
+            inputs: float64 [N, F].
+        """
+        found = np.full(len(inputs), self.offset)
+        if self.booster is not None:
+            found = found + self.booster.predict(tree_rows(inputs, threads=1))
+        return np.asarray(found, np.float64)
+
+
+def fit_correction(
+    inputs: FloatArray, logs: FloatArray, options: CorrectionOptions, *, seed: int = 0
+) -> Correction:
+    """Returns the correction that a sweep asks for.
+
+    Args:
+        inputs: float64 [N, F], N at least 1.
+        logs: float64 [N], log(measured / predicted).
+    """
+    offset = float(np.median(logs))
+    if not options.trees or len(logs) < LEAST_FOR_TREES:
+        return Correction(offset, None)
+    rows = tree_rows(inputs, logs - offset, threads=1)
+    return Correction(offset, grow_trees(options.parameters(seed), rows, trees=options.trees))
+
+
+def left_out_logs(
+    inputs: FloatArray, logs: FloatArray, options: CorrectionOptions, *, seed: int = 0
+) -> FloatArray:
+    """Returns float64 [N], log(measured / corrected) of every call of a sweep by a correction that
+    was fitted without its eighth of the sweep.
+    """
+    part = np.random.default_rng(seed).permutation(len(logs)) % _FOLDS
+    found = np.asarray(logs, np.float64).copy()
+    for fold in range(_FOLDS):
+        held = part == fold
+        if held.any() and not held.all():
+            rest = fit_correction(inputs[~held], logs[~held], options, seed=seed)
+            found[held] = logs[held] - rest.logs(inputs[held])
+    return found

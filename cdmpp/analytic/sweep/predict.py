@@ -1,0 +1,272 @@
+"""Predictions with the corrections of a device's sweep: kernels of serving, operators in fp32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from cdmpp.analytic.gpu_kernels.calls import SOFTWARE, GpuCall, family_of
+from cdmpp.analytic.gpu_kernels.families import columns_of, error_groups, work_on
+from cdmpp.analytic.gpu_kernels.model import GpuKernels, GpuKernelTimes
+from cdmpp.analytic.intervals import LogErrors
+from cdmpp.analytic.operators.device import hardware
+from cdmpp.analytic.operators.errors import judged_as
+from cdmpp.analytic.operators.intervals import packaged_operators
+from cdmpp.analytic.operators.model import OperatorModel
+from cdmpp.analytic.operators.operators import Operators
+from cdmpp.analytic.sweep.calls import OperatorCall, SweepFamily
+from cdmpp.analytic.sweep.correction import Correction, fit_correction, left_out_logs
+from cdmpp.analytic.sweep.inputs import kernel_inputs, operator_inputs, operators_of
+from cdmpp.analytic.sweep.rules import corrected_family, operator_family, packaged_rules, widened
+from cdmpp.analytic.sweep.sweep_file import MeasuredCall, Sweep, sweep_of
+from cdmpp.arrays import FloatArray, TextArray
+from cdmpp.devices.spec import DeviceSpec
+
+_FAMILIES: tuple[SweepFamily, ...] = ("gemm", "prefill", "decode")
+#: Type of products that are cuBLAS's, whoever launches them.
+_LIBRARY = "bfloat16"
+
+
+@dataclass(frozen=True)
+class FamilyCorrection:
+    """A family on one device after its sweep.
+
+    Attributes:
+        correction: of the predictions.
+        kinds: that the sweep measured; others are predicted as before.
+        errors: group -> errors of the corrected predictions; None = the sweep has too few calls.
+    """
+
+    correction: Correction
+    kinds: frozenset[str]
+    errors: dict[str, LogErrors | None]
+
+
+#: A sweep, its device and a family -> the sweep, which stays alive, and the correction; None = the
+#: sweep has no such calls.
+_Known = dict[tuple[Any, ...], tuple[Sweep, FamilyCorrection | None]]
+
+
+@dataclass(frozen=True)
+class SweptKernels:
+    """The kernel models, with what a device's sweep changes of them.
+
+    Attributes:
+        model: without corrections.
+    """
+
+    model: GpuKernels
+    _known: _Known = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def packaged(cls) -> SweptKernels:
+        """Returns those of the packaged model."""
+        return _packaged()
+
+    def times(
+        self, calls: Sequence[GpuCall], device: DeviceSpec, *, software: str | None = None
+    ) -> GpuKernelTimes:
+        """Returns the times of calls as `GpuKernels.times` does, corrected where `corrected` says.
+
+        Raises:
+            UsageError, DeviceError: as `GpuKernels.times`.
+            DataError: the sweep cannot be read.
+        """
+        sweep = sweep_of(device)
+        if sweep is None:
+            return self.model.times(calls, device, software=software)
+        found = self.model.times(calls, device, software=software or _base_software(sweep))
+        is_corrected = self.corrected(calls, device, software=software)
+        columns = {
+            name: np.array(getattr(found, name)) for name in ("latency_s", "low_s", "high_s")
+        }
+        for family in _FAMILIES:
+            rows = [
+                i for i, call in enumerate(calls) if is_corrected[i] and family_of(call) == family
+            ]
+            own = self._of(sweep, device, family) if rows else None
+            if own is None:
+                continue
+            chosen = [calls[i] for i in rows]
+            logs = own.correction.logs(_inputs(chosen, device, found.latency_s[rows]))
+            floor_s = found.floor_s[rows]
+            factor = np.maximum(np.exp(logs), floor_s / found.latency_s[rows])
+            value_s = found.latency_s[rows] * factor
+            low, high = _ends(own, _groups(chosen))
+            columns["latency_s"][rows] = value_s
+            low_s = np.where(np.isnan(low), found.low_s[rows] * factor, value_s * np.exp(low))
+            high_s = np.where(np.isnan(high), found.high_s[rows] * factor, value_s * np.exp(high))
+            columns["low_s"][rows], columns["high_s"][rows] = np.maximum(low_s, floor_s), high_s
+        is_seen = found.is_seen_device or all(is_corrected)
+        return replace(found, **columns, is_seen_device=is_seen)
+
+    def corrected(
+        self, calls: Sequence[GpuCall], device: DeviceSpec, *, software: str | None = None
+    ) -> list[bool]:
+        """Returns for each call whether the device's sweep corrects it: it measured calls of that
+        kind, by the software that is asked about. 16-bit products count as any software's.
+
+        Raises:
+            DataError: the sweep cannot be read.
+        """
+        sweep = sweep_of(device)
+        found = []
+        for call in calls:
+            own = None if sweep is None else self._of(sweep, device, family_of(call))
+            if own is None:
+                found.append(False)
+                continue
+            kind = kernel_kinds([call])[0]
+            is_same = software in (None, sweep and sweep.software) or kind == _LIBRARY
+            found.append(is_same and kind in own.kinds)
+        return found
+
+    def _of(self, sweep: Sweep, device: DeviceSpec, family: str) -> FamilyCorrection | None:
+        def fit() -> FamilyCorrection | None:
+            own = _calls_of(sweep, family)
+            calls: list[GpuCall] = [one.call for one in own]  # type: ignore[misc]
+            if not calls or family not in packaged_rules().families:
+                return None
+            base_s = self.model.times(calls, device, software=_base_software(sweep)).latency_s
+            inputs = _inputs(calls, device, base_s)
+            return _fitted(family, own, base_s, inputs, kernel_kinds(calls), _groups(calls))
+
+        return _kept(self._known, sweep, device, family, fit)
+
+
+@dataclass(frozen=True)
+class SweptOperators:
+    """The operator model, with what a device's sweep changes of it.
+
+    Attributes:
+        model: without corrections.
+    """
+
+    model: OperatorModel
+    _known: _Known = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def packaged(cls) -> SweptOperators:
+        """Returns those of the packaged model."""
+        return _packaged_operators()
+
+    def correction(
+        self, operators: Operators, device: DeviceSpec
+    ) -> tuple[FloatArray, LogErrors | None] | None:
+        """Returns the factors (float64 [N]) of a device's sweep on the predictions for operators of
+        one kind, and the errors of what is corrected; None where no sweep measured the kind there.
+
+        Raises:
+            DataError: the sweep cannot be read.
+            DeviceError: the registry knows too little of the device.
+        """
+        sweep, kind = sweep_of(device), str(operators.kind[0])
+        if sweep is None:
+            return None
+        own = self._of(sweep, device, operator_family(kind))
+        if own is None or kind not in own.kinds:
+            return None
+        inputs = operator_inputs(operators, self._isolated_s(operators, device))
+        return np.exp(own.correction.logs(inputs)), own.errors.get(judged_as(kind))
+
+    def _of(self, sweep: Sweep, device: DeviceSpec, family: str) -> FamilyCorrection | None:
+        def fit() -> FamilyCorrection | None:
+            own = _calls_of(sweep, family)
+            if not own or family not in packaged_rules().families:
+                return None
+            calls = [one.call for one in own if isinstance(one.call, OperatorCall)]
+            kinds, operators = [call.kind for call in calls], operators_of(calls)
+            base_s = self._isolated_s(operators, device)
+            groups = np.array([judged_as(kind) for kind in kinds])
+            inputs = operator_inputs(operators, base_s)
+            return _fitted(family, own, base_s, inputs, kinds, groups)
+
+        return _kept(self._known, sweep, device, family, fit)
+
+    def _isolated_s(self, operators: Operators, device: DeviceSpec) -> FloatArray:
+        known = {device.name: hardware(device)}
+        labels = np.full(len(operators), device.name)
+        return self.model.predict(operators, labels, known, context="isolated")
+
+
+def kernel_kinds(calls: Sequence[GpuCall]) -> list[str]:
+    """Returns what a sweep must have measured of each call's like: the types of its operands, and
+    for attention whether it has a window or earlier tokens.
+    """
+    found = []
+    for call in calls:
+        words = [getattr(call, name, "") for name in ("dtype", "kv_dtype")]
+        words = ["bfloat16" if word == "float16" else word for word in words if word]
+        more = [name for name in ("window", "past") if getattr(call, name, 0)]
+        found.append(" ".join([*words, *more]))
+    return found
+
+
+def _base_software(sweep: Sweep) -> str | None:
+    """Returns whose predictions a sweep corrects; None = those of `default_software`."""
+    return sweep.software if sweep.software in SOFTWARE else None
+
+
+def _calls_of(sweep: Sweep, family: str) -> list[MeasuredCall]:
+    return [one for one in sweep.calls if corrected_family(one.call) == family]
+
+
+def _kept(
+    known: _Known,
+    sweep: Sweep,
+    device: DeviceSpec,
+    family: str,
+    fit: Callable[[], FamilyCorrection | None],
+) -> FamilyCorrection | None:
+    key = (id(sweep), repr(device), family)
+    if key not in known:
+        known[key] = sweep, fit()
+    return known[key][1]
+
+
+def _fitted(
+    family: str,
+    own: Sequence[MeasuredCall],
+    base_s: FloatArray,
+    inputs: FloatArray,
+    kinds: Sequence[str],
+    groups: TextArray,
+) -> FamilyCorrection:
+    rules = packaged_rules().families[family]
+    logs = np.log(np.array([one.latency_s for one in own]) / base_s)
+    held = left_out_logs(inputs, logs, rules.options)
+    errors = {
+        str(group): widened(held[groups == group], held, rules.widening)
+        for group in np.unique(groups)
+    }
+    return FamilyCorrection(fit_correction(inputs, logs, rules.options), frozenset(kinds), errors)
+
+
+def _inputs(calls: Sequence[GpuCall], device: DeviceSpec, predicted_s: FloatArray) -> FloatArray:
+    family = family_of(calls[0])
+    return kernel_inputs(work_on(family, columns_of(calls), device), predicted_s)
+
+
+def _groups(calls: Sequence[GpuCall]) -> TextArray:
+    return error_groups(family_of(calls[0]), columns_of(calls))
+
+
+def _ends(own: FamilyCorrection, groups: TextArray) -> tuple[FloatArray, FloatArray]:
+    """Returns float64 [N] twice, log ends of corrected predictions; NaN = as before."""
+    found = [own.errors.get(str(group)) for group in groups]
+    low = np.array([np.nan if one is None else one.low for one in found])
+    return low, np.array([np.nan if one is None else one.high for one in found])
+
+
+@lru_cache(maxsize=1)
+def _packaged() -> SweptKernels:
+    return SweptKernels(GpuKernels.packaged())
+
+
+@lru_cache(maxsize=1)
+def _packaged_operators() -> SweptOperators:
+    return SweptOperators(packaged_operators().model)

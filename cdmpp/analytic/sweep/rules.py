@@ -1,0 +1,102 @@
+"""How corrections are fitted and how wide their intervals are: chosen on GPUs left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from cdmpp.analytic.intervals import LogErrors
+from cdmpp.analytic.operators.operators import MATMUL_KINDS
+from cdmpp.analytic.sweep.calls import OperatorCall, SweepCall, sweep_family
+from cdmpp.analytic.sweep.correction import CorrectionOptions
+from cdmpp.arrays import FloatArray
+from cdmpp.errors import DataError
+from cdmpp.files.atomic import read_json, write_json
+from cdmpp.files.places import package_folder
+from cdmpp.files.stored import from_json, to_json
+
+RULES_FILE = "sweep.json"
+_FORMAT = "sweep-rules-1"
+_AGAIN = "install cdmpp again"
+#: Operators that are corrected together: products, and what works along rows or element-wise.
+MATMUL, ROW_WISE = "matmul", "row-wise"
+
+
+@dataclass(frozen=True)
+class FamilyRules:
+    """What the GPUs of the package's data say of corrections of one family.
+
+    Attributes:
+        options: of the fit.
+        widening: of the interval that the sweep's own left-out errors give.
+    """
+
+    options: CorrectionOptions
+    widening: float
+
+
+@dataclass(frozen=True)
+class SweepRules:
+    """Rules of every corrected family.
+
+    Attributes:
+        families: name of `corrected_family` -> its rules; other families are not corrected, as no
+            simulation tells how good that is.
+    """
+
+    families: Mapping[str, FamilyRules]
+
+    def save(self, path: Path) -> None:
+        """Writes the rules as JSON."""
+        write_json(path, {"format": _FORMAT, "families": to_json(dict(self.families))})
+
+    @classmethod
+    def load(cls, path: Path) -> SweepRules:
+        """Reads what `save` wrote.
+
+        Raises:
+            DataError: missing, damaged, or of another format.
+        """
+        value = read_json(path, what="rules of sweeps", hint=_AGAIN, format=_FORMAT)
+        try:
+            return cls(from_json(dict[str, FamilyRules], value["families"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{path}: cannot read the rules ({error}); {_AGAIN}") from None
+
+
+@lru_cache(maxsize=1)
+def packaged_rules() -> SweepRules:
+    """Returns the rules that come with the package."""
+    return SweepRules.load(package_folder("cdmpp.pretrained") / "gpu_kernels" / RULES_FILE)
+
+
+def corrected_family(call: SweepCall) -> str:
+    """Returns the family whose correction a call is for: that of the kernel models, or that of the
+    operator model; `copy` and `launch` correct nothing.
+    """
+    if isinstance(call, OperatorCall):
+        return operator_family(call.kind)
+    return sweep_family(call)
+
+
+def operator_family(kind: str) -> str:
+    """Returns the operators that are corrected together."""
+    if kind in MATMUL_KINDS:
+        return MATMUL
+    return ROW_WISE
+
+
+def widened(errors: FloatArray, of_family: FloatArray, widening: float) -> LogErrors | None:
+    """Returns the errors of a group with its ends moved out.
+
+    Args:
+        errors: float64, log(measured / corrected) of the group's calls in a sweep.
+        of_family: the same of all calls of the family, for a group with too few.
+        widening: factor on both ends.
+    """
+    found = LogErrors.of(errors) or LogErrors.of(of_family)
+    if found is None:
+        return None
+    return LogErrors(found.low * widening, found.high * widening, found.count)

@@ -1,0 +1,98 @@
+"""How a kernel is timed: CUDA graphs and events on a GPU, the host's clock elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+#: `graph`: replays of a CUDA graph of several calls, without the host, as the tables of serving
+#: kernels were measured; operands stay the same, so what fits in the L2 is found there. `call`: one
+#: call between two events, which waits for the host, as the operators in fp32 were.
+TimingMode = Literal["graph", "call"]
+Run = Callable[[], Any]
+
+
+class Timer(Protocol):
+    """Times a function that launches one kernel."""
+
+    def times_s(self, run: Run, repeats: int, *, calls: int, mode: TimingMode) -> list[float]:
+        """Returns seconds of one call, `repeats` of them.
+
+        Args:
+            calls: of one repeat that follow one another; its time is divided by them.
+        """
+
+
+class CudaTimer:
+    """Times kernels of torch on its current CUDA device.
+
+    Args:
+        torch: the module.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+
+    def times_s(self, run: Run, repeats: int, *, calls: int, mode: TimingMode) -> list[float]:
+        """Returns seconds by CUDA events; see `Timer`."""
+        cuda = self._torch.cuda
+        for _ in range(3):
+            run()
+        cuda.synchronize()
+        if mode == "call":
+            return [self._between_events(run) for _ in range(repeats)]
+        graph = cuda.CUDAGraph()
+        with cuda.graph(graph):
+            for _ in range(calls):
+                run()
+        graph.replay()
+        return [self._between_events(graph.replay) / calls for _ in range(repeats)]
+
+    def _between_events(self, run: Run) -> float:
+        cuda = self._torch.cuda
+        begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
+        cuda.synchronize()
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) * 1e-3
+
+
+class HostTimer:
+    """Times what runs on the host.
+
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+
+    def times_s(self, run: Run, repeats: int, *, calls: int, mode: TimingMode) -> list[float]:
+        """Returns seconds by the clock; see `Timer`."""
+        run()
+        found = []
+        for _ in range(repeats):
+            began = self._clock()
+            for _ in range(calls):
+                run()
+            found.append((self._clock() - began) / calls)
+        return found
+
+
+def median_and_noise(times_s: Sequence[float]) -> tuple[float, float]:
+    """Returns the median and half of the distance of the quartiles, relative to it.
+
+    Raises:
+        ValueError: no times, or the median is not positive.
+    """
+    if not times_s:
+        raise ValueError("no times; expected at least one")
+    low, median, high = (float(one) for one in np.quantile(times_s, [0.25, 0.5, 0.75]))
+    if not 0.0 < median < float("inf"):
+        raise ValueError(f"the median time is {median!r} s, expected a positive one")
+    return median, 0.5 * (high - low) / median
