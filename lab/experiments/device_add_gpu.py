@@ -43,7 +43,8 @@ from cdmpp.cli.shared.options import command_line, parse_seeds
 from cdmpp.devices.registry import get_device
 from cdmpp.files.atomic import make_folder, sha256_file, write_bytes
 from cdmpp.files.stored import from_json, to_json
-from cdmpp.report.page import Page, Section, Table, page_markdown
+from cdmpp.report.page import Page, Section, page_markdown
+from cdmpp.report.tables import plain_table
 from lab.journal import Journal
 from lab.pages import write_page
 from lab.paths import ROOT, SHARED_DATA
@@ -296,14 +297,15 @@ class Judged:
         covered = [self.is_covered(label, seed, option, widening) for seed in seeds]
         old = [self._before(label, seed) for seed in seeds]
         kinds = rows.kind[judged]
+        shares = [float(np.mean([one.mean() for one, _ in own])) for own in (old, covered)]
+        widths = [float(np.mean([width for _, width in own])) for own in (old, covered)]
         return Outcome(
             rows.family, label, len(self.calls), len(swept), self.exact[label], int(inside.sum()),
             _mean([_errors(one[inside]) for one in before]),
             _mean([_errors(one[inside]) for one in factor]),
             _mean([_errors(one[inside]) for one in after]),
             tuple(_errors(one[inside])[0] for one in after),
-            *(float(np.mean([one.mean() for one, _ in own])) for own in (old, covered)),
-            *(float(np.mean([width for _, width in own])) for own in (old, covered)),
+            shares[0], shares[1], widths[0], widths[1],
             int((~inside).sum()),
             _mean([_errors(one[~inside]) for one in before])[0] if (~inside).any() else None,
             _mean([_errors(one[~inside]) for one in after])[0] if (~inside).any() else None,
@@ -540,7 +542,8 @@ def _page(outcomes: Sequence[Outcome], rules: Mapping[str, FamilyRules], seeds: 
         ),
     }  # fmt: skip
     sections = [
-        Section(title, tables=[Table(columns, rows)]) for title, (columns, rows) in tables.items()
+        Section(title, tables=[plain_table(columns, rows)])
+        for title, (columns, rows) in tables.items()
     ]
     lead = (
         "A measured GPU that no fit knows plays the new one: its rows nearest to the calls of "

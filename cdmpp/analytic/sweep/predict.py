@@ -81,7 +81,7 @@ class SweptKernels:
             return self.model.times(calls, device, software=software)
         found = self.model.times(calls, device, software=software or _base_software(sweep))
         is_corrected = self.corrected(calls, device, software=software)
-        columns = {
+        columns: dict[str, Any] = {
             name: np.array(getattr(found, name)) for name in ("latency_s", "low_s", "high_s")
         }
         for family in _FAMILIES:

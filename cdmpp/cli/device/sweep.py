@@ -82,7 +82,7 @@ def gpu_here(name: str) -> tuple[Kernels, Timer, DeviceSpec, dict[str, Any]]:
     line = nvidia_smi(hint=_HINT)
     told = probe_nvidia(name, line)
     properties = torch.cuda.get_device_properties(0)
-    more = {"core_count": properties.multi_processor_count}
+    more: dict[str, Any] = {"core_count": properties.multi_processor_count}
     l2_bytes = getattr(properties, "L2_cache_size", 0)
     more |= {"l2_bytes": l2_bytes} if l2_bytes else {}
     sources = dict.fromkeys(more, "torch.cuda.get_device_properties")
