@@ -25,7 +25,7 @@ from cdmpp.analytic.operators.intervals import chips_of
 from cdmpp.analytic.operators.model import OperatorModel, fit_family, known_hardware
 from cdmpp.analytic.operators.tables import OperatorTable
 from cdmpp.analytic.operators.training import FitOptions, read_training_tables
-from cdmpp.analytic.sweep.calls import OperatorCall, SweepCall, sweep_calls
+from cdmpp.analytic.sweep.calls import Fp32Operator, SweepCall, sweep_calls
 from cdmpp.analytic.sweep.correction import CorrectionOptions, fit_correction, left_out_logs
 from cdmpp.analytic.sweep.inputs import kernel_inputs, operator_inputs
 from cdmpp.analytic.sweep.rules import (
@@ -159,7 +159,7 @@ def experiment(
         outcomes += [from_json(Outcome, one) for one in cell["outcomes"]]
         rules[family] = from_json(FamilyRules, cell["rules"])
     if write:
-        SweepRules(rules).save(ROOT / "cdmpp" / "pretrained" / "gpu_kernels" / RULES_FILE)
+        SweepRules(rules).save(ROOT / "cdmpp" / "pretrained" / "gpu_sweep" / RULES_FILE)
     hashes = {FILES[family]: sha256_file(data / FILES[family]) for family in _KERNELS}
     for part in ("train", "test"):
         for path in sorted((neusight / part).glob("*.csv.gz")):
@@ -457,7 +457,7 @@ def _places(family: str, calls: Sequence[SweepCall]) -> tuple[TextArray, FloatAr
         if not isinstance(calls[0], Gemm):
             kind = np.char.add(np.char.add(kind, "/"), columns["kv_dtype"].astype(np.str_))
         return kind, _log_sizes(columns, _SIZES[family])
-    own = [call for call in calls if isinstance(call, OperatorCall)]
+    own = [call for call in calls if isinstance(call, Fp32Operator)]
     names = _SIZES[family]
     sizes = {name: np.array([call.sizes[name] for call in own]) for name in names}
     return np.array([call.kind for call in own]), _log_sizes(sizes, names)

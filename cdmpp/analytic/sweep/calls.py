@@ -49,7 +49,7 @@ _MOST_TOKENS, _MOST_HEADS = 2**17, 128
 
 
 @dataclass(frozen=True)
-class OperatorCall:
+class Fp32Operator:
     """An operator of a framework in fp32.
 
     Attributes:
@@ -68,7 +68,7 @@ class Move:
     moved_bytes: int
 
 
-SweepCall = GpuCall | OperatorCall | Move
+SweepCall = GpuCall | Fp32Operator | Move
 
 _CLASSES: Mapping[str, type[GpuCall]] = {
     "gemm": Gemm, "prefill": PrefillAttention, "decode": DecodeAttention,
@@ -81,7 +81,7 @@ def sweep_family(call: SweepCall) -> SweepFamily:
     Raises:
         DataError: a collective, which one GPU does not run.
     """
-    if isinstance(call, OperatorCall):
+    if isinstance(call, Fp32Operator):
         return "operator"
     if isinstance(call, Move):
         return "launch" if call.moved_bytes <= 4 else "copy"
@@ -107,7 +107,7 @@ def call_of(value: Mapping[str, Any]) -> SweepCall:
     if family in _CLASSES:
         return _CLASSES[family](**own)
     if family == "operator":
-        call = OperatorCall(own["kind"], {name: int(one) for name, one in own["sizes"].items()})
+        call = Fp32Operator(own["kind"], {name: int(one) for name, one in own["sizes"].items()})
         if call.kind not in OPERATOR_KINDS:
             raise ValueError(f"unknown operator {call.kind!r}")
         return call
@@ -189,7 +189,7 @@ def _fp32_products(kind: str, count: int) -> list[SweepCall]:
     batches = (1,) if kind == "linear" else (1, 2, 4, 8, 16, 32, 64, 128)
     rows = tuple(2**power for power in range(5, 15))
     found = [
-        OperatorCall(kind, {"batch": batch, "m": m, "n": n, "k": k})
+        Fp32Operator(kind, {"batch": batch, "m": m, "n": n, "k": k})
         for batch, m, n, k in _points(batches, rows, rows, rows)
         if 2.0 * batch * m * n * k <= _MOST_FP32_FLOP
         and 4.0 * batch * (m * k + k * n + m * n) <= _MOST_BYTES
@@ -203,11 +203,11 @@ def _row_wise(kinds: Sequence[str], count: int) -> list[SweepCall]:
         (kinds[number % len(kinds)], row, col): None
         for number, (row, col) in enumerate(_points(rows, cols))
     }
-    calls = (OperatorCall(kind, {"rows": row, "cols": col}) for kind, row, col in found)
+    calls = (Fp32Operator(kind, {"rows": row, "cols": col}) for kind, row, col in found)
     return _first((one for one in calls if _row_bytes(one) <= _MOST_BYTES), count)
 
 
-def _row_bytes(call: OperatorCall) -> float:
+def _row_bytes(call: Fp32Operator) -> float:
     tensors = 3.0 if call.kind in BINARY_KINDS else 2.0
     return 4.0 * tensors * call.sizes["rows"] * call.sizes["cols"]
 

@@ -50,7 +50,7 @@ class CorrectionOptions:
 
 
 @dataclass(frozen=True)
-class Correction:
+class SweepCorrection:
     """A fitted correction of one family on one device.
 
     Attributes:
@@ -75,7 +75,7 @@ class Correction:
 
 def fit_correction(
     inputs: FloatArray, logs: FloatArray, options: CorrectionOptions, *, seed: int = 0
-) -> Correction:
+) -> SweepCorrection:
     """Returns the correction that a sweep asks for.
 
     Args:
@@ -84,9 +84,9 @@ def fit_correction(
     """
     offset = float(np.median(logs))
     if not options.trees or len(logs) < LEAST_FOR_TREES:
-        return Correction(offset, None)
+        return SweepCorrection(offset, None)
     rows = tree_rows(inputs, logs - offset, threads=1)
-    return Correction(offset, grow_trees(options.parameters(seed), rows, trees=options.trees))
+    return SweepCorrection(offset, grow_trees(options.parameters(seed), rows, trees=options.trees))
 
 
 def left_out_logs(

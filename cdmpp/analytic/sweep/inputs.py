@@ -8,7 +8,7 @@ import numpy as np
 
 from cdmpp.analytic.gpu_kernels.work import KernelWork, logs
 from cdmpp.analytic.operators.operators import OPERATOR_KINDS, Operators, make_operators
-from cdmpp.analytic.sweep.calls import OperatorCall
+from cdmpp.analytic.sweep.calls import Fp32Operator
 from cdmpp.arrays import FloatArray
 
 _SIZES = ("batch", "m", "n", "k", "rows", "cols", "bytes", "flop")
@@ -32,7 +32,7 @@ def operator_inputs(operators: Operators, predicted_s: FloatArray) -> FloatArray
     return np.stack([*columns.values(), *kinds], axis=1)
 
 
-def operators_of(calls: Sequence[OperatorCall]) -> Operators:
+def operators_of(calls: Sequence[Fp32Operator]) -> Operators:
     """Returns calls as rows of the operator model."""
     parts = [
         make_operators([call.kind], {name: [float(size)] for name, size in call.sizes.items()})

@@ -18,8 +18,8 @@ from cdmpp.analytic.operators.errors import judged_as
 from cdmpp.analytic.operators.intervals import packaged_operators
 from cdmpp.analytic.operators.model import OperatorModel
 from cdmpp.analytic.operators.operators import Operators
-from cdmpp.analytic.sweep.calls import OperatorCall, SweepFamily
-from cdmpp.analytic.sweep.correction import Correction, fit_correction, left_out_logs
+from cdmpp.analytic.sweep.calls import Fp32Operator, SweepFamily
+from cdmpp.analytic.sweep.correction import SweepCorrection, fit_correction, left_out_logs
 from cdmpp.analytic.sweep.inputs import kernel_inputs, operator_inputs, operators_of
 from cdmpp.analytic.sweep.rules import corrected_family, operator_family, packaged_rules, widened
 from cdmpp.analytic.sweep.sweep_file import MeasuredCall, Sweep, sweep_of
@@ -41,7 +41,7 @@ class FamilyCorrection:
         errors: group -> errors of the corrected predictions; None = the sweep has too few calls.
     """
 
-    correction: Correction
+    correction: SweepCorrection
     kinds: frozenset[str]
     errors: dict[str, LogErrors | None]
 
@@ -178,7 +178,7 @@ class SweptOperators:
             own = _calls_of(sweep, family)
             if not own or family not in packaged_rules().families:
                 return None
-            calls = [one.call for one in own if isinstance(one.call, OperatorCall)]
+            calls = [one.call for one in own if isinstance(one.call, Fp32Operator)]
             kinds, operators = [call.kind for call in calls], operators_of(calls)
             base_s = self._isolated_s(operators, device)
             groups = np.array([judged_as(kind) for kind in kinds])

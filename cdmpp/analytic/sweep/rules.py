@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cdmpp.analytic.intervals import LogErrors
 from cdmpp.analytic.operators.operators import MATMUL_KINDS
-from cdmpp.analytic.sweep.calls import OperatorCall, SweepCall, sweep_family
+from cdmpp.analytic.sweep.calls import Fp32Operator, SweepCall, sweep_family
 from cdmpp.analytic.sweep.correction import CorrectionOptions
 from cdmpp.arrays import FloatArray
 from cdmpp.errors import DataError
@@ -17,7 +17,7 @@ from cdmpp.files.atomic import read_json, write_json
 from cdmpp.files.places import package_folder
 from cdmpp.files.stored import from_json, to_json
 
-RULES_FILE = "sweep.json"
+RULES_FILE = "rules.json"
 _FORMAT = "sweep-rules-1"
 _AGAIN = "install cdmpp again"
 #: Operators that are corrected together: products, and what works along rows or element-wise.
@@ -69,14 +69,14 @@ class SweepRules:
 @lru_cache(maxsize=1)
 def packaged_rules() -> SweepRules:
     """Returns the rules that come with the package."""
-    return SweepRules.load(package_folder("cdmpp.pretrained") / "gpu_kernels" / RULES_FILE)
+    return SweepRules.load(package_folder("cdmpp.pretrained") / "gpu_sweep" / RULES_FILE)
 
 
 def corrected_family(call: SweepCall) -> str:
     """Returns the family whose correction a call is for: that of the kernel models, or that of the
     operator model; `copy` and `launch` correct nothing.
     """
-    if isinstance(call, OperatorCall):
+    if isinstance(call, Fp32Operator):
         return operator_family(call.kind)
     return sweep_family(call)
 

@@ -15,7 +15,7 @@ from cdmpp.analytic.gpu_kernels.model import GpuKernels
 from cdmpp.analytic.operators.device import hardware
 from cdmpp.analytic.operators.intervals import packaged_operators
 from cdmpp.analytic.roofline.floor import least_kernel_s
-from cdmpp.analytic.sweep.calls import Move, OperatorCall, SweepCall, call_json, sweep_calls
+from cdmpp.analytic.sweep.calls import Fp32Operator, Move, SweepCall, call_json, sweep_calls
 from cdmpp.analytic.sweep.inputs import operators_of
 from cdmpp.analytic.sweep.rules import corrected_family
 from cdmpp.analytic.sweep.sweep_file import MeasuredCall, Sweep
@@ -46,7 +46,7 @@ _TOO_LONG_S = 4.0
 _MOST_FAILURES = 60
 
 
-class Kernels(Protocol):
+class Launcher(Protocol):
     """Makes a function that launches a call."""
 
     def prepare(self, call: SweepCall) -> Run:
@@ -72,7 +72,7 @@ class Plan:
 
 def plan_of(call: SweepCall, predicted_s: float) -> Plan:
     """Returns how a call is measured that is predicted to take so many seconds."""
-    if isinstance(call, OperatorCall):
+    if isinstance(call, Fp32Operator):
         mode: TimingMode = "call"
         calls = 1
     else:
@@ -100,7 +100,7 @@ def expected_s(calls: Sequence[SweepCall], device: DeviceSpec) -> list[float]:
             places.setdefault(corrected_family(call), []).append(place)
     for own in places.values():
         chosen = [calls[place] for place in own]
-        if isinstance(chosen[0], OperatorCall):
+        if isinstance(chosen[0], Fp32Operator):
             operators = operators_of(chosen)  # type: ignore[arg-type]
             labels = np.full(len(operators), device.name)
             model = packaged_operators().model
@@ -114,7 +114,7 @@ def expected_s(calls: Sequence[SweepCall], device: DeviceSpec) -> list[float]:
 def run_sweep(
     device: DeviceSpec,
     folder: Path,
-    kernels: Kernels,
+    kernels: Launcher,
     timer: Timer,
     *,
     minutes: float,
@@ -174,7 +174,7 @@ def run_sweep(
         return _written(device, folder, wanted, done, about, software)
 
 
-def _measured(call: SweepCall, plan: Plan, kernels: Kernels, timer: Timer) -> dict[str, Any]:
+def _measured(call: SweepCall, plan: Plan, kernels: Launcher, timer: Timer) -> dict[str, Any]:
     value: dict[str, Any] = {"call": call_json(call)}
     if plan.seconds > _TOO_LONG_S:
         return {**value, "reason": f"would take {plan.seconds:.1f} s"}

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from cdmpp.analytic.gpu_kernels.calls import DecodeAttention, Gemm, PrefillAttention
-from cdmpp.analytic.sweep.calls import Move, OperatorCall, SweepCall
+from cdmpp.analytic.sweep.calls import Fp32Operator, Move, SweepCall
 from cdmpp.errors import DataError
 
 
-class TorchKernels:
+class TorchLauncher:
     """Makes functions that launch one call each.
 
     Args:
@@ -32,7 +32,7 @@ class TorchKernels:
             return self._product(call)
         if isinstance(call, PrefillAttention | DecodeAttention):
             return self._attention(call)
-        if isinstance(call, OperatorCall):
+        if isinstance(call, Fp32Operator):
             return self._operator(call)
         if isinstance(call, Move):
             source = self._torch.zeros(max(1, call.moved_bytes // 8), device=self._device)
@@ -88,7 +88,7 @@ class TorchKernels:
             query, key, value, is_causal=is_prefill and new > 1, enable_gqa=is_grouped
         )
 
-    def _operator(self, call: OperatorCall) -> Callable[[], Any]:
+    def _operator(self, call: Fp32Operator) -> Callable[[], Any]:
         torch, sizes = self._torch, call.sizes
         functional = torch.nn.functional
         if call.kind == "bmm":

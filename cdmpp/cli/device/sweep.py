@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from cdmpp.analytic.sweep.calls import sweep_calls, sweep_family
-from cdmpp.analytic.sweep.run import Kernels, expected_s, plan_of, run_sweep
+from cdmpp.analytic.sweep.run import Launcher, expected_s, plan_of, run_sweep
 from cdmpp.analytic.sweep.sweep_file import Sweep
 from cdmpp.analytic.sweep.timers import CudaTimer, Timer
-from cdmpp.analytic.sweep.torch_kernels import TorchKernels
+from cdmpp.analytic.sweep.torch_kernels import TorchLauncher
 from cdmpp.cli.shared.progress import campaign_progress
 from cdmpp.devices.device_file import load_device_spec
 from cdmpp.devices.probe_gpu import check_not_known, nvidia_smi, probe_nvidia
@@ -32,7 +32,10 @@ _HINT = "leave --sweep out to add this machine's CPU"
 def run_sweep_command(args: argparse.Namespace, folder: Path) -> int:
     """Measures the sweep and writes the device's file; returns the exit code."""
     kernels, timer, told, about = gpu_here(args.name)
-    spec = _described(args, told)
+    if args.spec:
+        spec = _known(args.name, told, is_forced=args.force)
+    else:
+        spec = _new(args.name, args.device_spec, told)
     calls = sweep_calls()
     minutes = MINUTES if args.minutes is None else args.minutes
     expected = sum(
@@ -64,7 +67,7 @@ def run_sweep_command(args: argparse.Namespace, folder: Path) -> int:
     return 0
 
 
-def gpu_here(name: str) -> tuple[Kernels, Timer, DeviceSpec, dict[str, Any]]:
+def gpu_here(name: str) -> tuple[Launcher, Timer, DeviceSpec, dict[str, Any]]:
     """Returns what launches and times kernels on the GPU of this machine, what its driver tells of
     it under a label, and facts for the file.
 
@@ -93,31 +96,42 @@ def gpu_here(name: str) -> tuple[Kernels, Timer, DeviceSpec, dict[str, Any]]:
         "operators in fp32: one call between two events",
     }  # fmt: skip
     spec = replace(told, **more, sources={**told.sources, **sources})
-    return TorchKernels(torch, "cuda"), CudaTimer(torch), spec, about
+    return TorchLauncher(torch, "cuda"), CudaTimer(torch), spec, about
 
 
-def _described(args: argparse.Namespace, told: DeviceSpec) -> DeviceSpec:
-    """Returns the device: the label's description, the user's file with what the driver tells
-    besides, or the driver's alone.
+def _product(told: DeviceSpec) -> str:
+    """Returns what the driver calls the GPU."""
+    return told.sources.get("vendor", "").partition("(")[2].rstrip(")")
+
+
+def _known(name: str, told: DeviceSpec, *, is_forced: bool) -> DeviceSpec:
+    """Returns the description of a label.
+
+    Raises:
+        DeviceError: the label is that of another GPU.
+    """
+    product = _product(told)
+    known, here = get_device(name), find_device(product)
+    if not is_forced and (here is None or here.name != known.name):
+        raise DeviceError(
+            f"this GPU is {product}, not known as {known.name}; expected that device. Add it "
+            "under a new label with --device-spec FILE, or insist with --force"
+        )
+    return known
+
+
+def _new(name: str, file: Path | None, told: DeviceSpec) -> DeviceSpec:
+    """Returns the user's description with what the driver tells besides, or the driver's alone.
 
     Raises:
         UsageError: the GPU is known under a label that is not the given one.
-        DeviceError: the label is that of another GPU, or the models need numbers of a data sheet.
+        DeviceError: the models need numbers of a data sheet.
     """
-    product = told.sources.get("vendor", "").partition("(")[2].rstrip(")")
-    if args.spec:
-        known, here = get_device(args.name), find_device(product)
-        if not args.force and (here is None or here.name != known.name):
-            raise DeviceError(
-                f"this GPU is {product}, not known as {known.name}; expected that device. Add it "
-                "under a new label with --device-spec FILE, or insist with --force"
-            )
-        return known
-    if args.device_spec is None:
-        check_not_known(product)
+    if file is None:
+        check_not_known(_product(told))
         given = told
     else:
-        given = replace(load_device_spec(args.device_spec), name=args.name, kernel_sweep=None)
+        given = replace(load_device_spec(file), name=name, kernel_sweep=None)
         more = {
             one.name: getattr(told, one.name)
             for one in fields(DeviceSpec)

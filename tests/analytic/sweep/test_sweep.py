@@ -16,8 +16,8 @@ from cdmpp.analytic.gpu_kernels.model import GpuKernels
 from cdmpp.analytic.sweep import predict
 from cdmpp.analytic.sweep.calls import (
     CORRECTED,
+    Fp32Operator,
     Move,
-    OperatorCall,
     SweepCall,
     call_json,
     call_of,
@@ -31,7 +31,7 @@ from cdmpp.analytic.sweep.rules import FamilyRules, SweepRules, packaged_rules
 from cdmpp.analytic.sweep.run import JOURNAL, expected_s, plan_of, run_sweep
 from cdmpp.analytic.sweep.sweep_file import Sweep
 from cdmpp.analytic.sweep.timers import HostTimer, Run, TimingMode, median_and_noise
-from cdmpp.analytic.sweep.torch_kernels import TorchKernels
+from cdmpp.analytic.sweep.torch_kernels import TorchLauncher
 from cdmpp.cli.device import sweep as command
 from cdmpp.cli.main import main
 from cdmpp.devices.device_file import load_device_spec
@@ -111,17 +111,17 @@ def test_the_list_takes_about_five_minutes() -> None:
     [
         Gemm(8, 16, 32), Gemm(8, 16, 32, "float16"), PrefillAttention(2, 8, 4, 2, 16),
         DecodeAttention(2, 8, 4, 2, 16), Move(4096), Move(4),
-        OperatorCall("linear", {"batch": 1, "m": 4, "n": 8, "k": 16}),
-        OperatorCall("bmm", {"batch": 2, "m": 4, "n": 8, "k": 16}),
+        Fp32Operator("linear", {"batch": 1, "m": 4, "n": 8, "k": 16}),
+        Fp32Operator("bmm", {"batch": 2, "m": 4, "n": 8, "k": 16}),
         *(
-            OperatorCall(kind, {"rows": 4, "cols": 8})
+            Fp32Operator(kind, {"rows": 4, "cols": 8})
             for kind in ("softmax", "ln", "add", "divu", "powu", "relu", "tanh", "gelu")
         ),
     ],
 )  # fmt: skip
 def test_torch_runs_the_calls_and_a_clock_times_them(call: SweepCall) -> None:
     torch = pytest.importorskip("torch")
-    run = TorchKernels(torch, "cpu").prepare(call)
+    run = TorchLauncher(torch, "cpu").prepare(call)
     times = HostTimer().times_s(run, 3, calls=2, mode="graph")
     median_s, noise = median_and_noise(times)
     assert len(times) == 3
@@ -134,7 +134,7 @@ def test_torch_runs_the_calls_and_a_clock_times_them(call: SweepCall) -> None:
 def test_a_type_without_a_kernel_is_refused() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(DataError, match="no kernel here for products in nvfp4"):
-        TorchKernels(torch, "cpu").prepare(Gemm(8, 16, 32, "nvfp4"))
+        TorchLauncher(torch, "cpu").prepare(Gemm(8, 16, 32, "nvfp4"))
 
 
 def test_the_host_clock_divides_by_the_calls() -> None:
@@ -193,7 +193,7 @@ def test_the_sweep_corrects_kernels_and_operators(added: tuple[DeviceSpec, Sweep
     assert ratio == pytest.approx([1.5, 2.0], rel=0.02)
     assert np.all(found.high_s / found.low_s < before.high_s / before.low_s)
     assert np.all(found.low_s >= found.floor_s)
-    linear = OperatorCall("linear", {"batch": 1, "m": 300, "n": 700, "k": 900})
+    linear = Fp32Operator("linear", {"batch": 1, "m": 300, "n": 700, "k": 900})
     correction = SweptOperators.packaged().correction(operators_of([linear]), device)
     assert correction is not None
     assert correction[0] == pytest.approx([1.25], rel=0.02)
