@@ -110,6 +110,13 @@ class NetworkGraph:
             content.update(np.ascontiguousarray(array).tobytes())
         return content.hexdigest()[:32]
 
+    def sources(self) -> list[list[int]]:
+        """Returns which nodes each node reads from."""
+        found: list[list[int]] = [[] for _ in self.kinds]
+        for source, target in self.edges.tolist():
+            found[target].append(source)
+        return found
+
     def copied(self, layout: Layout) -> NDArray[np.float64]:
         """Returns [nodes] the bytes of `copies` in a memory format; 0 where nobody kept them."""
         if not len(self.copies):

@@ -167,10 +167,8 @@ class _Plan:
         self.weight: list[float] = graph.column("weight_size").tolist()
         self.weights: float = sum(self.weight)
         count = len(self.kinds)
-        self.sources: list[list[int]] = [[] for _ in range(count)]
+        self.sources = graph.sources()
         self.tensor = list(range(count))  # node -> the tensor that it makes
-        for source, target in graph.edges.tolist():
-            self.sources[target].append(source)
         for node in range(count):
             if self.kinds[node] in _VIEWS and len(self.sources[node]) == 1:
                 self.tensor[node] = self.tensor[self.sources[node][0]]

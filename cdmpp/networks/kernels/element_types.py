@@ -57,9 +57,7 @@ def element_types(graph: NetworkGraph, execution: Execution) -> ElementTypes:
     if not execution.is_autocast:
         width = _HALF if execution.is_half else _SINGLE
         return ElementTypes(np.full(count, width), np.full(count, width), width, width)
-    sources: list[list[int]] = [[] for _ in range(count)]
-    for source, target in graph.edges.tolist():
-        sources[target].append(source)
+    sources = graph.sources()
     has_weights = (graph.column("weight_size") > 0).tolist()
     makes: list[int] = []
     for node, kind in enumerate(graph.kinds):
