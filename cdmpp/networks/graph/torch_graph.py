@@ -73,7 +73,7 @@ def torch_graph(
         dtypes = _default_dtypes(module, input_shapes)
     if len(dtypes) != len(input_shapes):
         raise UsageError(f"{name}: {len(dtypes)} types for {len(input_shapes)} input shapes")
-    weights = weights_type([*weight_types(module), *given], name)
+    weights = common_dtype([*parameter_dtypes(module), *given], name)
     if weights != "float32":
         module, dtypes = _in_float32(module), [_wide(one) for one in dtypes]
     inputs = _inputs(input_shapes, batch, dtypes, name, device="meta")
@@ -96,7 +96,7 @@ def example_inputs(
             memory.
     """
     module, _ = made_module(module_or_factory, name, has_weights=True)
-    check_float32([*weight_types(module), *(dtypes or ())], name)
+    check_float32([*parameter_dtypes(module), *(dtypes or ())], name)
     if dtypes is None:
         dtypes = _default_dtypes(module, input_shapes)
     return module, _inputs(input_shapes, batch, dtypes, name, device="cpu")
@@ -226,12 +226,12 @@ def _is_quantised(part: nn.Module) -> bool:
     )
 
 
-def weight_types(module: nn.Module) -> list[torch.dtype]:
+def parameter_dtypes(module: nn.Module) -> list[torch.dtype]:
     """Returns the types of a module's weights."""
     return [weight.dtype for weight in module.parameters()]
 
 
-def weights_type(dtypes: Iterable[torch.dtype], name: str) -> Dtype:
+def common_dtype(dtypes: Iterable[torch.dtype], name: str) -> Dtype:
     """Returns the type of a network's weights and inputs; integers do not count.
 
     Raises:
@@ -259,7 +259,7 @@ def check_float32(dtypes: Iterable[torch.dtype], name: str) -> None:
     Raises:
         DataError: its weights or inputs are of another type.
     """
-    found = weights_type(dtypes, name)
+    found = common_dtype(dtypes, name)
     if found != "float32":
         raise DataError(
             f"{name}: its weights or inputs are {found}, expected float32 for TVM's way of "
