@@ -389,9 +389,10 @@ def _operator_rows(
     parts = [_left_out_s(tables[family], family, known, chips, seeds) for family in families]
     predicted = np.concatenate(parts, axis=1)
     operators = table.operators
-    names = _SIZES[operator_family(families[0])]
+    family = operator_family(str(operators.kind[0]))
+    names = _SIZES[family]
     return Rows(
-        operator_family(families[0]), table.device, operators.kind,
+        family, table.device, operators.kind,
         np.array([judged_as(str(kind)) for kind in operators.kind]), table.latency_s,
         np.full(len(table), 1e-9), predicted,
         np.stack([operator_inputs(operators, own) for own in predicted]),
