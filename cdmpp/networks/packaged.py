@@ -87,8 +87,10 @@ def package_run(run_dir: Path, *, command: str, licence: str, out: Path | None =
 
 
 def _step_time_card(metrics: dict[str, Any]) -> dict[str, Any]:
-    kept = ("model", "devices", "runs", "families", "coverage", "options", "versions")
-    kept = (*kept, "left_out_median_ape", "left_out_device_median_ape")
+    kept = (
+        "model", "devices", "runs", "families", "coverage", "options", "versions",
+        "left_out_median_ape", "left_out_device_median_ape",
+    )  # fmt: skip
     return {
         "name": "step-time",
         "predicts": "time and memory of one step of a torch network on a GPU, as it is run",
