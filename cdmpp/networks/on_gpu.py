@@ -24,7 +24,7 @@ from cdmpp.networks.step_time.inputs import missing_numbers, runs_bfloat16
 from cdmpp.networks.step_time.model import StepEstimate, StepTimeModel, packaged_model
 
 STEP_TIME = "step-time model"
-STEP_RATIO = "operator models, times the step-time model's ratio"
+STEP_RATIO = "operator models and step-time model"
 
 Predictions = Mapping[Mode, TorchPrediction]
 
@@ -96,11 +96,15 @@ def _from_ratio(
     floor_s: float,
 ) -> TorchPrediction:
     """Returns a float32 prediction: the operators' sum, times what the step-time model says of this
-    way of running beside plain inference.
+    way of running beside plain inference. A training step is the geometric mean of that and of what
+    the model says itself: the ratio to inference is known worse than those between inferences.
     """
     step = model.estimate(graph, device, found.execution)
     ratio = step.seconds / model.estimate(graph, device, Execution()).seconds
-    seconds = (base.time_s.value or 0.0) * ratio
+    plain_s = base.time_s.value or 0.0
+    seconds = plain_s * ratio
+    if found.execution.mode == "train":
+        seconds = max(math.sqrt(seconds * step.seconds), plain_s)
     below, above = (
         math.exp(math.hypot(_log_ratio(of, base.time_s.value), _log_ratio(end, step.seconds)))
         for of, end in ((base.time_s.low, step.low_s), (base.time_s.high, step.high_s))

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
 from cdmpp.arrays import BoolArray, FloatArray, IntArray
 from cdmpp.config import to_dict
+from cdmpp.devices.registry import get_device
 from cdmpp.files.atomic import write_bytes
+from cdmpp.networks.graph.execution import Execution, Mode, Running
+from cdmpp.networks.graph.torch_graph import torch_graph
+from cdmpp.networks.predict import NetworkPredictor
 from cdmpp.networks.step_time.fit import StepFitOptions, family_folds
 from cdmpp.networks.step_time.graphs import read_graphs
 from cdmpp.networks.step_time.macs_baseline import macs_factors, macs_logs
@@ -18,6 +25,7 @@ from cdmpp.networks.step_time.memory import BATCH_SERIES, largest_batches, memor
 from cdmpp.networks.step_time.model import StepTimeModel, memory_key, way_of
 from cdmpp.networks.step_time.runs import MeasuredRun, read_runs
 from cdmpp.text import markdown_table, percent_text
+from lab.experiments.compare import LABELS, SHAPES, graph_of
 from lab.figures import read_columns
 from lab.pages import filled, write_page
 from lab.paths import RESULTS, ROOT, SHARED_DATA
@@ -26,6 +34,11 @@ from lab.stamp import stamp
 TABLE = SHARED_DATA / "timm-bench" / "timm_bench.parquet"
 #: Parts of the families on which noise, epochs and batch were chosen.
 CHOSEN_ON = (0, 1)
+_SIZE = 224
+SERVED_ON = (
+    "rtx3090", "rtx4090", "rtx5090", "t4", "v100", "a100", "l4", "l40s", "h100", "mi300x",
+)  # fmt: skip
+_SERVED_BATCH = 64
 _SAMPLES, _SEED = 300, 0
 _SLOWER = 1.05
 
@@ -92,6 +105,7 @@ def experiment(run: Path = ROOT / "runs" / "step_time", table: Path = TABLE) -> 
     text = filled(
         "networks-gpu", goals=goals, by_device=by_device, ratios=ratios,
         slowed=_slowed_text(slowed), batches=batches, by_family=by_family,
+        served=_served(StepTimeModel.load(run)), transformers=_transformers(),
     )  # fmt: skip
     found = stamp("python -m lab run networks-gpu", schemas=())
     write_page("networks-gpu", text, facts, found)
@@ -320,6 +334,98 @@ def _steps_off(fitted: float, failed: float, batch: int) -> int:
         len(BATCH_SERIES) - 1,
     )
     return predicted - place
+
+
+def _served(model: StepTimeModel) -> str:
+    """Returns the table of networks in float16, compiled, on GPUs of every kind."""
+    graphs, execution = read_graphs(), Execution("float16", compiled=True)
+    served = {
+        "ResNet-50": graphs.graph("resnet50", _SIZE, _SERVED_BATCH),
+        "ViT-B/16": graphs.graph("vit_base_patch16_224", _SIZE, _SERVED_BATCH),
+        "ConvNeXt-T": torch_graph(
+            _convnext_tiny, [(3, _SIZE, _SIZE)], batch=_SERVED_BATCH, name="ConvNeXt-T"
+        ),
+    }
+    rows = []
+    for label in SERVED_ON:
+        cells = [f"`{label}`"]
+        for graph in served.values():
+            found = model.estimate(graph, get_device(label), execution)
+            ends = f"{1e3 * found.low_s:.3g}, {1e3 * found.high_s:.3g}"
+            cells.append(f"{1e3 * found.seconds:.3g} [{ends}]")
+        rows.append([*cells, "yes" if label in model.devices else "no"])
+    return markdown_table(["device", *served, "in the training"], rows)
+
+
+class _ConvNextBlock(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.mix = nn.Conv2d(width, width, 7, padding=3, groups=width)
+        self.norm, self.up = nn.LayerNorm(width), nn.Linear(width, 4 * width)
+        self.down, self.scale = nn.Linear(4 * width, width), nn.Parameter(torch.ones(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(self.mix(x).permute(0, 2, 3, 1))
+        y = self.down(nn.functional.gelu(self.up(y))) * self.scale
+        y = y.permute(0, 3, 1, 2)
+        return torch.add(x, y)
+
+
+class _ChannelNorm(nn.LayerNorm):
+    """A layer norm over the channels of an image."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(input.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+def _convnext_tiny() -> nn.Module:
+    """Returns ConvNeXt-T (Liu et al., "A ConvNet for the 2020s", CVPR 2022)."""
+    parts: list[nn.Module] = []
+    before = 3
+    for depth, width in ((3, 96), (3, 192), (9, 384), (3, 768)):
+        patch = 4 if before == 3 else 2
+        shrink = nn.Conv2d(before, width, patch, stride=patch)
+        parts += [shrink, _ChannelNorm(width)] if before == 3 else [_ChannelNorm(before), shrink]
+        parts += [_ConvNextBlock(width) for _ in range(depth)]
+        before = width
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LayerNorm(before), nn.Linear(before, 1000)]
+    return nn.Sequential(*parts, *head)
+
+
+def _transformers() -> str:
+    """Returns the table of float32 transformers that NeuSight measured: trained, and fused."""
+    predictor = NetworkPredictor.load()
+    with (SHARED_DATA / "neusight" / "peers" / "models.csv").open(encoding="utf-8") as file:
+        measured = [row for row in csv.DictReader(file) if row["device"] in LABELS]
+    rows = []
+    for name, phase, option in (("training step", "training", ""),
+                                ("inference, compiled", "inference", "fusion")):  # fmt: skip
+        found: dict[str, list[FloatArray]] = {}
+        for row in measured:
+            if (row["phase"], row["option"]) != (phase, option) or row["model"] not in SHAPES:
+                continue
+            graph = graph_of(row["model"], int(row["batch"]), int(row["seq"]))
+            mode: Mode = "train" if phase == "training" else "infer"
+            running = Running(compiled=bool(option), mode=mode)
+            device = get_device(LABELS[row["device"]])
+            (one,) = predictor.predict([graph], [device], running=running)
+            ends = np.array([one.time_s.value, one.time_s.low, one.time_s.high], np.float64)
+            of_vendor = found.setdefault(device.vendor or "", [])
+            of_vendor.append(1e3 * ends / float(row["measured_ms"]))
+        for vendor, values in found.items():
+            rows.append([name, vendor, *_transformer_cells(np.array(values))])
+    heads = ["float32", "GPUs", "runs", "MAPE, %", "median predicted over measured",
+             "in the interval", "factor"]  # fmt: skip
+    return markdown_table(heads, rows)
+
+
+def _transformer_cells(values: FloatArray) -> list[str]:
+    """Returns cells of predictions and their ends over what was measured."""
+    ratio, low, high = values.T
+    return [
+        str(len(ratio)), f"{100 * np.mean(np.abs(ratio - 1)):.1f}", f"{np.median(ratio):.2f}",
+        percent_text(np.mean((low <= 1) & (high >= 1)), 0), f"{np.median(high / ratio):.2f}",
+    ]  # fmt: skip
 
 
 def _with_interval(value: tuple[float, float, float]) -> str:

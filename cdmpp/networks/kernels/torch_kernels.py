@@ -21,14 +21,14 @@ from cdmpp.networks.kernels.element_types import (
 KERNELS = (
     "convolution", "pointwise convolution", "depthwise convolution", "grouped convolution",
     "product", "batched product", "attention", "norm", "batch norm", "softmax", "pool",
-    "element-wise", "copy", "cast", "reduction", "fused", "update",
+    "element-wise", "copy", "transposed copy", "cast", "reduction", "fused", "update",
 )  # fmt: skip
 #: What of a step a kernel belongs to: forward, gradient of the data, of the weights, update.
 PHASES = ("forward", "data gradient", "weight gradient", "update")
 FORWARD, DATA_GRADIENT, WEIGHT_GRADIENT, UPDATE = range(len(PHASES))
 COLUMNS = (
     "kind", "phase", "flop", "bytes", "m", "n", "k", "batch", "window", "stride", "is_half",
-    "count",
+    "is_map", "count",
 )  # fmt: skip
 
 _FLOAT_BYTES = 4
@@ -52,6 +52,11 @@ _NAMED = (
     (_REDUCTIONS, "reduction"), (_COPIES, "copy"),
 )  # fmt: skip
 _VIEW = "Flatten"
+#: What makes images, whose memory format can be chosen, and what makes none.
+_MAKES_MAPS = frozenset(
+    {"Conv", "ConvTranspose", "BatchNormalization", "GroupNorm", "InstanceNorm", *_POOLS}
+)
+_MAKES_NO_MAPS = frozenset({_VIEW, "LayerNorm", "RmsNorm", "Softmax", "LogSoftmax"})
 _BARRIERS = frozenset(
     {"convolution", "pointwise convolution", "depthwise convolution", "grouped convolution",
      "product", "batched product", "attention"}
@@ -78,10 +83,11 @@ class TorchKernels:
 def torch_kernels(graph: NetworkGraph, execution: Execution) -> TorchKernels:
     """Returns the kernels of one step of a network.
 
-    Eager torch launches one for every operator, and under autocast one for every tensor that is
-    cast. Inductor leaves products and convolutions to libraries and fuses what is between them, as
-    far as nothing that it reads has to wait for one of them. A training step goes backward through
-    every operator (with weights twice) and updates every weight.
+    Eager torch launches one for every operator, under autocast one for every tensor that is cast,
+    and one for every tensor that has to be copied into another order. Inductor leaves products and
+    convolutions to libraries and fuses what is between them, as far as nothing that it reads has to
+    wait for one of them. A training step goes backward through every operator (with weights twice)
+    and updates every weight.
     """
     maker = _Maker(graph, execution)
     return maker.table()
@@ -91,10 +97,7 @@ def fused_groups(graph: NetworkGraph) -> list[list[int]]:
     """Returns which operators inductor makes one kernel of: neighbours that wait for equally many
     products and convolutions, one after the other. Groups of views alone are left out.
     """
-    count = len(graph.kinds)
-    sources: list[list[int]] = [[] for _ in range(count)]
-    for source, target in graph.edges.tolist():
-        sources[target].append(source)
+    count, sources = len(graph.kinds), graph.sources()
     waits = [_what(graph, node) in _BARRIERS for node in range(count)]
     level, place = [0] * count, list(range(count))
 
@@ -155,12 +158,13 @@ class _Maker:
             )
         }  # fmt: skip
         count = len(graph.kinds)
-        self._sources: list[list[int]] = [[] for _ in range(count)]
+        self._sources = graph.sources()
         self._readers: list[list[int]] = [[] for _ in range(count)]
         for source, target in graph.edges.tolist():
-            self._sources[target].append(source)
             self._readers[source].append(target)
         self._does = [_what(graph, node) for node in range(count)]
+        self._is_map = self._maps()
+        self._copied = (graph.copied(execution.layout) / _FLOAT_BYTES).tolist()
         self._rows: list[tuple[float, ...]] = []
         self._calls = 0.0
 
@@ -174,6 +178,17 @@ class _Maker:
         rows, places = np.unique(np.array(self._rows), axis=0, return_inverse=True)
         rows[:, -1] *= np.bincount(places.ravel())
         return TorchKernels(rows, self._calls)
+
+    def _maps(self) -> list[bool]:
+        """Returns which operators make images: they do, or pass on what they read."""
+        found: list[bool] = []
+        for node, kind in enumerate(self._graph.kinds):
+            sources = self._sources[node]
+            is_map = kind in _MAKES_MAPS
+            if not is_map and kind not in _MAKES_NO_MAPS and self._does[node] not in _BARRIERS:
+                is_map = not sources or any(found[source] for source in sources)
+            found.append(is_map)
+        return found
 
     # Sizes and bytes of an operator.
 
@@ -237,9 +252,13 @@ class _Maker:
         m, n, k, batch = sizes
         window = self._columns["conv_kernel_size"][node] if node is not None else 0.0
         stride = self._columns["conv_stride"][node] if node is not None else 0.0
+        is_map = node is not None and self._is_map[node]
         self._rows.append(
-            (_CODE[what], phase, flop, moved, m, n, k, batch, window, stride, float(is_half), 1.0)
-        )
+            (
+                _CODE[what], phase, flop, moved, m, n, k, batch, window, stride, float(is_half),
+                float(is_map), 1.0,
+            )
+        )  # fmt: skip
 
     def _add_node(self, node: int) -> None:
         is_half = self._does[node] in _BARRIERS and int(self._types.computes[node]) < _FLOAT_BYTES
@@ -247,6 +266,17 @@ class _Maker:
             self._does[node], float(self._graph.flops[node]), sum(self._bytes(node)),
             self._sizes(node), node=node, is_half=is_half,
         )  # fmt: skip
+
+    def _add_copies(self, phase: int) -> None:
+        """Adds the copies of what lies in another order than its reader needs."""
+        for node, elements in enumerate(self._copied):
+            if elements:
+                moved, sizes = (
+                    2 * elements * int(self._types.makes[node]),
+                    (elements, 1.0, 1.0, 1.0),
+                )
+                self._add("transposed copy", 0.0, moved, sizes, phase=phase, node=node)
+                self._calls += 1.0
 
     def _cast(self, elements: float, read: int, write: int) -> None:
         self._add("cast", 0.0, elements * (read + write), (elements, 1.0, 1.0, 1.0))
@@ -276,6 +306,7 @@ class _Maker:
                         self._calls += 1.0
             self._add_node(node)
             self._calls += _SEVERAL.get(kind, 1)
+        self._add_copies(FORWARD)
 
     def _is_cast(self, kind: str) -> bool:
         """Returns whether autocast casts what an operator reads; others mix types in a kernel."""
@@ -335,12 +366,13 @@ class _Maker:
              if what in has), "fused",
         )  # fmt: skip
         lead = next((node for node in members if self._does[node] == kept), members[0])
-        self._add(kept, flop, moved, (*self._sizes(lead)[:3], float(len(members))))
+        self._add(kept, flop, moved, (*self._sizes(lead)[:3], float(len(members))), node=lead)
 
     # The backward pass and the update.
 
     def _train(self) -> None:
-        weights = 0.0
+        if not self._execution.compiled:
+            self._add_copies(DATA_GRADIENT)
         for node in range(len(self._graph.kinds)):
             if self._is_view(node):
                 continue
@@ -348,7 +380,6 @@ class _Maker:
             read, weight, written = self._bytes(node)
             flop = float(self._graph.flops[node])
             m, n, k, batch = self._sizes(node)
-            weights += self._columns["weight_size"][node]
             is_half = what in _BARRIERS and int(self._types.computes[node]) < _FLOAT_BYTES
             has_products = what in _BARRIERS
             if self._sources[node] or not has_products:

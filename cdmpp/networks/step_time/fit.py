@@ -111,7 +111,7 @@ def measured_steps(runs: Sequence[MeasuredRun], graphs: ArchitectureGraphs) -> M
             untraced[run.arch, run.size] = untraced.get((run.arch, run.size), 0) + 1
             continue
         execution = run.execution
-        key = run.arch, run.size, run.batch, execution.dtype, execution.compiled, execution.mode
+        key = run.arch, run.size, run.batch, execution
         if key not in places:
             places[key] = len(tables)
             graph = graphs.graph(run.arch, run.size, run.batch)
@@ -140,6 +140,23 @@ def family_folds(runs: Sequence[MeasuredRun], folds: int, *, seed: int) -> IntAr
     return np.array([fold[run.family] for run in runs], np.int64)
 
 
+def run_groups(runs: Sequence[MeasuredRun]) -> IntArray:
+    """Returns int64 [N], the group of each run: same step, device and torch, another way of
+    running.
+    """
+    places: dict[tuple[object, ...], int] = {}
+    return np.array(
+        [
+            places.setdefault(
+                (run.arch, run.size, run.batch, run.device, run.torch, run.execution.mode),
+                len(places),
+            )
+            for run in runs
+        ],
+        np.int64,
+    )
+
+
 def fit_networks(
     steps: MeasuredSteps,
     chosen: IntArray,
@@ -150,8 +167,8 @@ def fit_networks(
     """Returns one network a seed, fitted to some of the runs."""
     return {
         f"seed{seed}": fit_network(
-            steps.inputs, steps.log_s, chosen, seed=seed, epochs=options.epochs,
-            batch=options.batch, rate=options.rate,
+            steps.inputs, steps.log_s, chosen, run_groups(steps.runs), seed=seed,
+            epochs=options.epochs, batch=options.batch, rate=options.rate,
         )
         for seed in seeds
     }  # fmt: skip

@@ -72,7 +72,8 @@ class StepTimeInputs:
         rows = self.rows = np.concatenate([one.rows for one in tables])
         self._sizes = _size_features(rows)
         self._work = rows[:, [COLUMNS.index(name) for name in ("kind", "flop", "bytes", "count")]]
-        column = {name: rows[:, COLUMNS.index(name)] for name in ("m", "n", "batch")}
+        column = {name: rows[:, COLUMNS.index(name)] for name in ("m", "n", "batch", "is_map")}
+        self._is_map = column["is_map"].astype(np.float32)
         self._outputs = column["m"] * column["n"] * column["batch"]
         calls = np.array([one.calls for one in tables])
         self._table = np.array([one.table for one in questions], np.int64)
@@ -126,9 +127,9 @@ class StepTimeInputs:
         ).astype(np.float32)
         if noise is not None:
             beside_device += noise[owner]
-        features = np.concatenate(
-            [self._sizes[place], beside_device, self.flags[steps][owner]], axis=1
-        )
+        flags = self.flags[steps][owner]
+        flags[:, 0] *= self._is_map[place]  # of what has no memory format, it changes nothing
+        features = np.concatenate([self._sizes[place], beside_device, flags], axis=1)
         return Kernels(
             features, roofline_s.astype(np.float32), count.astype(np.float32), owner, len(steps)
         )

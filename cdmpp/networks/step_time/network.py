@@ -20,6 +20,8 @@ _MOST_LOG = 6.0
 #: out is otherwise predicted by their differences (on a fifth of the families, the median error on
 #: the RTX 3090 was 36 instead of 6 %).
 _NOISE = 0.15
+#: Of the ratios' loss beside that of the seconds.
+_RATIO_WEIGHT = 1.0
 #: torch's schedule divides by a tenth of its steps, less one.
 _LEAST_ROUNDS = 20
 
@@ -74,6 +76,7 @@ def fit_network(
     inputs: StepTimeInputs,
     log_s: FloatArray,
     steps: IntArray,
+    groups: IntArray,
     *,
     seed: int,
     epochs: int,
@@ -86,6 +89,8 @@ def fit_network(
         inputs: of all steps.
         log_s: float64 [N], of all steps.
         steps: int64 [S], those to fit.
+        groups: int64 [N], of all steps: those of a group differ in how they run alone, and their
+            ratios are fitted too.
         rate: of learning, at its height.
     """
     torch.manual_seed(seed)
@@ -98,13 +103,17 @@ def fit_network(
     generator = np.random.default_rng(seed)
     targets = torch.tensor(log_s, dtype=torch.float32)
     for _ in range(epochs):
-        order = generator.permutation(steps)
+        order = _shuffled(steps, groups, generator)
         for start in range(0, len(order), batch):
             chosen = order[start : start + batch]
             wanted = targets[torch.from_numpy(chosen)]
             noise = generator.normal(0.0, _NOISE, (len(chosen), DEVICE_FEATURES))
             found = network(inputs, chosen, noise.astype(np.float32))
             loss = nn.functional.smooth_l1_loss(found, wanted, beta=0.1)
+            is_pair = torch.from_numpy(np.diff(groups[chosen]) == 0)
+            if is_pair.any():
+                ratios, real = found.diff()[is_pair], wanted.diff()[is_pair]
+                loss = loss + _RATIO_WEIGHT * nn.functional.smooth_l1_loss(ratios, real, beta=0.1)
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
@@ -112,3 +121,9 @@ def fit_network(
             schedule.step()
     network.eval()
     return network
+
+
+def _shuffled(steps: IntArray, groups: IntArray, generator: np.random.Generator) -> IntArray:
+    """Returns the steps, groups in any order and side by side."""
+    place = generator.permutation(int(groups.max()) + 1)[groups[steps]]
+    return steps[np.lexsort((generator.random(len(steps)), place))]

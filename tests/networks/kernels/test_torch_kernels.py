@@ -12,6 +12,7 @@ from torch import nn
 from cdmpp.networks.graph.execution import Execution
 from cdmpp.networks.graph.torch_graph import torch_graph
 from cdmpp.networks.kernels.torch_kernels import (
+    DATA_GRADIENT,
     FORWARD,
     KERNELS,
     UPDATE,
@@ -56,6 +57,18 @@ class _Gated(nn.Module):
         return torch.softmax(self.linear(torch.sigmoid(x) * x) + x, -1)
 
 
+class _Turned(nn.Module):
+    """An image in tokens: a copy before the norm in NCHW, none in channels_last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.LayerNorm(8)
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.linear(self.norm(self.stem(x).permute(0, 2, 3, 1)))
+
+
 def _counts(table, phase=FORWARD):
     chosen = table.column("phase") == phase
     kinds = table.column("kind")[chosen].astype(int)
@@ -68,7 +81,7 @@ def _one(table, kind):
     assert rows.sum() == 1
     return {
         name: float(table.column(name)[rows][0])
-        for name in ("flop", "bytes", "m", "n", "k", "batch", "is_half", "count")
+        for name in ("flop", "bytes", "m", "n", "k", "batch", "is_half", "is_map", "count")
     }
 
 
@@ -82,7 +95,7 @@ def test_eager_kernels_in_float32() -> None:
     product = _one(table, "product")
     assert product == {
         "flop": 2 * (2 * 16 * 10) + 20, "bytes": 4 * (32 + 16 * 10 + 10 + 20), "m": 2, "n": 10,
-        "k": 16, "batch": 1, "is_half": 0, "count": 1,
+        "k": 16, "batch": 1, "is_half": 0, "is_map": 0, "count": 1,
     }  # fmt: skip
     convolution = _one(table, "convolution")
     assert (convolution["m"], convolution["n"], convolution["k"]) == (128, 16, 144)
@@ -112,6 +125,31 @@ def test_a_training_step_goes_back_through_products_twice() -> None:
     assert _counts(train, UPDATE) == {"update": 5}
     work = (train.column("flop") * train.column("count"))[train.column("phase") != UPDATE].sum()
     assert 2.3 < work / (infer.column("flop") * infer.column("count")).sum() < 3.0
+
+
+def test_what_lies_in_another_order_is_copied() -> None:
+    graph = torch_graph(_Turned, [(3, 8, 8)], batch=2, name="turned")
+    eager = torch_kernels(graph, Execution())
+    copy = _one(eager, "transposed copy")
+    assert copy["bytes"] == 2 * 4 * 2 * 8 * 8 * 8
+    half = torch_kernels(graph, Execution("float16"))
+    assert _one(half, "transposed copy")["bytes"] == copy["bytes"] / 2
+    trained = torch_kernels(graph, Execution(mode="train"))
+    assert _counts(trained, DATA_GRADIENT)["transposed copy"] == 1
+    for other in (Execution(layout="nhwc"), Execution(compiled=True)):
+        assert "transposed copy" not in _counts(torch_kernels(graph, other))
+
+
+def test_images_have_a_memory_format_and_tokens_none() -> None:
+    graph = torch_graph(_Turned, [(3, 8, 8)], batch=2, name="turned")
+    eager = torch_kernels(graph, Execution())
+    found = {kind: _one(eager, kind)["is_map"] for kind in ("convolution", "norm", "product")}
+    assert found == {"convolution": 1.0, "norm": 0.0, "product": 0.0}
+    graph = torch_graph(_Residual, [(16, 8, 8)], batch=2, name="residual")
+    table = torch_kernels(graph, Execution())
+    kinds = table.column("kind").astype(int)
+    of_maps = {KERNELS[kind] for kind in kinds[table.column("is_map") > 0]}
+    assert of_maps == {"convolution", "batch norm", "element-wise", "reduction"}
 
 
 def test_compiled_kernels_move_less() -> None:
