@@ -76,6 +76,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "nets.py:resnet --device a100,h100,l4 --batch 1,8",
         "--transformer layers=32,width=4096,heads=32,ffn=14336,vocab=128256 "
         "--prefill 2048 --decode-at 4096 --device h100,a100",
+        "--model config.json --device h100,b200 --tensor-parallel 4,8 --concurrency 8,64 "
+        "--input-tokens 1024 --output-tokens 512 --target-tpot 20ms",
     ),
     "serve": ("--port 8080", "--model pretrained --model runs/mine --token-file token"),
     "measure": (

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from cdmpp.compare.llm.times import LayerOperator
 from cdmpp.compare.prices import Price
 
 Objective = Literal["latency", "throughput", "cost", "energy"]
@@ -37,6 +38,7 @@ class CompareCell:
         is_hypothetical: whether the device was scaled, or is a user's own description.
         reasons: why it is a guess, or why there is no latency.
         parts: seconds by kinds of kernels, where the method adds them up.
+        operators: seconds by kinds of layers and their operators, of a decoder.
     """
 
     network: str
@@ -57,6 +59,7 @@ class CompareCell:
     is_hypothetical: bool = False
     reasons: tuple[str, ...] = ()
     parts: Mapping[str, float] = field(default_factory=dict)
+    operators: tuple[LayerOperator, ...] = ()
 
     @property
     def throughput_per_s(self) -> float | None:
@@ -111,6 +114,7 @@ class CompareCell:
         price = values.pop("price")
         return values | {
             "reasons": list(self.reasons),
+            "operators": [asdict(one) for one in self.operators],
             "throughput_per_s": self.throughput_per_s,
             "cost_usd_per_million": self.cost_per_million,
             "energy_bound_j": self.energy_bound_j,

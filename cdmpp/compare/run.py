@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from cdmpp.compare.cell import CompareCell
 from cdmpp.compare.eager import eager_cells
+from cdmpp.compare.llm.decoder import Decoder
+from cdmpp.compare.llm.times import KernelModel
 from cdmpp.compare.prices import Price
-from cdmpp.compare.serving import KernelModel, serving_cell
-from cdmpp.compare.transformer import Pass, TransformerShape
+from cdmpp.compare.serving import serving_cell
+from cdmpp.compare.transformer import Pass
 from cdmpp.compare.what_if import scaled
 from cdmpp.devices.device_file import read_device_file
 from cdmpp.devices.registry import get_device, load_registry
@@ -56,7 +58,7 @@ class Question:
         devices: specs, see `asked_devices`.
         hypothetical: labels among them that nobody sells.
         networks: of torch, and ONNX files.
-        transformers: by their shapes; each makes all `passes`.
+        transformers: decoders; each makes all `passes`.
         passes: of transformers, with batch and degree.
         batches: of torch networks.
         running: how torch runs its networks.
@@ -67,7 +69,7 @@ class Question:
     devices: Sequence[DeviceSpec]
     hypothetical: frozenset[str] = frozenset()
     networks: Sequence[TorchNetwork] = ()
-    transformers: Sequence[TransformerShape] = ()
+    transformers: Sequence[Decoder] = ()
     passes: Sequence[Pass] = ()
     batches: Sequence[int] = (1,)
     running: Running = field(default_factory=Running)
@@ -114,14 +116,12 @@ def compare(
             pass, the devices cannot share one, or no device has an answer.
     """
     if question.transformers and not question.passes:
-        raise UsageError(
-            "nothing to compare of a transformer by its shape; add --prefill N or --decode-at N"
-        )
+        raise UsageError("nothing to compare of a language model; add --prefill N or --decode-at N")
     names = [one.name for one in question.transformers]
     again = next((name for place, name in enumerate(names) if name in names[:place]), None)
     if again is not None:
         raise UsageError(
-            f"two transformers are called {again!r}; expected a name of each, e.g. "
+            f"two models are called {again!r}; expected a name of each, e.g. "
             "layers=32,...,name=small"
         )
     found: list[CompareCell] = []
@@ -137,8 +137,8 @@ def compare(
             found += [serving_cell(transformer, one, spec, model) for spec in question.devices]
     if not found:
         raise UsageError(
-            "nothing to compare; name a network, or --transformer SHAPE with --prefill or "
-            "--decode-at"
+            "nothing to compare; name a network, or --model CONFIG or --transformer SHAPE with "
+            "--prefill or --decode-at"
         )
     if all(cell.latency_s is None for cell in found):
         reasons = dict.fromkeys(reason for cell in found for reason in cell.reasons)

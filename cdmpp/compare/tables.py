@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from cdmpp.compare.cell import CompareCell, Objective, is_on_front, ranked, ranks
-from cdmpp.text import interval_text, listed
+from cdmpp.text import interval_text, listed, seconds_text
 
 _FITS = {True: "yes", False: "no", None: "not sure"}
 _UNKNOWN = "unknown"
@@ -126,6 +126,27 @@ def number(value: float | None) -> str:
         digits = len(str(int(value))) - 3
         return f"{round(value, -digits):,.0f}"
     return f"{value:#.3g}".rstrip(".") if value >= 1e-4 else f"{value:.2e}"
+
+
+def operator_tables(cells: Sequence[CompareCell]) -> list[tuple[str, list[list[str]]]]:
+    """Returns for each kind of layer titles and lines of what its operators take, all launches
+    together, on every device that has a latency.
+    """
+    known = [cell for cell in cells if cell.operators]
+    found: dict[tuple[str, str], list[str]] = {}
+    for place, cell in enumerate(known):
+        sums: dict[tuple[str, str], float] = {}
+        for one in cell.operators:
+            key = one.layer, one.what
+            sums[key] = sums.get(key, 0.0) + one.seconds
+        for key, seconds in sums.items():
+            line = found.setdefault(key, ["-"] * len(known))
+            line[place] = seconds_text(seconds)
+    titles = ["operator", *(cell.device for cell in known)]
+    return [
+        (layer, [titles, *([what, *line] for (own, what), line in found.items() if own == layer)])
+        for layer in dict.fromkeys(layer for layer, _ in found)
+    ]
 
 
 def notes(cells: Sequence[CompareCell], objective: Objective) -> list[str]:

@@ -35,8 +35,7 @@ KINDS: dict[FileKind, tuple[str, str]] = {
     "execution": ("a trace of ExecutionTraceObserver (.json)", "cdmpp replay {}"),
     "dlrm": ("a training preset (.yaml)", "cdmpp replay {}"),
     "config": (
-        "a config.json of a language model, which is not read",
-        "cdmpp compare --transformer layers=N,width=N,heads=N,ffn=N,vocab=N",
+        "a config.json of a language model", "cdmpp compare --model {} --decode-at 4096 --all",
     ),
 }  # fmt: skip
 _SUFFIXES: dict[str, FileKind] = {".py": "program", ".onnx": "network", ".pt2": "network"}

@@ -107,7 +107,7 @@ def _cells(request: CompareRequest) -> list[dict[str, Any]]:
         raise UsageError(f"{count} answers in one; expected at most {_MOST_CELLS}")
     question = Question(
         devices, hypothetical, passes=passes,
-        transformers=[parse_transformer(text) for text in request.transformers],
+        transformers=[parse_transformer(text).decoder for text in request.transformers],
         prices=prices_of(own=[spec.name for spec in devices]),
     )  # fmt: skip
     cells = compare(question, onnx_cells=_no_onnx, kernels=SweptKernels.packaged)

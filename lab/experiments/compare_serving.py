@@ -14,7 +14,8 @@ from functools import partial
 import numpy as np
 
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
-from cdmpp.compare.serving import least_pass_s, serving_cell
+from cdmpp.compare.llm.memory import least_step_s
+from cdmpp.compare.serving import serving_cell
 from cdmpp.compare.transformer import Pass, TransformerShape
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError
@@ -102,14 +103,19 @@ def judge(published: Sequence[Published] = PUBLISHED) -> list[JudgedPass]:
 
 def _judged(one: Published, kernels: GpuKernels) -> JudgedPass:
     cache = "fp8" if one.dtype == "fp8" else "bf16"
-    shape = TransformerShape(**{**asdict(one.model), "dtype": one.dtype, "kv_dtype": cache})
+    shape = TransformerShape(**{**asdict(one.model), "dtype": one.dtype, "kv_dtype": cache}).decoder
     device = get_device(one.device)
 
     def ends(step: Pass) -> tuple[float, ...]:
         cell = serving_cell(shape, step, device, kernels)
         if cell.latency_s is None or cell.low_s is None or cell.high_s is None:
             raise DataError(f"{one.model.name} on {one.device}: {'; '.join(cell.reasons)}")
-        return cell.latency_s, cell.low_s, cell.high_s, least_pass_s(shape, step, device)
+        return (
+            cell.latency_s,
+            cell.low_s,
+            cell.high_s,
+            least_step_s(shape, step.parallel, step.step, device),
+        )
 
     total = np.array(ends(Pass("prefill", one.prompt, one.batch, one.degree)))
     measured_s = one.value

@@ -21,7 +21,9 @@ def eight_b(**values: object) -> str:
     return ",".join(f"{name}={value}" for name, value in {**words, **values}.items())
 
 
-MODEL = parse_transformer(EIGHT_B)
+SHAPE = parse_transformer(EIGHT_B)
+MODEL = SHAPE.decoder
+BLOCK = 4096 * 128 * (2 * 32 + 2 * 8) + 3 * 4096 * 14336  # elements of the matrices
 
 
 @dataclass(frozen=True)

@@ -177,7 +177,7 @@ def test_what_has_one_name_is_told_apart(capsys, network) -> None:
     assert [cell["network"].partition(" ")[0] for cell in cells] == [network, again]
     code, text = refused(capsys, *DECODE, *DECODE[:2], "--device", "h100")
     assert code == 2
-    assert "two transformers are called '8b'" in text
+    assert "two models are called '8b'" in text
 
 
 @pytest.mark.slow

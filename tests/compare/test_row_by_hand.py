@@ -12,7 +12,7 @@ from cdmpp.compare.run import Question, compare
 from cdmpp.compare.tables import rows, titles
 from cdmpp.compare.transformer import Pass
 from cdmpp.devices.registry import get_device
-from tests.compare.llama import MODEL, Millisecond
+from tests.compare.llama import BLOCK, MODEL, Millisecond
 
 
 def no_onnx(path, name, devices):
@@ -54,7 +54,7 @@ def test_every_number_of_a_row() -> None:
     up = math.sqrt(sum((n * 2e-4) ** 2 for n in counts) + (moves_high_s - moves_s) ** 2)
     assert (cell.low_s, cell.high_s) == pytest.approx((latency_s - down, latency_s + up))
     # Memory of one of the two devices.
-    weights = 2 * (32 * MODEL.block_weights + 2 * 128256 * 4096) / 2 + 2 * 65 * 4096
+    weights = 2 * (32 * BLOCK + 2 * 128256 * 4096) / 2 + 2 * 65 * 4096
     cache = 8 * 4096 * 32 * 2 * 4 * 128 * 2
     activations = 2 * 8 * (4096 + 3 * 7168) + 4 * 8 * 128256
     assert cell.memory_bytes == weights + cache + activations

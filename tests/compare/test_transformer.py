@@ -7,19 +7,27 @@ import pytest
 from cdmpp.analytic.gpu_kernels.calls import (
     Collective,
     DecodeAttention,
-    Gemm,
     PrefillAttention,
 )
-from cdmpp.compare.kernels import pass_kernels
-from cdmpp.compare.transformer import Pass, TransformerShape, memory_need, parse_transformer
+from cdmpp.compare.llm.decoder import Decoder
+from cdmpp.compare.llm.kernels import Launches, Moves, WeightProduct, step_kernels
+from cdmpp.compare.llm.memory import MemoryNeed
+from cdmpp.compare.llm.memory import memory_need as need_of
+from cdmpp.compare.transformer import Pass, TransformerShape, parse_transformer
 from cdmpp.errors import UsageError
-from tests.compare.llama import EIGHT_B, MODEL, eight_b
+from tests.compare.llama import BLOCK, EIGHT_B, MODEL, SHAPE, eight_b
 
-GIB = 2**30
+
+def pass_kernels(model: Decoder, one: Pass) -> tuple[list[Launches], list[Moves]]:
+    return step_kernels(model, one.step, one.parallel)
+
+
+def memory_need(model: Decoder, one: Pass) -> MemoryNeed:
+    return need_of(model, one.parallel, one.step, one.sequences, one.length)
 
 
 def test_the_parameters_are_those_of_the_published_model() -> None:
-    assert MODEL.head == 128
+    assert SHAPE.head == 128
     assert MODEL.parameters == 8_030_261_248  # Llama 3 8B
 
 
@@ -36,10 +44,12 @@ def test_memory_by_hand() -> None:
 
 def test_types_of_weights() -> None:
     sizes = {
-        dtype: memory_need(parse_transformer(eight_b(dtype=dtype)), Pass("decode", 1)).weights
+        dtype: memory_need(
+            parse_transformer(eight_b(dtype=dtype)).decoder, Pass("decode", 1)
+        ).weights
         for dtype in ("bf16", "fp8", "fp4")
     }
-    blocks = 32 * MODEL.block_weights
+    blocks = 32 * BLOCK
     assert sizes["bf16"] - sizes["fp8"] == blocks
     assert sizes["fp8"] - sizes["fp4"] == blocks * (1 - 0.5625)
 
@@ -51,9 +61,9 @@ def test_the_products_do_the_transformers_operations(kind: str) -> None:
     flop = sum(
         2 * launch.count * launch.call.m * launch.call.n * launch.call.k
         for launch in launches
-        if isinstance(launch.call, Gemm)
+        if isinstance(launch.call, WeightProduct)
     )
-    blocks = 2 * one.tokens * 32 * MODEL.block_weights
+    blocks = 2 * one.tokens * 32 * BLOCK
     assert flop == blocks + 2 * 2 * 4096 * 128256
     wanted = PrefillAttention if kind == "prefill" else DecodeAttention
     (attention,) = [launch for launch in launches if isinstance(launch.call, wanted)]
@@ -69,7 +79,7 @@ def test_devices_that_share_it_do_a_part_each_and_add_up() -> None:
         return sum(
             one.count * one.call.m * one.call.n * one.call.k
             for one in launches
-            if isinstance(one.call, Gemm)
+            if isinstance(one.call, WeightProduct)
         )
 
     assert 4 * flop(part) == flop(whole)
@@ -84,8 +94,8 @@ def test_devices_that_share_it_do_a_part_each_and_add_up() -> None:
     [
         ("layers=32", "lacks width=N"),
         (f"{EIGHT_B},hats=3", "'hats'.*expected e.g."),
-        (f"{EIGHT_B},experts=128", "no key 'experts'.*keys: layers, width.*mixtures of experts"),
-        ("models/config.json", "config.json is not read.*keys: layers.*MLA.*tied embeddings"),
+        (f"{EIGHT_B},experts=128", "no key 'experts'.*keys: layers, width.*[Mm]ixtures of experts"),
+        ("models/config.json", "is a file; run --model models/config.json"),
         (eight_b(dtype="int8"), "dtype=int8, expected one of bf16.*int8 and fp32 weights"),
         (f"{EIGHT_B},layers=3", "has layers twice"),
         ("layer=32,width=64", "did you mean 'layers'"),
@@ -111,6 +121,6 @@ def test_devices_that_cannot_share_it() -> None:
 
 
 def test_a_model_with_one_kv_head_keeps_it_everywhere() -> None:
-    model = TransformerShape(1, 64, 8, 1, 256, 512)
+    model = TransformerShape(1, 64, 8, 1, 256, 512).decoder
     one, four = (memory_need(model, Pass("decode", 16, degree=degree)) for degree in (1, 4))
     assert one.cache == four.cache

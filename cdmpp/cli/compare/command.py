@@ -11,6 +11,20 @@ from pathlib import Path
 
 from cdmpp.analytic.sweep.predict import SweptKernels
 from cdmpp.api.model import load
+from cdmpp.cli.compare.load import (
+    add_load_options,
+    check_load,
+    print_evaluation,
+    print_load,
+    refuse_disaggregated,
+)
+from cdmpp.cli.compare.models import (
+    add_model_options,
+    models_of,
+    numbers,
+    parallels_of,
+    passes_of,
+)
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
     add_device_spec_option,
@@ -25,12 +39,10 @@ from cdmpp.compare.compiled import compiled_cell
 from cdmpp.compare.page import comparison_page
 from cdmpp.compare.prices import prices_of
 from cdmpp.compare.run import Question, TorchNetwork, asked_devices, compare
-from cdmpp.compare.tables import groups, json_rows, notes, rows, titles
-from cdmpp.compare.transformer import Pass, parse_transformer
+from cdmpp.compare.tables import groups, json_rows, notes, operator_tables, rows, titles
 from cdmpp.compare.what_if import parse_scales
 from cdmpp.devices.registry import load_registry
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import UsageError
 from cdmpp.files.atomic import write_text
 from cdmpp.networks.graph.execution import Running
 from cdmpp.networks.graph.network_file import onnx_batch
@@ -57,17 +69,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         f"(nets.py:bert@384:int64; several: @3x224x224+10; default: @{_DEFAULT_INPUT}), an ONNX "
         "file, or .pt2 as torch.export.save writes it",
     )  # fmt: skip
-    transformer = parser.add_argument_group("a transformer by its shape")
-    transformer.add_argument(
-        "--transformer", action="append", default=[], metavar="NAME=N,...",
-        help="layers=32,width=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256,dtype=bf16 (or fp16, "
-        "fp8, fp4); also head_size, kv_dtype=fp8, name=TEXT; repeat it",
-    )  # fmt: skip
-    add_table(transformer, """
-        --prefill N[,N]          tokens of a prompt that are read
-        --decode-at N[,N]        tokens in the cache when one more is made
-        --tensor-parallel N[,N]  devices that share every product (default: 1)
-    """)  # fmt: skip
+    add_model_options(parser)
+    add_load_options(parser)
     group = add_table(parser, """
         devices:
         --device LABEL[,LABEL]...  devices; may be repeated
@@ -97,32 +100,65 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
+    if args.disaggregated:
+        refuse_disaggregated()
+    if args.evaluate:
+        print_evaluation(args.evaluate, args.model, is_json=args.json)
+        return 0
+    lengths = args.prefill or args.decode_at
+    check_load(args.concurrency, args.input_tokens, args.output_tokens, lengths)
     running = Running(args.dtype, args.layout, args.compiled, args.mode)
-    if args.networks or args.transformer:
+    if args.networks or args.transformer or args.model:
         of_code = [text for text in args.networks if not text.endswith(_FILES)]
         check_goes_with("MODULE:FACTORY", of_code, export=args.export)
         onnx = [text for text in args.networks if text.endswith(".onnx")]
-        either = "MODULE:FACTORY, FILE.onnx or --transformer"
-        check_goes_with(either, of_code or onnx or args.transformer, batch=args.batch)
+        either = "MODULE:FACTORY, FILE.onnx, --model or --transformer"
+        has_batch = of_code or onnx or args.model or args.transformer
+        check_goes_with(either, has_batch, batch=args.batch)
         check_goes_with("FILE.onnx", onnx, input=args.input)
         of_torch = [text for text in args.networks if text not in onnx]
         check_goes_with("MODULE:FACTORY or FILE.pt2", of_torch, **given_running(running))
+        both = "--model or --transformer"
         check_goes_with(
-            "--transformer", args.transformer, prefill=args.prefill, decode_at=args.decode_at,
-            tensor_parallel=args.tensor_parallel,
+            both, args.model or args.transformer, prefill=args.prefill, decode_at=args.decode_at,
+            tensor_parallel=args.tensor_parallel, pipeline_parallel=args.pipeline_parallel,
+            operators=args.operators, concurrency=args.concurrency,
+        )  # fmt: skip
+        check_goes_with(
+            "--model", args.model, precision=args.precision, kv_precision=args.kv_precision,
+            expert_parallel=args.expert_parallel,
+            data_parallel_attention=args.data_parallel_attention,
+        )  # fmt: skip
+        check_goes_with(
+            "--concurrency", args.concurrency, input_tokens=args.input_tokens,
+            output_tokens=args.output_tokens, backend=args.backend, target_tpot=args.target_tpot,
         )  # fmt: skip
     scales = parse_scales(args.scale) if args.scale else {}
     devices, hypothetical = asked_devices(
         labels_of(args.device), args.device_spec or (), scales, takes_all=args.all
     )
-    batches = _numbers(args.batch or "1", "--batch")
+    batches = numbers(args.batch or "1", "--batch")
     prices = prices_of(args.prices, [spec.name for spec in devices], provider=args.provider)
+    models = models_of(args.model, args.transformer, args.precision, args.kv_precision)
+    parallels = parallels_of(
+        args.tensor_parallel,
+        args.data_parallel_attention,
+        args.expert_parallel,
+        args.pipeline_parallel,
+    )
+    if args.concurrency:
+        print_load(
+            models, parallels, devices, args.concurrency,
+            (args.input_tokens, args.output_tokens), args.backend, prices, hypothetical,
+            args.target_tpot, is_json=args.json,
+        )  # fmt: skip
+        return 0
     cells = compare(
         Question(
             devices, hypothetical,
             networks=_networks(args.networks, "export" if args.export else "fx"),
-            transformers=[parse_transformer(text) for text in args.transformer],
-            passes=_passes(args.prefill, args.decode_at, batches, args.tensor_parallel or "1"),
+            transformers=models,
+            passes=passes_of(args.prefill, args.decode_at, batches, parallels),
             batches=batches, prices=prices, running=running,
         ),
         onnx_cells=partial(
@@ -139,6 +175,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     for title, part in groups(cells):
         print(f"{title}\n\n{aligned([titles(part), *rows(part, args.objective)])}\n")
+        for layers, lines in operator_tables(part) if args.operators else ():
+            print(f"{layers}\n\n{aligned(lines, 'lr')}\n")
         said = notes(part, args.objective)
         print("".join(f"  {note}\n" for note in said), end="\n" if said else "")
     print("= cannot be told apart from others of this rank")
@@ -167,28 +205,6 @@ def _network(text: str, method: str) -> TorchNetwork:
     shapes, dtypes = parse_inputs((inputs or _DEFAULT_INPUT).split("+"))
     name = factory.rpartition(":")[2]
     return TorchNetwork(name, load_factory(factory), shapes, dtypes, method)
-
-
-def _passes(
-    prefill: str | None, decode_at: str | None, batches: Sequence[int], degrees: str
-) -> list[Pass]:
-    lengths = [("prefill", one) for one in _numbers(prefill, "--prefill")]
-    lengths += [("decode", one) for one in _numbers(decode_at, "--decode-at")]
-    return [
-        Pass("prefill" if kind == "prefill" else "decode", length, batch, degree)
-        for kind, length in lengths
-        for degree in _numbers(degrees, "--tensor-parallel")
-        for batch in batches
-    ]
-
-
-def _numbers(text: str | None, option: str) -> list[int]:
-    if text is None:
-        return []
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdecimal() and int(part) >= 1 for part in parts):
-        raise UsageError(f"{option} {text!r}, expected whole numbers from 1 up, e.g. 1,8,32")
-    return list(dict.fromkeys(int(part) for part in parts))
 
 
 def _onnx_cells(

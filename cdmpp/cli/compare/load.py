@@ -1,0 +1,145 @@
+"""Servers under load, and measured ones beside the answers: options and tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from cdmpp.analytic.gpu_kernels.model import GpuKernels
+from cdmpp.cli.compare.models import numbers
+from cdmpp.cli.shared.option_table import add_table
+from cdmpp.compare.llm.config_file import read_model
+from cdmpp.compare.llm.decoder import Decoder, Parallel
+from cdmpp.compare.llm.evaluate import (
+    evaluate_serving,
+    groups,
+    read_serving,
+    report_lines,
+    scores,
+)
+from cdmpp.compare.llm.load import BACKENDS, Backend
+from cdmpp.compare.llm.schedule import Load
+from cdmpp.compare.llm.sweep import load_cells, sweep_json, sweep_notes, sweep_rows
+from cdmpp.compare.prices import Price
+from cdmpp.compare.tables import number
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import UsageError
+from cdmpp.text import aligned
+
+_TIME = re.compile(r"(\d+(?:\.\d+)?) ?(ms|s)")
+
+
+def add_load_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of servers under load."""
+    add_table(parser, f"""
+        a language model under load:
+        --concurrency N[,N]  requests in flight; who has an answer asks again
+        --input-tokens N: int   of a request's prompt
+        --output-tokens N: int  of its answer
+        --backend {"|".join(BACKENDS)}  whose scheduler and host (default: vllm)
+        --target-tpot TIME   also say what is cheapest within it, e.g. 20ms a token
+        --disaggregated      servers for prompts and for tokens apart (not covered)
+        --evaluate PARQUET: Path  measured servers in the layout of llm-serving, beside the answers
+    """)  # fmt: skip
+
+
+def check_load(
+    concurrency: str | None, input_tokens: int | None, output_tokens: int | None,
+    lengths: str | None,
+) -> None:  # fmt: skip
+    """Checks that a load is whole and asked alone.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if concurrency is None:
+        return
+    if input_tokens is None or output_tokens is None:
+        missing = "--input-tokens" if input_tokens is None else "--output-tokens"
+        raise UsageError(f"--concurrency needs {missing} N, the length of a request")
+    if lengths:
+        raise UsageError(
+            "--concurrency asks of servers under load, --prefill and --decode-at of one pass; "
+            "leave one out"
+        )
+
+
+def refuse_disaggregated() -> None:
+    """Refuses servers whose prompts and tokens are made apart.
+
+    Raises:
+        UsageError: always.
+    """
+    raise UsageError(
+        "--disaggregated is not covered: transfers of the cache between servers have no account; "
+        "leave it out to have both on the same devices"
+    )
+
+
+def print_load(
+    models: Sequence[Decoder], parallels: Sequence[Parallel], devices: Sequence[DeviceSpec],
+    concurrency: str, lengths: tuple[int, int], backend: Backend | None,
+    prices: Mapping[str, Price], hypothetical: frozenset[str], target: str | None,
+    *, is_json: bool,
+) -> None:  # fmt: skip
+    """Prints a sweep over loads.
+
+    Raises:
+        CdmppError: a number cannot be, the devices cannot share a model, or none has an answer.
+    """
+    target_s = None if target is None else _seconds(target)
+    loads = [Load(one, *lengths) for one in numbers(concurrency, "--concurrency")]
+    cells = load_cells(
+        models, parallels, devices, loads, backend or "vllm", GpuKernels.packaged(), prices,
+        hypothetical,
+    )  # fmt: skip
+    if is_json:
+        print(json.dumps(sweep_json(cells), allow_nan=False))
+        return
+    for name in dict.fromkeys(cell.network for cell in cells):
+        part = [cell for cell in cells if cell.network == name]
+        title = f"{name}, {lengths[0]:,} tokens in, {lengths[1]:,} out, {backend or 'vllm'}"
+        print(f"{title}\n\n{aligned(sweep_rows(part, number))}\n")
+        said = sweep_notes(part, target_s)
+        print("".join(f"  {note}\n" for note in said), end="\n" if said else "")
+    print("* no other has both a shorter time a token and a lower cost; ? hypothetical")
+
+
+def _seconds(text: str) -> float:
+    found = _TIME.fullmatch(text)
+    if found is None or not float(found[1]):
+        raise UsageError(f"--target-tpot {text!r}, expected a time above 0, e.g. 20ms or 0.02s")
+    return float(found[1]) * (1e-3 if found[2] == "ms" else 1.0)
+
+
+def print_evaluation(path: Path, configs: Sequence[str], *, is_json: bool) -> None:
+    """Prints the packaged models' errors on measured servers.
+
+    Args:
+        configs: of models that do not come along, `NAME=config.json`.
+
+    Raises:
+        CdmppError: a file cannot be read.
+    """
+    models = {}
+    for text in configs:
+        name, separator, file = text.partition("=")
+        if not separator:
+            raise UsageError(
+                f"--model {text!r} beside --evaluate, expected NAME=config.json with the name that "
+                "the rows have"
+            )
+        models[name] = read_model(file, name=name)
+    report = evaluate_serving(read_serving(path), GpuKernels.packaged(), models)
+    if is_json:
+        each = {name: asdict(scores(part, report.rows)) for name, part in groups(report).items()}
+        print(json.dumps({"scores": each, "left_out": dict(report.left_out)}, allow_nan=False))
+        return
+    print(aligned(report_lines(report), "lr") if report.rows else "no row has an answer")
+    print("\nleft out:" if report.left_out else "")
+    for reason, count in report.left_out.items():
+        print(f"  {count:,} {reason}")

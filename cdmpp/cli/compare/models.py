@@ -1,0 +1,111 @@
+"""Options of language models, and what they ask."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Sequence
+
+from cdmpp.cli.shared.option_table import add_table
+from cdmpp.compare.llm.config_file import read_model
+from cdmpp.compare.llm.decoder import FORMATS, Decoder, Parallel
+from cdmpp.compare.transformer import Pass, parse_transformer
+from cdmpp.errors import UsageError
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of language models."""
+    group = parser.add_argument_group("a language model")
+    group.add_argument(
+        "--model", action="append", default=[], metavar="CONFIG",
+        help="Hugging Face's config.json, the folder that it is in, or the name of a model that "
+        "comes along, e.g. Qwen/Qwen3-30B-A3B; repeat it",
+    )  # fmt: skip
+    group.add_argument(
+        "--transformer", action="append", default=[], metavar="NAME=N,...",
+        help="a dense one by its shape: layers=32,width=4096,heads=32,kv_heads=8,ffn=14336,"
+        "vocab=128256,dtype=bf16 (or fp16, fp8, fp4); also head_size, kv_dtype=fp8, name=TEXT; "
+        "repeat it",
+    )  # fmt: skip
+    add_table(group, f"""
+        --precision {"|".join(FORMATS)}  format of all weights of a --model's layers (default:
+            as its file says)
+        --kv-precision bf16|fp8  type of its cache (default: as its file says)
+        --prefill N[,N]          tokens of a prompt that are read
+        --decode-at N[,N]        tokens in the cache when one more is made
+        --tensor-parallel N[,N]  devices that share every product (default: 1)
+        --data-parallel-attention N[,N]  replicas of attention that share the experts (default: 1)
+        --expert-parallel N[,N]  groups of experts, spread over all devices (default: 1)
+        --pipeline-parallel N[,N]  stages of layers (default: 1)
+        --operators              also print what each operator of each kind of layer takes
+    """)  # fmt: skip
+
+
+def models_of(
+    configs: Sequence[str], shapes: Sequence[str], precision: str | None, kv_precision: str | None
+) -> list[Decoder]:
+    """Returns the models that are asked about.
+
+    Raises:
+        CdmppError: one cannot be read.
+    """
+    of_shapes = [parse_transformer(text).decoder for text in shapes]
+    return of_shapes + [
+        read_model(text, precision=precision, kv_precision=kv_precision) for text in configs
+    ]
+
+
+def parallels_of(
+    tensor: str | None, data: str | None, expert: str | None, pipeline: str | None
+) -> list[Parallel]:
+    """Returns all combinations of how devices share a model; those that cannot be are left out
+    where others can.
+
+    Raises:
+        UsageError: a number cannot be, or none of the combinations.
+    """
+    sizes = (
+        numbers(tensor or "1", "--tensor-parallel"),
+        numbers(data or "1", "--data-parallel-attention"),
+        numbers(expert or "1", "--expert-parallel"),
+        numbers(pipeline or "1", "--pipeline-parallel"),
+    )
+    found = list(itertools.product(*sizes))
+    fitting = [one for one in found if not one[0] * one[1] % one[2]]
+    return [Parallel(*one) for one in fitting or found]
+
+
+def passes_of(
+    prefill: str | None, decode_at: str | None, batches: Sequence[int],
+    parallels: Sequence[Parallel],
+) -> list[Pass]:  # fmt: skip
+    """Returns the passes that are asked about.
+
+    Raises:
+        UsageError: a number cannot be.
+    """
+    lengths = [("prefill", one) for one in numbers(prefill, "--prefill")]
+    lengths += [("decode", one) for one in numbers(decode_at, "--decode-at")]
+    return [
+        Pass(
+            "prefill" if kind == "prefill" else "decode", length, batch, one.tensor, one.expert,
+            one.data, one.pipeline,
+        )
+        for kind, length in lengths
+        for one in parallels
+        for batch in batches
+    ]  # fmt: skip
+
+
+def numbers(text: str | None, option: str) -> list[int]:
+    """Returns the different numbers of `1,8,32`.
+
+    Raises:
+        UsageError: one is no whole number from 1 up.
+    """
+    if text is None:
+        return []
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() and int(part) >= 1 for part in parts):
+        raise UsageError(f"{option} {text!r}, expected whole numbers from 1 up, e.g. 1,8,32")
+    return list(dict.fromkeys(int(part) for part in parts))

@@ -1,0 +1,1 @@
+"""Language models as they are served: their layers, one step of them, and many under load."""

@@ -1,0 +1,294 @@
+"""Hugging Face's `config.json` of a language model -> its decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from cdmpp.compare.llm.decoder import (
+    FORMATS,
+    Attention,
+    CacheFormat,
+    Decoder,
+    Experts,
+    FeedForward,
+    Format,
+    Formats,
+    GatedFeedForward,
+    GroupedAttention,
+    LatentAttention,
+    Layer,
+)
+from cdmpp.compare.llm.quantization import stored_formats
+from cdmpp.devices.device_file import nearest
+from cdmpp.errors import DataError, UsageError
+from cdmpp.files.atomic import read_json
+from cdmpp.files.places import package_folder
+
+#: Keys that say that a model has parts without an account -> what they are.
+_NOT_COVERED = {
+    "index_topk": "sparse attention", "sparse_attention_config": "sparse attention",
+    "linear_num_key_heads": "linear attention", "linear_attn_config": "linear attention",
+    "mamba_d_state": "state-space layers", "num_kv_shared_layers": "layers that share a cache",
+    "cross_attention_layers": "cross-attention", "layer_types_linear": "linear attention",
+}  # fmt: skip
+_WINDOWED, _FULL = "sliding_attention", "full_attention"
+#: Models with pictures keep the decoder here.
+_TEXT = "text_config"
+
+
+class _Values:
+    """Keys of a file, with sentences for what is missing or cannot be."""
+
+    def __init__(self, values: Mapping[str, Any], path: Path, architecture: str) -> None:
+        self.values = values
+        self._path = path
+        self._architecture = architecture
+
+    def size(self, *names: str, default: int | None = None, least: int = 1) -> int:
+        """Returns a whole number under the first name that is there."""
+        for name in names:
+            value = self.values.get(name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise self.error(f"{name} is {value!r}, expected a whole number from {least} up")
+            return value
+        if default is None:
+            raise self.error(f"it lacks {' (or '.join(names)}{')' * (len(names) - 1)}")
+        return default
+
+    def or_else(self, **defaults: Any) -> _Values:
+        """Returns the values with others where they have none."""
+        return _Values({**defaults, **self.values}, self._path, self._architecture)
+
+    def error(self, what: str) -> DataError:
+        """Returns the sentence on a file."""
+        return DataError(f"{self._path} ({self._architecture}): {what}")
+
+
+@dataclass(frozen=True)
+class _Architecture:
+    """How an architecture's file is read: attention and feed-forward part of the i-th layer."""
+
+    attention: Callable[[_Values, int], Attention]
+    feed_forward: Callable[[_Values, int], FeedForward]
+
+
+def _grouped(values: _Values, place: int) -> GroupedAttention:
+    heads = values.size("num_attention_heads")
+    kv_heads = values.size("num_key_value_heads", default=heads)
+    width = values.size("hidden_size")
+    head = values.size("head_dim", default=width // heads or 1)
+    if heads % kv_heads:
+        raise values.error(
+            f"num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}"
+        )
+    window = values.size("sliding_window", default=0) if _is_windowed(values, place) else 0
+    return GroupedAttention(heads, kv_heads, head, window)
+
+
+def _is_windowed(values: _Values, place: int) -> bool:
+    """Whether a layer has a window: by `layer_types`, by the older `sliding_window_pattern`, or
+    all of them.
+    """
+    given = values.values
+    if not given.get("sliding_window") or given.get("use_sliding_window") is False:
+        return False
+    kinds = given.get("layer_types")
+    if kinds is not None:
+        depth = values.size("num_hidden_layers")
+        if not isinstance(kinds, list) or len(kinds) != depth:
+            raise values.error(f"layer_types has to name each of {depth} layers")
+        unknown = next((one for one in kinds if one not in (_WINDOWED, _FULL)), None)
+        if unknown is not None:
+            raise values.error(f"layers of type {unknown!r} are not covered")
+        return bool(kinds[place] == _WINDOWED)
+    if given.get("max_window_layers") is not None:
+        return place >= values.size("max_window_layers", least=0)
+    period = values.size("sliding_window_pattern", "_sliding_window_pattern", default=0, least=0)
+    return not period or bool((place + 1) % period)
+
+
+def _every_sixth(values: _Values, place: int) -> GroupedAttention:
+    """Gemma-3: every sixth layer sees all, unless the file says otherwise."""
+    return _grouped(values.or_else(sliding_window_pattern=6), place)
+
+
+def _every_second(values: _Values, place: int) -> GroupedAttention:
+    """gpt-oss: the first layer has a window, the second sees all, and so on."""
+    return _grouped(values.or_else(sliding_window_pattern=2), place)
+
+
+def _latent(values: _Values, place: int) -> LatentAttention:
+    return LatentAttention(
+        values.size("num_attention_heads"), values.size("q_lora_rank", default=0),
+        values.size("kv_lora_rank"), values.size("qk_nope_head_dim"),
+        values.size("qk_rope_head_dim"), values.size("v_head_dim"),
+    )  # fmt: skip
+
+
+def _gated(values: _Values, place: int) -> GatedFeedForward:
+    return GatedFeedForward(values.size("intermediate_size"))
+
+
+def _qwen_experts(values: _Values, place: int) -> FeedForward:
+    dense = values.values.get("mlp_only_layers") or []
+    every = values.size("decoder_sparse_step", default=1)
+    if place in dense or (place + 1) % every:
+        return _gated(values, place)
+    return _experts(values, "num_experts", "moe_intermediate_size")
+
+
+def _mixtral_experts(values: _Values, place: int) -> Experts:
+    return _experts(values, "num_local_experts", "intermediate_size")
+
+
+def _deepseek_experts(values: _Values, place: int) -> FeedForward:
+    every = values.size("moe_layer_freq", default=1)
+    if place < values.size("first_k_dense_replace", default=0, least=0) or place % every:
+        return _gated(values, place)
+    shared = values.size("n_shared_experts", default=0, least=0)
+    return _experts(values, "n_routed_experts", "moe_intermediate_size", shared=shared)
+
+
+def _experts(values: _Values, count: str, ffn: str, *, shared: int = 0) -> Experts:
+    experts = values.size(count)
+    active = values.size("num_experts_per_tok", "experts_per_token")
+    if active > experts:
+        raise values.error(f"num_experts_per_tok {active} is more than {count} {experts}")
+    each = values.size(ffn)
+    return Experts(experts, active, each, shared * each)
+
+
+#: What the file calls an architecture -> how it is read.
+ARCHITECTURES: Mapping[str, _Architecture] = {
+    "LlamaForCausalLM": _Architecture(_grouped, _gated),
+    "MistralForCausalLM": _Architecture(_grouped, _gated),
+    "Qwen2ForCausalLM": _Architecture(_grouped, _gated),
+    "Qwen3ForCausalLM": _Architecture(_grouped, _gated),
+    "Gemma3ForCausalLM": _Architecture(_every_sixth, _gated),
+    "Gemma3ForConditionalGeneration": _Architecture(_every_sixth, _gated),
+    "Qwen3MoeForCausalLM": _Architecture(_grouped, _qwen_experts),
+    "MixtralForCausalLM": _Architecture(_grouped, _mixtral_experts),
+    "MiniMaxM2ForCausalLM": _Architecture(_grouped, _mixtral_experts),
+    "GptOssForCausalLM": _Architecture(_every_second, _mixtral_experts),
+    "Glm4MoeForCausalLM": _Architecture(_grouped, _deepseek_experts),
+    "DeepseekV3ForCausalLM": _Architecture(_latent, _deepseek_experts),
+    "KimiK2ForCausalLM": _Architecture(_latent, _deepseek_experts),
+}
+
+
+def read_model(
+    path: Path | str,
+    *,
+    name: str | None = None,
+    precision: str | None = None,
+    kv_precision: str | None = None,
+) -> Decoder:
+    """Reads a model's `config.json`.
+
+    Args:
+        path: the file, the folder that it is in, or a name of `known_models`.
+        name: what people call it; None = the name of the file, or of its folder.
+        precision: format of all weights of its layers; None = as the file says.
+        kv_precision: of the cache; None = as the file says.
+
+    Raises:
+        DataError: unreadable, an architecture or a quantisation that is not covered, a key that is
+            missing or cannot be.
+        UsageError: the precision is not known.
+    """
+    known = known_models().get(str(path))
+    if known is not None:
+        return _decoder(known, Path(path), name or str(path).rpartition("/")[2], precision,
+                        kv_precision)  # fmt: skip
+    path = Path(path)
+    path = path / "config.json" if path.is_dir() else path
+    if not path.exists():
+        raise DataError(
+            f"no model's config at {path}{nearest(str(path), known_models())}; expected "
+            "Hugging Face's config.json, or the name of a model that comes along, e.g. "
+            f"{', '.join(list(known_models())[:1])}"
+        )
+    content = read_json(path, what="model's config", hint="expected Hugging Face's config.json")
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: expected an object of JSON with architectures")
+    folder = path.parent.resolve().name if path.name == "config.json" else path.stem
+    return _decoder(content, path, name or folder, precision, kv_precision)
+
+
+@lru_cache(maxsize=1)
+def known_models() -> Mapping[str, dict[str, Any]]:
+    """Returns Hugging Face name -> the keys of its config.json, of models that come along."""
+    file = package_folder("cdmpp.compare.llm") / "known_models.json"
+    content = read_json(file, what="list of models", hint="install the package again")
+    return {name: one["config"] for first, one in content.items() for name in (first, *one["also"])}
+
+
+def _decoder(
+    content: dict[str, Any], path: Path, name: str, precision: str | None, kv_precision: str | None
+) -> Decoder:
+    given = {**content, **content.get(_TEXT, {})} if _TEXT in content else content
+    architecture = _architecture(content, path)
+    values = _Values(given, path, architecture)
+    _check_covered(values)
+    read = ARCHITECTURES[architecture]
+    depth = values.size("num_hidden_layers")
+    kinds: dict[tuple[Attention, FeedForward], int] = {}
+    for place in range(depth):
+        kind = read.attention(values, place), read.feed_forward(values, place)
+        kinds[kind] = kinds.get(kind, 0) + 1
+    layers = tuple(Layer(*kind, count) for kind, count in kinds.items())
+    dtype = given.get("torch_dtype", given.get("dtype"))
+    wide: Literal["bf16", "fp16"] = "fp16" if dtype == "float16" else "bf16"
+    stored, stored_kv = stored_formats(content, depth, wide, path)
+    formats = stored if precision is None else Formats(*[_precision(precision)] * 3)
+    return Decoder(
+        name, values.size("hidden_size"), values.size("vocab_size"), layers, formats,
+        wide=wide, kv_dtype=stored_kv if kv_precision is None else _cache(kv_precision),
+        is_tied=bool(given.get("tie_word_embeddings", architecture.startswith("Gemma3"))),
+    )  # fmt: skip
+
+
+def _architecture(content: Mapping[str, Any], path: Path) -> str:
+    named = content.get("architectures")
+    if not isinstance(named, list) or not named:
+        raise DataError(
+            f"{path}: it lacks architectures, e.g. ['LlamaForCausalLM']; is it the config.json of "
+            "a language model?"
+        )
+    found = str(named[0])
+    if found not in ARCHITECTURES:
+        keys = content | content.get(_TEXT, {})
+        parts = [what for key, what in _NOT_COVERED.items() if keys.get(key)]
+        has = f" (it has {parts[0]})" if parts else ""
+        raise DataError(
+            f"{path}: architecture {found!r} is not covered{has}{nearest(found, ARCHITECTURES)}; "
+            f"covered: {', '.join(ARCHITECTURES)}"
+        )
+    return found
+
+
+def _check_covered(values: _Values) -> None:
+    for key, what in _NOT_COVERED.items():
+        if values.values.get(key):
+            raise values.error(f"it has {what} ({key}), which is not covered")
+    if 0 in (values.values.get("attn_type_list") or ()):
+        raise values.error("it has linear attention (attn_type_list), which is not covered")
+
+
+def _precision(text: str) -> Format:
+    for one in FORMATS:
+        if text == one or (text == "nvfp4" and one == "fp4"):
+            return one
+    raise UsageError(f"--precision {text}, expected one of {', '.join(FORMATS)}")
+
+
+def _cache(text: str) -> CacheFormat:
+    if text not in ("bf16", "fp8"):
+        raise UsageError(f"--kv-precision {text}, expected bf16 or fp8")
+    return "fp8" if text == "fp8" else "bf16"

@@ -1,0 +1,370 @@
+"""A decoder as a list of layer kinds: what each attends with and what feeds it forward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from cdmpp.errors import UsageError
+
+#: How the weights of a product are stored. `fp8_block` has a scale for each block of 128 x 128,
+#: `fp4` (NVFP4) one byte for each 16 elements, `mxfp4` one for each 32, `int4` two for each 128.
+Format = Literal["bf16", "fp16", "fp8", "fp8_block", "fp4", "mxfp4", "int4"]
+FORMATS: tuple[Format, ...] = ("bf16", "fp16", "fp8", "fp8_block", "fp4", "mxfp4", "int4")
+#: Format -> bytes of a weight.
+WEIGHT_BYTES: Mapping[Format, float] = {
+    "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0 + 4 / 128**2, "fp4": 0.5 + 1 / 16,
+    "mxfp4": 0.5 + 1 / 32, "int4": 0.5 + 2 / 128,
+}  # fmt: skip
+CacheFormat = Literal["bf16", "fp8"]
+CACHE_BYTES: Mapping[CacheFormat, float] = {"bf16": 2.0, "fp8": 1.0}
+#: Activations, embedding and the last product are 16 bits wide, whatever the layers' weights are.
+WIDE_BYTES = 2
+#: Logits are read in float32.
+LOGIT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class GroupedAttention:
+    """Attention whose queries share keys and values in groups.
+
+    Attributes:
+        heads, kv_heads: of the queries, and of the keys and values.
+        head: elements of a head.
+        window: most tokens that a token looks at; 0 = all.
+    """
+
+    heads: int
+    kv_heads: int
+    head: int
+    window: int = 0
+
+    @property
+    def text(self) -> str:
+        """What it is, in words."""
+        return f"attention, window {self.window:,}" if self.window else "attention"
+
+    def weights(self, width: int) -> int:
+        """Elements of its matrices."""
+        return width * self.head * (2 * self.heads + 2 * self.kv_heads)
+
+    def weights_on(self, width: int, tensor: int) -> float:
+        """Elements of its matrices on one of the devices that share it."""
+        return self.weights(width) / tensor
+
+    def cached(self, length: int, tensor: int) -> int:
+        """Elements that one device keeps of a sequence."""
+        kept = min(length, self.window) if self.window else length
+        return 2 * kept * max(1, self.kv_heads // tensor) * self.head
+
+    def alive(self, tensor: int) -> int:
+        """Elements of a token that are alive at once: queries, keys, values and the result."""
+        kv_heads = max(1, self.kv_heads // tensor)
+        return (2 * self.heads // tensor + 2 * kv_heads) * self.head
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Multi-head latent attention (MLA, DeepSeek-V2): the cache has one latent a token.
+
+    Attributes:
+        heads: of the queries.
+        q_rank: elements of the queries' latent; 0 = queries come from the token itself.
+        kv_rank: elements of the latent of keys and values.
+        nope, rope: elements of a head of a query without and with a rotation.
+        value: elements of a head of a value.
+    """
+
+    heads: int
+    q_rank: int
+    kv_rank: int
+    nope: int
+    rope: int
+    value: int
+
+    @property
+    def text(self) -> str:
+        """What it is, in words."""
+        return "latent attention"
+
+    @property
+    def down(self) -> int:
+        """Elements that the first product makes of a token: every device makes them all."""
+        return self.q_rank + self.kv_rank + self.rope
+
+    def weights(self, width: int) -> int:
+        """Elements of its matrices."""
+        return width * self.down + self._of_heads(width)
+
+    def weights_on(self, width: int, tensor: int) -> float:
+        """Elements of its matrices on one of the devices that share it."""
+        return width * self.down + self._of_heads(width) / tensor
+
+    def _of_heads(self, width: int) -> int:
+        queries = (self.q_rank or width) * (self.nope + self.rope)
+        return self.heads * (queries + self.kv_rank * (self.nope + self.value) + width * self.value)
+
+    def cached(self, length: int, tensor: int) -> int:
+        """Elements that one device keeps of a sequence: the latent is on every one."""
+        return length * (self.kv_rank + self.rope)
+
+    def alive(self, tensor: int) -> int:
+        """Elements of a token that are alive at once: queries, keys, values and the result."""
+        return self.heads // tensor * (2 * (self.nope + self.rope) + 2 * self.value) + self.down
+
+
+@dataclass(frozen=True)
+class GatedFeedForward:
+    """Three products with a gate.
+
+    Attributes:
+        ffn: elements between the products.
+    """
+
+    ffn: int
+
+    @property
+    def text(self) -> str:
+        """What it is, in words."""
+        return "feed-forward"
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A mixture of gated feed-forward parts.
+
+    Attributes:
+        experts: there are.
+        active: experts that a token goes to.
+        ffn: elements between the products of one.
+        shared_ffn: the same of all experts that every token goes to; 0 = none.
+    """
+
+    experts: int
+    active: int
+    ffn: int
+    shared_ffn: int = 0
+
+    @property
+    def text(self) -> str:
+        """What it is, in words."""
+        shared = " and a shared one" if self.shared_ffn else ""
+        return f"{self.active} of {self.experts} experts{shared}"
+
+
+Attention = GroupedAttention | LatentAttention
+FeedForward = GatedFeedForward | Experts
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A kind of layer, and how many a decoder has."""
+
+    attention: Attention
+    feed_forward: FeedForward
+    count: int
+
+    @property
+    def text(self) -> str:
+        """What it is, in words."""
+        return f"{self.count} x {self.attention.text} + {self.feed_forward.text}"
+
+
+@dataclass(frozen=True)
+class Formats:
+    """Formats of a decoder's weights: of attention, of dense feed-forward parts (and shared
+    experts), and of experts.
+    """
+
+    attention: Format = "bf16"
+    dense: Format = "bf16"
+    experts: Format = "bf16"
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A decoder.
+
+    Attributes:
+        name: what people call it.
+        width: elements of a token.
+        vocab: tokens there are.
+        layers: its kinds of layers.
+        formats: of the weights.
+        wide: type of activations, embedding and the last product.
+        kv_dtype: of the cache.
+        is_tied: whether the embedding is also the last product's weight.
+    """
+
+    name: str
+    width: int
+    vocab: int
+    layers: tuple[Layer, ...]
+    formats: Formats = Formats()
+    wide: Literal["bf16", "fp16"] = "bf16"
+    kv_dtype: CacheFormat = "bf16"
+    is_tied: bool = False
+
+    @property
+    def depth(self) -> int:
+        """Layers in all."""
+        return sum(layer.count for layer in self.layers)
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether any layer has experts."""
+        return any(isinstance(layer.feed_forward, Experts) for layer in self.layers)
+
+    @property
+    def main_format(self) -> Format:
+        """The format of most of its weights."""
+        return self.formats.experts if self.has_experts else self.formats.dense
+
+    @property
+    def used_formats(self) -> tuple[Format, ...]:
+        """All formats of its layers' weights."""
+        found = [self.main_format, self.formats.attention]
+        if any(
+            isinstance(layer.feed_forward, GatedFeedForward) or layer.feed_forward.shared_ffn
+            for layer in self.layers
+        ):
+            found.append(self.formats.dense)
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def norms(self) -> int:
+        """Elements of its norms."""
+        return (2 * self.depth + 1) * self.width
+
+    @property
+    def parameters(self) -> int:
+        """Elements in all: layers, norms, the embedding and the last product."""
+        layers = sum(
+            layer.count
+            * (
+                layer.attention.weights(self.width)
+                + sum(matrix_weights(layer.feed_forward, self.width).values())
+            )
+            for layer in self.layers
+        )
+        return layers + self.norms + (1 if self.is_tied else 2) * self.vocab * self.width
+
+
+def matrix_weights(part: FeedForward, width: int) -> dict[str, int]:
+    """Returns elements of the matrices of a feed-forward part: `dense`, `experts`, `router`."""
+    if isinstance(part, GatedFeedForward):
+        return {"dense": 3 * width * part.ffn}
+    return {
+        "dense": 3 * width * part.shared_ffn,
+        "experts": 3 * width * part.ffn * part.experts,
+        "router": width * part.experts,
+    }
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """How many devices share a decoder, and how.
+
+    Attributes:
+        tensor: devices that share every product of a replica of attention.
+        data: replicas of attention, each with its own sequences.
+        expert: groups of experts; the devices of one group share each of its experts.
+        pipeline: stages, each with its part of the layers.
+
+    Raises:
+        UsageError: a number below 1, or experts that are spread over more devices than there are.
+    """
+
+    tensor: int = 1
+    data: int = 1
+    expert: int = 1
+    pipeline: int = 1
+
+    def __post_init__(self) -> None:
+        for option, value in (
+            ("--tensor-parallel", self.tensor), ("--data-parallel-attention", self.data),
+            ("--expert-parallel", self.expert), ("--pipeline-parallel", self.pipeline),
+        ):  # fmt: skip
+            if value < 1:
+                raise UsageError(f"{option} {value}, expected at least 1")
+        if self.stage % self.expert:
+            raise UsageError(
+                f"--expert-parallel {self.expert} does not divide the {self.stage} devices of "
+                "--tensor-parallel times --data-parallel-attention"
+            )
+
+    @property
+    def stage(self) -> int:
+        """Devices of one stage."""
+        return self.tensor * self.data
+
+    @property
+    def gpus(self) -> int:
+        """Devices in all."""
+        return self.stage * self.pipeline
+
+    @property
+    def expert_tensor(self) -> int:
+        """Devices that share one expert."""
+        return self.stage // self.expert
+
+    @property
+    def text(self) -> str:
+        """What it is, in words; empty where only products are shared."""
+        words = [
+            f"{name} {value}"
+            for name, value in (
+                ("tensor", self.tensor), ("data", self.data), ("expert", self.expert),
+                ("pipeline", self.pipeline),
+            )
+            if value > 1
+        ]  # fmt: skip
+        is_plain = self.data == self.expert == self.pipeline == 1
+        return "" if is_plain else f"{', '.join(words)} parallel"
+
+
+def check_parallel(model: Decoder, parallel: Parallel) -> None:
+    """Checks that devices can share a decoder.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    degree = parallel.tensor
+    for layer in model.layers:
+        attention, part = layer.attention, layer.feed_forward
+        heads, kv_heads = attention.heads, getattr(attention, "kv_heads", attention.heads)
+        ffn = part.ffn if isinstance(part, GatedFeedForward) else part.shared_ffn
+        kv_is_even = kv_heads % degree == 0 or degree % kv_heads == 0
+        if heads % degree or not kv_is_even or ffn % degree or model.vocab % degree:
+            raise UsageError(
+                f"{model.name}: {degree} devices cannot share {heads} heads, {kv_heads} kv_heads, "
+                f"ffn {ffn} and vocab {model.vocab} evenly; expected a --tensor-parallel that "
+                "divides them"
+            )
+        if isinstance(part, Experts):
+            _check_experts(model, part, parallel)
+    if not model.has_experts and (parallel.expert > 1 or parallel.data > 1):
+        option = "--expert-parallel" if parallel.expert > 1 else "--data-parallel-attention"
+        raise UsageError(
+            f"{model.name} has no experts, {option} is for those that do; expected "
+            "--tensor-parallel or --pipeline-parallel"
+        )
+    if parallel.pipeline > model.depth:
+        raise UsageError(
+            f"{model.name}: --pipeline-parallel {parallel.pipeline}, expected at most its "
+            f"{model.depth} layers"
+        )
+
+
+def _check_experts(model: Decoder, part: Experts, parallel: Parallel) -> None:
+    if part.experts % parallel.expert:
+        raise UsageError(
+            f"{model.name}: --expert-parallel {parallel.expert} does not divide its "
+            f"{part.experts} experts"
+        )
+    if part.ffn % parallel.expert_tensor:
+        raise UsageError(
+            f"{model.name}: {parallel.expert_tensor} devices cannot share an expert of ffn "
+            f"{part.ffn} evenly; expected another --expert-parallel"
+        )

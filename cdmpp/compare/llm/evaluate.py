@@ -1,0 +1,340 @@
+"""Answers under load beside measured servers: errors, share in the interval, order, baselines."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cdmpp.arrays import FloatArray
+from cdmpp.compare.llm.config_file import known_models, read_model
+from cdmpp.compare.llm.decoder import Decoder, Formats, LatentAttention, Parallel, check_parallel
+from cdmpp.compare.llm.load import BACKENDS, HostFit, LoadCell, LoadedServer, packaged_hosts
+from cdmpp.compare.llm.memory import cache_bytes, missing_rate, weight_bytes
+from cdmpp.compare.llm.schedule import Load
+from cdmpp.compare.llm.step_table import StepTable
+from cdmpp.compare.llm.times import KernelModel
+from cdmpp.devices.registry import get_device
+from cdmpp.errors import CdmppError, DataError
+from cdmpp.metrics import spearman
+from cdmpp.text import percent_text
+
+#: Columns that are read, in the layout of aiconfigurator's `silicon_sample.csv` as folded.
+_COLUMNS = (
+    "model_family", "model_path", "system", "backend", "precision", "gemm_quant_mode",
+    "moe_quant_mode", "mode", "isl", "osl", "concurrency", "tp_size", "pp_size",
+    "attention_dp_size", "moe_tp_size", "moe_ep_size", "ttft_ms", "tpot_ms", "parallel_suspect",
+)  # fmt: skip
+_OPTIONAL = ("tpot_min_ms", "tpot_max_ms")
+_FORMATS = {"fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "fp4", "int4_wo": "int4"}
+#: InferenceX draws lengths from this share of the nominal ones up.
+_LEAST_SHARE = 0.8
+#: Repeats of one configuration that differ by more: not one kind of server.
+_TWO_POPULATIONS = 1.5
+_MS = 1e3
+
+
+@dataclass(frozen=True)
+class MeasuredLoad:
+    """A measured configuration with the answer to it.
+
+    Attributes:
+        family, system, backend: the groups of the report.
+        server: what its sweep of concurrencies has in common.
+        cell: the answer.
+        ttft_s, tpot_s: measured.
+        baseline_s: seconds that weights and cache take at the memory bandwidth.
+        is_mixed: whether its repeats are two populations, or it is faster than its weights can be
+            read: speculative decoding may have been on.
+    """
+
+    family: str
+    system: str
+    backend: str
+    server: tuple[Any, ...]
+    cell: LoadCell
+    ttft_s: float
+    tpot_s: float
+    baseline_s: float
+    is_mixed: bool
+
+    @property
+    def tokens_per_s_gpu(self) -> float:
+        """Measured, as far as it follows from the two times."""
+        load = self.cell.load
+        each = self.ttft_s + (load.output_tokens - 1) * self.tpot_s
+        return load.concurrency * load.output_tokens / each / self.cell.parallel.gpus
+
+    def within(self, spread: Mapping[str, tuple[float, float]]) -> MeasuredLoad:
+        """Returns the row with ends of its answer at these factors, `ttft` and `tpot`."""
+        ttft, tpot = (
+            None if one is None else (one[0], one[0] * spread[name][0], one[0] * spread[name][1])
+            for name, one in (("ttft", self.cell.ttft_s), ("tpot", self.cell.tpot_s))
+        )
+        return replace(self, cell=replace(self.cell, ttft_s=ttft, tpot_s=tpot))
+
+
+@dataclass(frozen=True)
+class ServingReport:
+    """What an evaluation found.
+
+    Attributes:
+        rows: that have an answer.
+        left_out: reason -> rows without.
+    """
+
+    rows: tuple[MeasuredLoad, ...]
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+
+def read_serving(path: Path) -> list[dict[str, Any]]:
+    """Reads measured servers in the layout of llm-serving.
+
+    Raises:
+        DataError: unreadable, or a column is missing.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    try:
+        table = parquet.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path}: cannot read the measured servers ({error})") from None
+    missing = [name for name in _COLUMNS if name not in table.column_names]
+    if missing:
+        raise DataError(f"{path}: no column {', '.join(missing)}; expected {', '.join(_COLUMNS)}")
+    names = [*_COLUMNS, *(name for name in _OPTIONAL if name in table.column_names)]
+    return list(table.select(names).to_pylist())
+
+
+def evaluate_serving(
+    rows: Iterable[Mapping[str, Any]],
+    kernels: KernelModel,
+    models: Mapping[str, Decoder] | None = None,
+    hosts: HostFit | None = None,
+) -> ServingReport:
+    """Returns the answers to measured configurations. Disaggregated servers, rows whose parallelism
+    is suspect and models without a config are left out and counted.
+
+    Args:
+        models: Hugging Face name -> decoder, beside the known ones.
+        hosts: fitted times of the host; None = those that come with the package.
+    """
+    servers: dict[tuple[Any, ...], LoadedServer] = {}
+    left_out: Counter[str] = Counter()
+    found = []
+    for row in rows:
+        reason = _unfit(row)
+        if reason:
+            left_out[reason] += 1
+            continue
+        try:
+            server = _server(row, kernels, models or {}, hosts, servers)
+            load = Load(row["concurrency"], row["isl"], row["osl"], _LEAST_SHARE)
+            one = _measured(row, server, server.cell(load))
+        except CdmppError as error:
+            left_out[str(error)] += 1
+            continue
+        if one.cell.tpot_s is None:
+            left_out["; ".join(one.cell.reasons).partition(":")[0]] += 1
+        else:
+            found.append(one)
+    return ServingReport(tuple(found), dict(left_out))
+
+
+def _unfit(row: Mapping[str, Any]) -> str:
+    if row["mode"] != "agg":
+        return "disaggregated"
+    if row["parallel_suspect"]:
+        return "parallelism not recoverable"
+    if row["backend"] not in BACKENDS:
+        return f"backend {row['backend']}"
+    return ""
+
+
+def _server(
+    row: Mapping[str, Any],
+    kernels: KernelModel,
+    models: Mapping[str, Decoder],
+    hosts: HostFit | None,
+    known: dict[tuple[Any, ...], LoadedServer],
+) -> LoadedServer:
+    names = (
+        "model_path", "system", "backend", "precision", "gemm_quant_mode", "moe_quant_mode",
+        "tp_size", "pp_size", "attention_dp_size", "moe_ep_size",
+    )  # fmt: skip
+    key = tuple(row[name] for name in names)
+    if key not in known:
+        model, device = _model(row, models), get_device(row["system"])
+        parallel = Parallel(
+            row["tp_size"] or 1, row["attention_dp_size"] or 1,
+            (row["moe_ep_size"] or 1) if model.has_experts else 1, row["pp_size"] or 1,
+        )  # fmt: skip
+        check_parallel(model, parallel)
+        refusal = missing_rate(model, device)
+        if refusal:
+            raise DataError(refusal)
+        table = StepTable.of(model, parallel, device, kernels)
+        known[key] = LoadedServer(
+            model, parallel, device, row["backend"], table, hosts=hosts or packaged_hosts()
+        )
+    return known[key]
+
+
+def _model(row: Mapping[str, Any], models: Mapping[str, Decoder]) -> Decoder:
+    """Returns the decoder of a row with the formats that its label says. Experts in MXFP4 stay as
+    the file says, and latent attention keeps 16 bits beside NVFP4, as NVIDIA's checkpoints do.
+    """
+    name = row["model_path"]
+    if name not in models and name not in known_models():
+        raise DataError(f"model {name} without a config.json")
+    model = models.get(name) or read_model(name)
+    dense, experts = (_FORMATS.get(row[one] or "") for one in ("gemm_quant_mode", "moe_quant_mode"))
+    is_file = model.formats.experts == "mxfp4" and dense == "fp4"
+    if dense is None or experts is None or is_file:
+        return model
+    is_latent = any(isinstance(layer.attention, LatentAttention) for layer in model.layers)
+    attention = "bf16" if is_latent and dense == "fp4" else dense
+    return replace(model, formats=Formats(attention, dense, experts), kv_dtype="fp8")  # type: ignore[arg-type]
+
+
+def _measured(row: Mapping[str, Any], server: LoadedServer, cell: LoadCell) -> MeasuredLoad:
+    model, parallel, load = server.model, server.parallel, cell.load
+    ttft_s, tpot_s = row["ttft_ms"] / _MS, row["tpot_ms"] / _MS
+    context = load.input_tokens + load.output_tokens // 2
+    sequences = -(-load.concurrency // parallel.data)
+    read = weight_bytes(model, parallel) + sequences * cache_bytes(model, parallel, context)
+    baseline_s = read / (server.device.mem_bandwidth_bytes_per_s or np.nan)
+    low, high = row.get("tpot_min_ms"), row.get("tpot_max_ms")
+    is_mixed = bool(low and high and high > _TWO_POPULATIONS * low)
+    sweep = (server.model.formats, *(row[one] for one in ("model_path", "system", "isl", "osl")))
+    return MeasuredLoad(
+        row["model_family"], row["system"], row["backend"], sweep, cell, ttft_s, tpot_s,
+        baseline_s, is_mixed,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ServingScores:
+    """Errors of a group of rows.
+
+    Attributes:
+        count: rows; `ttft_count`: those whose first token does not wait for room in the cache.
+        tpot_ape, ttft_ape: medians of the absolute relative errors.
+        tpot_ratio: median of predicted over measured.
+        tpot_inside, ttft_inside: shares in the 90 % intervals.
+        order: mean over sweeps (model, system, format, lengths) of Spearman's correlation of tokens
+            a second and GPU; None = no sweep has five configurations.
+        baseline_ape: median error of weights and cache over the bandwidth times one constant, the
+            median of the other families.
+    """
+
+    count: int
+    ttft_count: int
+    tpot_ape: float
+    ttft_ape: float | None
+    tpot_ratio: float
+    tpot_inside: float
+    ttft_inside: float | None
+    order: float | None
+    baseline_ape: float | None
+
+
+def scores(rows: Sequence[MeasuredLoad], every: Sequence[MeasuredLoad]) -> ServingScores:
+    """Returns the scores of a group among all rows.
+
+    Raises:
+        ValueError: no rows.
+    """
+    if not rows:
+        raise ValueError("no rows")
+    tpot = _ratios(rows, lambda one: one.cell.tpot_s[0] / one.tpot_s)  # type: ignore[index]
+    early = [one for one in rows if one.cell.ttft_s is not None]
+    ttft = _ratios(early, lambda one: one.cell.ttft_s[0] / one.ttft_s)  # type: ignore[index]
+    inside = [one.cell.tpot_s[1] <= one.tpot_s <= one.cell.tpot_s[2] for one in rows]  # type: ignore[index]
+    inside_ttft = [
+        one.cell.ttft_s is not None and one.cell.ttft_s[1] <= one.ttft_s <= one.cell.ttft_s[2]
+        for one in early
+    ]
+    return ServingScores(
+        len(rows), len(early), _median_ape(tpot), _median_ape(ttft) if early else None,
+        float(np.median(tpot)), float(np.mean(inside)),
+        float(np.mean(inside_ttft)) if early else None, _order(rows), _baseline(rows, every),
+    )  # fmt: skip
+
+
+def groups(report: ServingReport) -> dict[str, list[MeasuredLoad]]:
+    """Returns the rows of a report: all, those of one population and others, by model, system and
+    backend.
+    """
+    rows = report.rows
+    found: dict[str, list[MeasuredLoad]] = {
+        "all": list(rows),
+        "repeats agree": [one for one in rows if not one.is_mixed],
+        "repeats in two populations": [one for one in rows if one.is_mixed],
+    }
+    by_group: dict[str, list[MeasuredLoad]] = defaultdict(list)
+    for name in ("family", "system", "backend"):
+        for one in rows:
+            by_group[getattr(one, name)].append(one)
+    return {name: part for name, part in {**found, **by_group}.items() if part}
+
+
+def report_lines(report: ServingReport) -> list[list[str]]:
+    """Returns titles and a line for each group of rows."""
+    lines = [[
+        "rows", "n", "TPOT error, median (%)", "predicted / measured", "TPOT in the interval",
+        "rows with TTFT", "TTFT error, median (%)", "TTFT in the interval", "order",
+        "baseline's TPOT error (%)",
+    ]]  # fmt: skip
+    for name, part in groups(report).items():
+        one = scores(part, report.rows)
+        lines.append([
+            name, str(one.count), f"{100 * one.tpot_ape:.1f}", f"{one.tpot_ratio:.2f}",
+            percent_text(one.tpot_inside, 0), str(one.ttft_count),
+            "-" if one.ttft_ape is None else f"{100 * one.ttft_ape:.1f}",
+            percent_text(one.ttft_inside, 0), "-" if one.order is None else f"{one.order:.2f}",
+            "-" if one.baseline_ape is None else f"{100 * one.baseline_ape:.1f}",
+        ])  # fmt: skip
+    return lines
+
+
+def _ratios(rows: Sequence[MeasuredLoad], ratio: Callable[[MeasuredLoad], float]) -> FloatArray:
+    return np.array([ratio(one) for one in rows], np.float64)
+
+
+def _median_ape(ratios: FloatArray) -> float:
+    return float(np.median(np.abs(ratios - 1.0)))
+
+
+def _order(rows: Sequence[MeasuredLoad]) -> float | None:
+    sweeps: dict[tuple[Any, ...], list[MeasuredLoad]] = defaultdict(list)
+    for one in rows:
+        sweeps[one.server].append(one)
+    found = [
+        spearman(
+            np.array([one.cell.tokens_per_s_gpu[0] for one in part]),  # type: ignore[index]
+            np.array([one.tokens_per_s_gpu for one in part]),
+        )
+        for part in sweeps.values()
+        if len(part) >= 5
+    ]
+    return float(np.mean(found)) if found else None
+
+
+def _baseline(rows: Sequence[MeasuredLoad], every: Sequence[MeasuredLoad]) -> float | None:
+    errors = []
+    for family in {one.family for one in rows}:
+        others = [one for one in every if one.family != family]
+        if not others:
+            return None
+        constant = np.median(_ratios(others, lambda one: one.tpot_s / one.baseline_s))
+        errors += [
+            abs(constant * one.baseline_s / one.tpot_s - 1.0) for one in rows
+            if one.family == family
+        ]  # fmt: skip
+    return float(np.median(errors))

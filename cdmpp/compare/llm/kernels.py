@@ -1,0 +1,367 @@
+"""The kernels of one step of a decoder, as a serving framework launches them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from cdmpp.analytic.gpu_kernels.calls import (
+    Collective,
+    DecodeAttention,
+    GpuCall,
+    PrefillAttention,
+)
+from cdmpp.compare.llm.decoder import (
+    WIDE_BYTES,
+    Decoder,
+    Experts,
+    Format,
+    GatedFeedForward,
+    GroupedAttention,
+    LatentAttention,
+    Layer,
+    Parallel,
+    check_parallel,
+)
+
+_CACHE_TYPES = {"bf16": "bfloat16", "fp8": "fp8"}
+_WIDE = {"bf16": "bfloat16", "fp16": "float16"}
+#: How a kernel is called in the answer, see `Launches.kind`.
+Kind = Literal["products", "attention", "experts", "collectives", "element-wise"]
+#: What is not in a layer.
+OUTSIDE = "embedding and logits"
+
+
+@dataclass(frozen=True)
+class ServingStep:
+    """What one replica of attention does in one step.
+
+    Attributes:
+        prompts: that are read, `chunk` tokens of each, after `past` that are in the cache.
+        chunk, past: see there.
+        sequences: that get one token each, with `context` in the cache, the new one among them.
+        context: see there.
+    """
+
+    prompts: int = 0
+    chunk: int = 0
+    past: int = 0
+    sequences: int = 0
+    context: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that go through the products."""
+        return self.prompts * self.chunk + self.sequences
+
+    @property
+    def rows(self) -> int:
+        """Tokens whose logits are wanted."""
+        return self.prompts + self.sequences
+
+
+@dataclass(frozen=True)
+class WeightProduct:
+    """A matrix product [m, k] x [k, n] with a weight of some format."""
+
+    m: int
+    n: int
+    k: int
+    format: Format
+
+
+@dataclass(frozen=True)
+class ExpertProducts:
+    """All products of the experts on one device.
+
+    Attributes:
+        tokens: of the whole group that shares the experts.
+        width: elements of a token.
+        ffn: elements between the products of one expert, undivided.
+        experts, active: there are, and of those a token's.
+        tensor, expert: devices that share an expert, and groups of experts.
+        format: of the weights.
+    """
+
+    tokens: int
+    width: int
+    ffn: int
+    experts: int
+    active: int
+    tensor: int
+    expert: int
+    format: Format
+
+
+@dataclass(frozen=True)
+class LatentKernel:
+    """The attention kernel of latent attention, without its products.
+
+    Attributes:
+        kind: `prefill` makes keys and values of every head; `decode` reads the latents alone.
+        batch: sequences.
+        length: new tokens of each (prefill), or tokens in its cache (decode).
+        attention: the sizes.
+        heads: of this device.
+        dtype, kv_dtype: of the arithmetic and of the cache.
+    """
+
+    kind: Literal["prefill", "decode"]
+    batch: int
+    length: int
+    attention: LatentAttention
+    heads: int
+    dtype: str
+    kv_dtype: str
+
+
+#: A call of a layer: one that has a model, or what stands above the models.
+LayerCall = GpuCall | WeightProduct | ExpertProducts | LatentKernel
+
+
+@dataclass(frozen=True)
+class Launches:
+    """A kernel that has a model, and how often a step launches it.
+
+    Attributes:
+        what: its part in the layer.
+        layer: the kind of layer; empty = `OUTSIDE` of them.
+        kind: of kernels, for the sums.
+        call: what is asked.
+        count: of all layers of the kind.
+        share: of its time that counts: a chunk of a prompt takes its part of the whole prompt's.
+    """
+
+    what: str
+    layer: str
+    kind: Kind
+    call: LayerCall
+    count: int
+    share: float = 1.0
+
+
+@dataclass(frozen=True)
+class Moves:
+    """A kernel that only moves elements.
+
+    Attributes:
+        what: its part in the layer.
+        moved_bytes: read and written by one launch.
+        layer: the kind of layer; empty = `OUTSIDE` of them.
+    """
+
+    what: str
+    moved_bytes: float
+    count: int
+    layer: str = ""
+
+
+def step_kernels(
+    model: Decoder, step: ServingStep, parallel: Parallel
+) -> tuple[list[Launches], list[Moves]]:
+    """Returns the kernels of a step on one of the devices that share it, all layers in turn.
+
+    A layer: norm, products of queries, keys and values, rotation and cache, attention, product and
+    sum over devices; norm, the feed-forward part and its sum over devices. A dense part has one
+    product for gate and up, their product, and one product; experts have a router, the same for the
+    tokens of each expert, and a dense part for a shared one. Replicas of attention send the tokens
+    to the experts' devices and back instead of adding up. After the layers a norm, and the logits
+    of the last token of every sequence. Residuals are added inside of the norms.
+
+    Raises:
+        UsageError: the devices cannot share the decoder.
+    """
+    check_parallel(model, parallel)
+    launches: list[Launches] = []
+    moves: list[Moves] = []
+    tokens, width = step.tokens, model.width
+    element = WIDE_BYTES * tokens
+    for layer in model.layers:
+        launches += _attention(model, layer, step, parallel)
+        launches += _feed_forward(model, layer, step, parallel)
+    degree, wide = parallel.tensor, model.wide
+    launches.append(
+        _outside("logits", "products", WeightProduct(step.rows, model.vocab // degree, width, wide))
+    )
+    if degree > 1:
+        launches += _sums(model, step, parallel)
+        logits = WIDE_BYTES * step.rows * model.vocab
+        call = Collective("all_gather", logits, degree)
+        launches.append(_outside("logits of all devices", "collectives", call))
+    if parallel.pipeline > 1:
+        sent = Collective("all_gather", 2 * WIDE_BYTES * tokens * width, 2)  # half of it is sent
+        launches.append(
+            Launches("tokens to the next stage", "", "collectives", sent, parallel.pipeline - 1)
+        )
+    # token and residual, in and out
+    moves.append(Moves("norm", 4.0 * element * width, 2 * model.depth + 1))
+    for layer in model.layers:
+        moves += _layer_moves(model, layer, step, parallel)
+    moves.append(Moves("embedding", 2.0 * element * width, 1))
+    return launches, moves
+
+
+def _outside(what: str, kind: Kind, call: LayerCall) -> Launches:
+    return Launches(what, "", kind, call, 1)
+
+
+def _attention(
+    model: Decoder, layer: Layer, step: ServingStep, parallel: Parallel
+) -> Iterator[Launches]:
+    attention, tokens, width = layer.attention, step.tokens, model.width
+    format, degree = model.formats.attention, parallel.tensor
+    heads = attention.heads // degree
+
+    def product(what: str, n: int, k: int, dtype: Format = format) -> Launches:
+        return Launches(
+            what, layer.text, "products", WeightProduct(tokens, n, k, dtype), layer.count
+        )
+
+    if isinstance(attention, GroupedAttention):
+        yield product("queries, keys, values", _qkv(attention, degree), width)
+        attended = heads * attention.head
+    else:
+        queried = heads * (attention.nope + attention.rope)
+        yield product("latents", attention.down if attention.q_rank else attention.down + queried,
+                      width)  # fmt: skip
+        if attention.q_rank:
+            yield product("queries", queried, attention.q_rank)
+        if step.prompts:
+            keys = WeightProduct(
+                step.prompts * step.chunk, heads * (attention.nope + attention.value),
+                attention.kv_rank, format,
+            )  # fmt: skip
+            yield Launches("keys and values", layer.text, "products", keys, layer.count)
+        if step.sequences:
+            # One product for each head: what they read and do is one of all heads' width.
+            absorbed = WeightProduct(
+                step.sequences, heads * (attention.nope + attention.value), attention.kv_rank,
+                model.wide,
+            )  # fmt: skip
+            yield Launches("into the latent and back", layer.text, "products", absorbed,
+                           layer.count)  # fmt: skip
+        attended = heads * attention.value
+    for call, share in _attention_calls(model, attention, step, heads, degree):
+        yield Launches("attention", layer.text, "attention", call, layer.count, share)
+    yield product("attention's output", width, attended)
+
+
+def _qkv(attention: GroupedAttention, degree: int) -> int:
+    kv_heads = max(1, attention.kv_heads // degree)
+    return attention.heads // degree * attention.head + 2 * kv_heads * attention.head
+
+
+def _attention_calls(
+    model: Decoder,
+    attention: GroupedAttention | LatentAttention,
+    step: ServingStep,
+    heads: int,
+    degree: int,
+) -> Iterator[tuple[LayerCall, float]]:
+    """Yields the attention of prompts and of sequences with the share that counts. A chunk of a
+    prompt takes its share of the pairs of tokens of the whole prompt up to its end: no kernel with
+    a past was measured.
+    """
+    dtype, kv_dtype = _WIDE[model.wide], _CACHE_TYPES[model.kv_dtype]
+    length = step.past + step.chunk
+    if isinstance(attention, LatentAttention):
+        if step.prompts:
+            yield LatentKernel(
+                "prefill", step.prompts, length, attention, heads, dtype, kv_dtype
+            ), _chunk_share(step, 0)  # fmt: skip
+        if step.sequences:
+            yield LatentKernel(
+                "decode", step.sequences, step.context, attention, heads, dtype, kv_dtype
+            ), 1.0  # fmt: skip
+        return
+    kv_heads = max(1, attention.kv_heads // degree)
+    if step.prompts:
+        yield PrefillAttention(
+            step.prompts, length, heads, kv_heads, attention.head, window=attention.window,
+            dtype=dtype, kv_dtype=kv_dtype,
+        ), _chunk_share(step, attention.window)  # fmt: skip
+    if step.sequences:
+        yield DecodeAttention(
+            step.sequences, step.context, heads, kv_heads, attention.head,
+            window=attention.window, dtype=dtype, kv_dtype=kv_dtype,
+        ), 1.0  # fmt: skip
+
+
+def _chunk_share(step: ServingStep, window: int) -> float:
+    """Returns the part of a prompt's pairs of tokens, up to the chunk's end, that is its own."""
+    if not step.past:
+        return 1.0
+
+    def pairs(length: int) -> float:
+        near = min(length, window) if window else length
+        return near * near / 2 + (length - near) * near
+
+    whole = pairs(step.past + step.chunk)
+    return (whole - pairs(step.past)) / whole
+
+
+def _feed_forward(
+    model: Decoder, layer: Layer, step: ServingStep, parallel: Parallel
+) -> Iterator[Launches]:
+    part, tokens, width = layer.feed_forward, step.tokens, model.width
+
+    def product(what: str, n: int, k: int, dtype: Format) -> Launches:
+        return Launches(
+            what, layer.text, "products", WeightProduct(tokens, n, k, dtype), layer.count
+        )
+
+    dense = part.ffn if isinstance(part, GatedFeedForward) else part.shared_ffn
+    if isinstance(part, Experts):
+        yield product("router", part.experts, width, model.wide)
+        call = ExpertProducts(
+            tokens * parallel.data, width, part.ffn, part.experts, part.active,
+            parallel.expert_tensor, parallel.expert, model.formats.experts,
+        )  # fmt: skip
+        yield Launches("experts", layer.text, "experts", call, layer.count)
+        if parallel.data > 1:
+            copies = min(part.active, parallel.stage)
+            sent = Collective("alltoall", WIDE_BYTES * tokens * copies * width, parallel.stage)
+            yield Launches(
+                "tokens to experts and back", layer.text, "collectives", sent, 2 * layer.count
+            )
+    if dense:
+        names = (
+            ("gate and up", "down")
+            if isinstance(part, GatedFeedForward)
+            else ("shared gate and up", "shared down")
+        )
+        share = dense // parallel.tensor
+        yield product(names[0], 2 * share, width, model.formats.dense)
+        yield product(names[1], width, share, model.formats.dense)
+
+
+def _sums(model: Decoder, step: ServingStep, parallel: Parallel) -> Iterator[Launches]:
+    """Yields the sums over devices of every kind of layer: after attention, and after what feeds
+    forward unless its tokens travel.
+    """
+    message = WIDE_BYTES * step.tokens * model.width
+    for layer in model.layers:
+        travels = isinstance(layer.feed_forward, Experts) and parallel.data > 1
+        call = Collective("all_reduce", message, parallel.tensor)
+        count = (1 if travels else 2) * layer.count
+        yield Launches("sum over devices", layer.text, "collectives", call, count)
+
+
+def _layer_moves(
+    model: Decoder, layer: Layer, step: ServingStep, parallel: Parallel
+) -> Iterator[Moves]:
+    element = WIDE_BYTES * step.tokens
+    attention, part = layer.attention, layer.feed_forward
+    if isinstance(attention, GroupedAttention):
+        turned = _qkv(attention, parallel.tensor)
+    else:
+        heads = attention.heads // parallel.tensor
+        turned = heads * (attention.nope + attention.rope) + attention.kv_rank + attention.rope
+    yield Moves("rotation and cache", 2.0 * element * turned, layer.count, layer.text)
+    if isinstance(part, GatedFeedForward):
+        ffn = part.ffn // parallel.tensor
+        yield Moves("gate times up", 3.0 * element * ffn, layer.count, layer.text)
+    elif part.shared_ffn:
+        ffn = part.shared_ffn // parallel.tensor
+        yield Moves("shared gate times up", 3.0 * element * ffn, layer.count, layer.text)

@@ -1,0 +1,257 @@
+"""A decoder on devices under load: what users wait for, what it costs, and how sure that is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from typing import Any, Literal
+
+from cdmpp.compare.llm.decoder import Decoder, Parallel
+from cdmpp.compare.llm.kernels import ServingStep
+from cdmpp.compare.llm.memory import activation_bytes, cache_bytes, weight_bytes
+from cdmpp.compare.llm.schedule import Load, Rules, Served, serve
+from cdmpp.compare.llm.step_table import StepTable
+from cdmpp.compare.prices import Price
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import UsageError
+from cdmpp.files.atomic import read_json
+from cdmpp.files.places import package_folder
+
+Backend = Literal["vllm", "sglang", "trtllm"]
+BACKENDS: tuple[Backend, ...] = ("vllm", "sglang", "trtllm")
+#: Backend -> how it fills its steps by default: SGLang reads prompts in steps of their own.
+RULES: Mapping[Backend, Rules] = {
+    "vllm": Rules(8192), "sglang": Rules(8192, is_mixed=False), "trtllm": Rules(8192),
+}  # fmt: skip
+#: Share of a device's memory that servers use by default.
+_USED = 0.9
+_HOUR_S, _MILLION, _GIB = 3600.0, 1e6, 1024.0**3
+Ends = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Host:
+    """What a backend adds to the kernels of a step.
+
+    Attributes:
+        step_s: seconds of every step beside them.
+        factor: of the kernels' seconds.
+        request_s: seconds of every request before it is read.
+    """
+
+    step_s: float
+    factor: float
+    request_s: float
+
+
+@dataclass(frozen=True)
+class HostFit:
+    """The hosts of all backends, and errors on models that were left out of the fit.
+
+    Attributes:
+        hosts: by backend.
+        spread: `ttft` and `tpot` -> factors of the lower and the upper end.
+    """
+
+    hosts: Mapping[str, Host]
+    spread: Mapping[str, tuple[float, float]]
+
+
+@lru_cache(maxsize=1)
+def packaged_hosts() -> HostFit:
+    """Returns the fit that comes with the package."""
+    file = package_folder("cdmpp.compare.llm") / "hosts.json"
+    content = read_json(file, what="host times", hint="install the package again")
+    hosts = {name: Host(**one) for name, one in content["hosts"].items()}
+    return HostFit(hosts, {name: (low, high) for name, (low, high) in content["spread"].items()})
+
+
+@dataclass(frozen=True)
+class LoadCell:
+    """A decoder on devices under a load.
+
+    Attributes:
+        network: what people call it, with its format.
+        device: label of each device; `parallel` says how many share it.
+        load: what users ask.
+        backend: of the server.
+        ttft_s: to the first token, with its ends; None = unknown or decided by queueing.
+        tpot_s: of a token after the first, with its ends; None = unknown.
+        tokens_per_s: output tokens of all devices.
+        waited: share of requests that wait for room in the cache.
+        memory_bytes, cache_bytes: that one device needs for all but the cache, and has for it.
+        price: of one device; None = unknown.
+        reasons: why it is a guess, or why there is no answer.
+    """
+
+    network: str
+    device: str
+    parallel: Parallel
+    load: Load
+    backend: str
+    ttft_s: Ends | None = None
+    tpot_s: Ends | None = None
+    tokens_per_s: Ends | None = None
+    waited: float | None = None
+    memory_bytes: float | None = None
+    cache_bytes: float | None = None
+    price: Price | None = None
+    is_hypothetical: bool = False
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def tokens_per_s_gpu(self) -> Ends | None:
+        """Output tokens a second and device."""
+        if self.tokens_per_s is None:
+            return None
+        value, low, high = self.tokens_per_s
+        gpus = self.parallel.gpus
+        return value / gpus, low / gpus, high / gpus
+
+    @property
+    def cost_per_million(self) -> Ends | None:
+        """US dollars for a million output tokens, on devices that are rented for nothing else."""
+        rate = self.tokens_per_s_gpu
+        if rate is None or self.price is None:
+            return None
+        paid = _MILLION * self.price.per_hour / _HOUR_S
+        return paid / rate[0], paid / rate[2], paid / rate[1]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns one flat JSON object; seconds, dollars, tokens a second."""
+        found: dict[str, Any] = {
+            "network": self.network, "device": self.device, "gpus": self.parallel.gpus,
+            "tensor_parallel": self.parallel.tensor, "data_parallel": self.parallel.data,
+            "expert_parallel": self.parallel.expert, "pipeline_parallel": self.parallel.pipeline,
+            "backend": self.backend, "concurrency": self.load.concurrency,
+            "input_tokens": self.load.input_tokens, "output_tokens": self.load.output_tokens,
+            "waited": self.waited, "memory_bytes": self.memory_bytes,
+            "cache_limit_bytes": self.cache_bytes,
+            "price": None if self.price is None else self.price.text,
+            "is_hypothetical": self.is_hypothetical, "reasons": list(self.reasons),
+        }  # fmt: skip
+        ends = {
+            "ttft_s": self.ttft_s, "tpot_s": self.tpot_s,
+            "tokens_per_s_gpu": self.tokens_per_s_gpu,
+            "cost_usd_per_million": self.cost_per_million,
+        }  # fmt: skip
+        for name, one in ends.items():
+            for key, value in zip(("", "_low", "_high"), one or (None,) * 3, strict=True):
+                found[name + key] = value
+        return found
+
+
+@dataclass(frozen=True)
+class LoadedServer:
+    """A decoder on devices that share it, ready for any load.
+
+    Attributes:
+        model, parallel, device: what it is.
+        backend: whose rules and host it has.
+        table: times of its steps; None = it cannot run, see `refusal`.
+        refusal: why not.
+        hosts: fitted times of the host.
+    """
+
+    model: Decoder
+    parallel: Parallel
+    device: DeviceSpec
+    backend: Backend
+    table: StepTable | None
+    refusal: str = ""
+    hosts: HostFit = field(default_factory=packaged_hosts)
+
+    @property
+    def free_bytes(self) -> float:
+        """Bytes of one device that are left for the cache; infinite where its memory is unknown."""
+        if self.device.mem_bytes is None:
+            return math.inf
+        step = ServingStep(prompts=1, chunk=RULES[self.backend].step_tokens)
+        held = weight_bytes(self.model, self.parallel)
+        held += activation_bytes(self.model, self.parallel, step)
+        return _USED * self.device.mem_bytes - held
+
+    def served(self, load: Load, host: Host) -> Served:
+        """Returns what users see of one replica of attention and one stage's share of them."""
+        assert self.table is not None
+        whole = load.input_tokens + load.output_tokens
+        groups = self.parallel.data * self.parallel.pipeline
+        room = self.free_bytes / cache_bytes(self.model, self.parallel, whole) * whole
+        rules = replace(RULES[self.backend], cache_tokens=room / self.parallel.pipeline)
+        own = replace(load, concurrency=-(-load.concurrency // groups))
+        prompt = round(load.input_tokens * (1 + load.least_share) / 2)
+        of_kernels = partial(self.table.seconds, prompt=prompt)
+
+        def seconds(tokens: int, past: int, sequences: int, context: float) -> float:
+            return host.step_s + host.factor * of_kernels(tokens, past, sequences, context)
+
+        found = serve(own, rules, seconds)
+        return replace(
+            found, ttft_s=host.request_s + found.ttft_s,
+            tokens_per_s=found.tokens_per_s * groups,
+        )  # fmt: skip
+
+    def cell(self, load: Load, price: Price | None = None) -> LoadCell:
+        """Returns the answer to a load."""
+        cell = LoadCell(
+            f"{self.model.name} {self.model.main_format}", self.device.name, self.parallel, load,
+            self.backend, price=price,
+        )  # fmt: skip
+        if self.table is None:
+            return replace(cell, reasons=(self.refusal,))
+        if self.parallel.data * self.parallel.pipeline > load.concurrency:
+            raise UsageError(
+                f"--concurrency {load.concurrency} is less than the "
+                f"{self.parallel.data * self.parallel.pipeline} replicas and stages that share it"
+            )
+        free = self.free_bytes
+        limit = self.device.mem_bytes
+        cell = replace(
+            cell, cache_bytes=None if limit is None else max(0.0, free),
+            memory_bytes=None if limit is None else _USED * limit - free,
+        )  # fmt: skip
+        one = cache_bytes(self.model, self.parallel, load.input_tokens + load.output_tokens)
+        if free < one:
+            return replace(cell, reasons=(self._no_room(one),))
+        found = self.served(load, self.hosts.hosts[self.backend])
+        spread = self.hosts.spread
+        tpot = _around(found.tpot_s, spread["tpot"], self.table.spread)
+        ttft: Ends | None = _around(found.ttft_s, spread["ttft"], self.table.spread)
+        value = found.tokens_per_s
+        rate = value, value * tpot[0] / tpot[2], value * tpot[0] / tpot[1]
+        reasons = self.table.reasons
+        if found.waited:
+            ttft = None
+            reasons = (self._queues(found.waited, free / one), *reasons)
+            tpot, rate = _wider(tpot), _wider(rate)
+        return replace(
+            cell, ttft_s=ttft, tpot_s=tpot, tokens_per_s=rate, waited=found.waited,
+            reasons=reasons,
+        )  # fmt: skip
+
+    def _no_room(self, one: float) -> str:
+        held = (_USED * (self.device.mem_bytes or 0) - self.free_bytes) / _GIB
+        return (
+            f"does not fit: weights and activations need {held:.3g} GiB on each of "
+            f"{self.parallel.gpus} and one request {one / _GIB:.3g} GiB, {_USED:.0%} of "
+            f"{self.device.name} are {_USED * (self.device.mem_bytes or 0) / _GIB:.3g} GiB"
+        )
+
+    def _queues(self, waited: float, fitting: float) -> str:
+        groups = self.parallel.data
+        return (
+            f"the cache holds {int(fitting) * groups:,} requests: {waited:.0%} wait for room, the "
+            "first token is decided by queueing"
+        )
+
+
+def _around(value: float, spread: tuple[float, float], kernels: tuple[float, float]) -> Ends:
+    """Returns a value with the wider of two intervals: errors on models left out, kernels'."""
+    return value, value * min(spread[0], kernels[0]), value * max(spread[1], kernels[1])
+
+
+def _wider(ends: Ends) -> Ends:
+    value, low, high = ends
+    return value, low * low / value, high * high / value

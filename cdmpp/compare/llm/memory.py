@@ -1,0 +1,183 @@
+"""Bytes that a decoder keeps on one device, and the time that no step goes below."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cdmpp.compare.llm.decoder import (
+    CACHE_BYTES,
+    LOGIT_BYTES,
+    WEIGHT_BYTES,
+    WIDE_BYTES,
+    Decoder,
+    Experts,
+    Format,
+    GatedFeedForward,
+    Layer,
+    Parallel,
+    check_parallel,
+    matrix_weights,
+)
+from cdmpp.compare.llm.kernels import ServingStep
+from cdmpp.devices.spec import DeviceSpec
+
+PEAKS: Mapping[Format, str] = {
+    "bf16": "peak_bf16_flop_per_s", "fp16": "peak_tensor_flop_per_s",
+    "fp8": "peak_fp8_flop_per_s", "fp8_block": "peak_fp8_flop_per_s",
+    "fp4": "peak_fp4_flop_per_s", "mxfp4": "peak_bf16_flop_per_s", "int4": "peak_bf16_flop_per_s",
+}  # fmt: skip
+
+
+def missing_rate(model: Decoder, device: DeviceSpec) -> str:
+    """Returns which rate of a device is not known that a format of the decoder needs; empty = none
+    is missing.
+    """
+    for one in model.used_formats:
+        if getattr(device, PEAKS[one]) is None:
+            return f"{device.name} has no known rate for {one} (`{PEAKS[one]}`)"
+    return ""
+
+
+@dataclass(frozen=True)
+class MemoryNeed:
+    """Bytes that one device must hold during a pass.
+
+    Attributes:
+        weights: its share of all weights.
+        cache: keys and values of all tokens of all sequences.
+        activations: the most that is alive at once inside of a layer, and the logits.
+    """
+
+    weights: float
+    cache: float
+    activations: float
+
+    @property
+    def total(self) -> float:
+        """Bytes in all."""
+        return self.weights + self.cache + self.activations
+
+
+def weight_bytes(model: Decoder, parallel: Parallel) -> float:
+    """Returns a device's share of all weights: layers in their formats; the embedding, the last
+    product, routers and the norms have 16 bits.
+
+    Raises:
+        UsageError: the devices cannot share the decoder.
+    """
+    check_parallel(model, parallel)
+    layers = sum(_layer_bytes(model, layer, parallel) for layer in model.layers)
+    wide = WIDE_BYTES * (
+        (1 if model.is_tied else 2) * model.vocab * model.width / parallel.tensor + model.norms
+    )
+    return layers / parallel.pipeline + wide
+
+
+def _layer_bytes(model: Decoder, layer: Layer, parallel: Parallel) -> float:
+    formats, found = model.formats, 0.0
+    weights = matrix_weights(layer.feed_forward, model.width)
+    attention = layer.attention.weights_on(model.width, parallel.tensor)
+    found += layer.count * attention * WEIGHT_BYTES[formats.attention]
+    found += layer.count * weights["dense"] / parallel.tensor * WEIGHT_BYTES[formats.dense]
+    experts = layer.count * weights.get("experts", 0) / parallel.stage
+    found += experts * WEIGHT_BYTES[formats.experts]
+    return found + layer.count * weights.get("router", 0) * WIDE_BYTES
+
+
+def cache_bytes(model: Decoder, parallel: Parallel, length: int) -> float:
+    """Returns what one device keeps of one sequence of so many tokens."""
+    elements = sum(
+        layer.count * layer.attention.cached(length, parallel.tensor) for layer in model.layers
+    )
+    return float(elements * CACHE_BYTES[model.kv_dtype]) / parallel.pipeline
+
+
+def activation_bytes(model: Decoder, parallel: Parallel, step: ServingStep) -> float:
+    """Returns the most that is alive at once in a step: the residual and what the widest kernel of
+    a layer reads and writes, as `cdmpp.networks` counts, and the logits.
+    """
+    widest = 0
+    for layer in model.layers:
+        attention, part = layer.attention.alive(parallel.tensor), layer.feed_forward
+        if isinstance(part, GatedFeedForward):
+            fed = 3 * part.ffn // parallel.tensor
+        else:  # the copies that go to this device's experts
+            copies = part.active * parallel.data / parallel.expert
+            fed = round(copies * (2 * model.width + 3 * part.ffn // parallel.expert_tensor))
+        widest = max(widest, model.width + attention, fed)
+    alive = WIDE_BYTES * step.tokens * (model.width + widest)
+    return float(alive + LOGIT_BYTES * step.rows * model.vocab)
+
+
+def memory_need(
+    model: Decoder, parallel: Parallel, step: ServingStep, sequences: int, length: int
+) -> MemoryNeed:
+    """Returns what a device must hold; the libraries' own memory is not in it.
+
+    Args:
+        step: what goes through it at once.
+        sequences: of this replica that have a cache, of `length` tokens each.
+
+    Raises:
+        UsageError: the devices cannot share the decoder.
+    """
+    weights = weight_bytes(model, parallel)
+    cache = sequences * cache_bytes(model, parallel, length)
+    return MemoryNeed(weights, cache, activation_bytes(model, parallel, step))
+
+
+def least_step_s(
+    model: Decoder, parallel: Parallel, step: ServingStep, device: DeviceSpec
+) -> float:
+    """Returns seconds that no step goes below: its products at the peak of their type; all weights
+    but the embedding (of experts, those of one token), and the keys and values of sequences, at the
+    memory bandwidth, beyond what the last cache may hold. Kernels that were timed alone found more
+    of their weights there.
+    """
+    stages = parallel.pipeline
+    embedding = 0.0 if model.is_tied else WIDE_BYTES * model.vocab * model.width / parallel.tensor
+    read = weight_bytes(model, parallel) - embedding - _idle_expert_bytes(model, parallel)
+    read += step.sequences * cache_bytes(model, parallel, step.context)
+    beyond = max(0.0, read - (device.l2_bytes or 0) - (device.l3_bytes or 0))
+    bandwidth = device.mem_bandwidth_bytes_per_s
+    moves_s = stages * beyond / bandwidth if bandwidth else 0.0
+    work_s = 0.0
+    for format, products in _products(model, step).items():
+        rate = getattr(device, PEAKS[format])
+        work_s += 2.0 * products / parallel.tensor / rate if rate else 0.0
+    return max(moves_s, work_s)
+
+
+def _idle_expert_bytes(model: Decoder, parallel: Parallel) -> float:
+    found = 0.0
+    for layer in model.layers:
+        part = layer.feed_forward
+        if isinstance(part, Experts):
+            weights = matrix_weights(part, model.width)["experts"] * (
+                1 - part.active / part.experts
+            )
+            if parallel.expert > 1:  # all of a token's experts may be on other devices
+                weights = matrix_weights(part, model.width)["experts"]
+            bytes_each = WEIGHT_BYTES[model.formats.experts]
+            found += layer.count * weights * bytes_each / parallel.stage / parallel.pipeline
+    return found
+
+
+def _products(model: Decoder, step: ServingStep) -> dict[Format, float]:
+    """Returns products of elements by format of the weights, of all devices of a replica. An
+    expert's are those of the whole group's tokens over all its devices: as many for each.
+    """
+    found: dict[Format, float] = defaultdict(int)
+    for layer in model.layers:
+        part, tokens = layer.feed_forward, step.tokens * layer.count
+        found[model.formats.attention] += tokens * layer.attention.weights(model.width)
+        weights = matrix_weights(part, model.width)
+        if weights["dense"]:
+            found[model.formats.dense] += tokens * weights["dense"]
+        if isinstance(part, Experts):
+            share = part.active / part.experts
+            found[model.formats.experts] += tokens * weights["experts"] * share
+    found[model.main_format] += step.rows * model.vocab * model.width
+    return found

@@ -1,0 +1,217 @@
+"""Continuous batching as a discrete-event simulation: requests, steps, and what users wait for.
+
+The rules are in docs/serving-load.md.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from cdmpp.errors import UsageError
+
+#: Seconds of a step: tokens of prompts that are read, tokens before them in their prompt, sequences
+#: that get a token, and tokens in the cache of one of them in the mean.
+StepSeconds = Callable[[int, int, int, float], float]
+#: Rounds of requests, as published runs have them: the first comes at once and fills the server.
+_ROUNDS = 10
+_MOST = 10_000
+#: Tokens by which caches may grow until a step's time is read again.
+_STRETCH = 64
+
+
+@dataclass(frozen=True)
+class Load:
+    """What users ask of a server.
+
+    Attributes:
+        concurrency: requests in flight: a user who has an answer asks again.
+        input_tokens, output_tokens: of a request at most.
+        least_share: lengths are drawn evenly from this share of them up to all.
+
+    Raises:
+        UsageError: a number is out of range.
+    """
+
+    concurrency: int
+    input_tokens: int
+    output_tokens: int
+    least_share: float = 1.0
+
+    def __post_init__(self) -> None:
+        for option, value, least in (
+            ("--concurrency", self.concurrency, 1), ("--input-tokens", self.input_tokens, 1),
+            ("--output-tokens", self.output_tokens, 2),
+        ):  # fmt: skip
+            if value < least:
+                raise UsageError(f"{option} {value}, expected at least {least}")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a server fills its steps.
+
+    Attributes:
+        step_tokens: most tokens of one step.
+        is_mixed: whether prompts are read in the steps in which sequences get their tokens; else
+            in steps of their own, which come first.
+        sequences: most that run at once.
+        cache_tokens: that fit in the cache of all of them.
+    """
+
+    step_tokens: int = 8192
+    is_mixed: bool = True
+    sequences: int = 1_000_000
+    cache_tokens: float = float("inf")
+
+
+@dataclass(frozen=True)
+class Served:
+    """What came of a load.
+
+    Attributes:
+        ttft_s: seconds to the first token, mean of all requests.
+        tpot_s: seconds of a token after the first, mean of all requests.
+        tokens_per_s: output tokens of all requests.
+        waited: share of requests that had to wait for room in the cache.
+    """
+
+    ttft_s: float
+    tpot_s: float
+    tokens_per_s: float
+    waited: float
+
+
+@dataclass
+class _Request:
+    arrival_s: float
+    prompt: int
+    output: int
+    read: int = 0
+    first_s: float = 0.0
+    has_waited: bool = False
+
+
+class _Server:
+    """A server: requests that wait, one prompt that is read in parts, and running sequences."""
+
+    def __init__(self, load: Load, rules: Rules, seconds: StepSeconds) -> None:
+        self._rules, self._seconds = rules, seconds
+        rng = np.random.default_rng(0)
+        count = max(2 * load.concurrency, min(_MOST, _ROUNDS * load.concurrency))
+        share = rng.uniform(load.least_share, 1.0, size=(count, 2))
+        sizes = share * [load.input_tokens, load.output_tokens]
+        self._sizes = iter(np.maximum(np.round(sizes), [1, 2]).astype(int).tolist())
+        self.now_s = 0.0
+        self._step = 0
+        self._waiting: deque[_Request] = deque()
+        self._reading: deque[_Request] = deque()
+        #: (step after which it is done, order, request)
+        self._running: list[tuple[int, int, _Request]] = []
+        self._order = 0
+        self._blocked_s = -1.0  # when somebody last found no room
+        self._cached = 0.0  # tokens of running sequences
+        self._reserved = 0.0  # tokens that all admitted ones may come to
+        self.done: list[tuple[_Request, float]] = []
+        for _ in range(load.concurrency):
+            self._arrive()
+
+    def _arrive(self) -> None:
+        size = next(self._sizes, None)
+        if size is not None:
+            self._waiting.append(_Request(self.now_s, size[0], size[1]))
+
+    def run(self) -> None:
+        """Runs until all requests have their answer."""
+        while self._waiting or self._reading or self._running:
+            self._admit()
+            if self._reading:
+                self._read()
+            else:
+                self._decode()
+
+    def _admit(self) -> None:
+        """Lets requests in that have room: the first comes first."""
+        rules = self._rules
+        while self._waiting:
+            one = self._waiting[0]
+            inside = len(self._running) + len(self._reading)
+            is_full = self._reserved + one.prompt + one.output > rules.cache_tokens
+            if inside and (is_full or inside >= rules.sequences):
+                self._blocked_s = self.now_s
+                return
+            self._waiting.popleft()
+            one.has_waited = one.arrival_s <= self._blocked_s
+            self._reserved += one.prompt + one.output
+            self._reading.append(one)
+
+    def _read(self) -> None:
+        """Makes one step that reads parts of prompts, with the running sequences where steps are
+        mixed.
+        """
+        rules = self._rules
+        sequences = len(self._running) if rules.is_mixed else 0
+        room = max(1, rules.step_tokens - sequences)
+        tokens, weighted, finished = 0, 0.0, []
+        while self._reading and tokens < room:
+            one = self._reading[0]
+            part = min(room - tokens, one.prompt - one.read)
+            weighted += part * one.read
+            one.read += part
+            tokens += part
+            if one.read < one.prompt:
+                break
+            finished.append(self._reading.popleft())
+        mean = self._cached / sequences if sequences else 0.0
+        self.now_s += self._seconds(tokens, round(weighted / tokens), sequences, mean)
+        if sequences:
+            self._advance(1)
+        for one in finished:
+            one.first_s = self.now_s
+            self._order += 1
+            heapq.heappush(self._running, (self._step + one.output - 1, self._order, one))
+            self._cached += one.prompt + 1
+
+    def _decode(self) -> None:
+        """Makes all steps until a sequence is done, or caches have grown."""
+        count = len(self._running)
+        steps = max(1, min(self._running[0][0] - self._step, _STRETCH))
+        mean = self._cached / count + steps / 2
+        self.now_s += steps * self._seconds(0, 0, count, mean)
+        self._advance(steps)
+
+    def _advance(self, steps: int) -> None:
+        """Gives every running sequence so many tokens; who is done asks again."""
+        self._step += steps
+        self._cached += steps * len(self._running)
+        while self._running and self._running[0][0] <= self._step:
+            _, _, one = heapq.heappop(self._running)
+            self._cached -= one.prompt + one.output
+            self._reserved -= one.prompt + one.output
+            self.done.append((one, self.now_s))
+            self._arrive()
+
+
+def serve(load: Load, rules: Rules, seconds: StepSeconds) -> Served:
+    """Returns what users of a server see.
+
+    Args:
+        seconds: what a step takes.
+    """
+    server = _Server(load, rules, seconds)
+    server.run()
+    requests = [one for one, _ in server.done]
+    ends = np.array([end for _, end in server.done])
+    first = np.array([one.first_s for one in requests])
+    outputs = np.array([one.output for one in requests])
+    arrived = np.array([one.arrival_s for one in requests])
+    return Served(
+        float(np.mean(first - arrived)),
+        float(np.mean((ends - first) / (outputs - 1))),
+        float(outputs.sum() / server.now_s),
+        float(np.mean([one.has_waited for one in requests])),
+    )

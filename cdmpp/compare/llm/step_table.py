@@ -1,0 +1,131 @@
+"""Seconds of any step, read off a table of a few hundred that are asked at once."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cdmpp.compare.llm.decoder import Decoder, Parallel
+from cdmpp.compare.llm.kernels import ServingStep
+from cdmpp.compare.llm.times import KernelModel, StepTime, step_times
+from cdmpp.devices.spec import DeviceSpec
+
+_SEQUENCES = tuple(2**power for power in range(11))
+_CONTEXTS = tuple(2**power for power in range(6, 18))
+_TOKENS = tuple(
+    sorted({*_SEQUENCES, *(3 * 2**power for power in range(13)), *(2**p for p in range(11, 15))})
+)
+_PROMPTS = tuple(2**power for power in range(5, 18))
+_ATTENTION, _LOGITS = ("attention",), ("logits", "logits of all devices")
+
+
+class _Line:
+    """A positive function, straight between known points in logarithms."""
+
+    def __init__(self, places: Sequence[float], values: Sequence[float]) -> None:
+        self._x = [math.log(one) for one in places]
+        self._y = [math.log(max(one, 1e-12)) for one in values]
+
+    def __call__(self, place: float) -> float:
+        x = math.log(max(place, 1e-9))
+        right = min(max(bisect_right(self._x, x), 1), len(self._x) - 1)
+        x0, x1, y0, y1 = *self._x[right - 1 : right + 1], *self._y[right - 1 : right + 1]
+        slope = (y1 - y0) / (x1 - x0)
+        if x < self._x[0]:
+            return math.exp(self._y[0])
+        return math.exp(y0 + slope * (x - x0))
+
+
+@dataclass(frozen=True)
+class StepTable:
+    """Times of steps of one decoder on one device.
+
+    Attributes:
+        reasons: why they are guesses.
+    """
+
+    _decode: _Line
+    _prefill: _Line
+    _logits: _Line
+    _of_prompt: _Line
+    _of_caches: tuple[_Line, ...]
+    _ends: tuple[float, float]
+    reasons: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, model: Decoder, parallel: Parallel, device: DeviceSpec, kernels: KernelModel
+    ) -> StepTable:
+        """Returns the table of a decoder.
+
+        Raises:
+            UsageError: the devices cannot share the decoder.
+            CdmppError: no model covers the device.
+        """
+        caches = [ServingStep(sequences=n, context=c) for n in _SEQUENCES for c in _CONTEXTS]
+        decodes = [ServingStep(sequences=n, context=_CONTEXTS[0]) for n in _TOKENS]
+        prompts = [ServingStep(prompts=1, chunk=length) for length in _PROMPTS]
+        found = step_times(model, parallel, [*caches, *decodes, *prompts], device, kernels)
+        of_caches = found[: len(caches)]
+        of_tokens = found[len(caches) : len(caches) + len(decodes)]
+        of_prompts = found[len(caches) + len(decodes) :]
+        width = len(_CONTEXTS)
+        middle = of_caches[width * 5 + 5].ends
+        return cls(
+            _Line(_TOKENS, [_rest(one) for one in of_tokens]),
+            _Line(_PROMPTS, [_rest(one) for one in of_prompts]),
+            _Line(_TOKENS, [_sum(one, _LOGITS) for one in of_tokens]),
+            _Line(_PROMPTS, [_sum(one, _ATTENTION) for one in of_prompts]),
+            tuple(
+                _Line(_CONTEXTS, [
+                    one.ends[0] - _rest(one) - _sum(one, _LOGITS)
+                    for one in of_caches[place * width : (place + 1) * width]
+                ])
+                for place in range(len(_SEQUENCES))
+            ),
+            (middle[1] / middle[0], middle[2] / middle[0]),
+            tuple(dict.fromkeys(text for one in found for text in one.reasons)),
+        )  # fmt: skip
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """Ends of the kernels' interval over their value, of a step of the middle."""
+        return self._ends
+
+    def seconds(
+        self, tokens: int, past: int, sequences: int, context: float, *, prompt: int
+    ) -> float:
+        """Returns what a step takes.
+
+        Args:
+            tokens: of prompts that are read.
+            past: tokens before them in their prompt.
+            sequences: that get a token.
+            context: tokens in the cache of each.
+            prompt: tokens of a whole prompt.
+        """
+        found = self._decode(tokens + sequences)
+        if tokens:
+            found += max(0.0, self._prefill(tokens) - self._decode(tokens))
+            each = min(tokens, max(1, prompt - past))
+            share = 1.0 - (past / (past + each)) ** 2
+            found += tokens / each * share * self._of_prompt(past + each)
+        if sequences:
+            found += self._logits(sequences) + self._of_sequences(sequences, context)
+        return found
+
+    def _of_sequences(self, sequences: int, context: float) -> float:
+        power = math.log2(sequences)
+        left = min(int(power), len(self._of_caches) - 2)
+        near, far = self._of_caches[left](context), self._of_caches[left + 1](context)
+        return float(near * (far / near) ** (power - left))
+
+
+def _sum(one: StepTime, names: Sequence[str]) -> float:
+    return sum(part.seconds for part in one.operators if part.what in names)
+
+
+def _rest(one: StepTime) -> float:
+    return sum(part.seconds for part in one.operators if part.what not in (*_ATTENTION, *_LOGITS))

@@ -1,0 +1,183 @@
+"""Decoders on many devices under many loads: the curve, its front and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cdmpp.compare.llm.decoder import Decoder, Parallel, check_parallel
+from cdmpp.compare.llm.load import Backend, Ends, LoadCell, LoadedServer
+from cdmpp.compare.llm.memory import missing_rate
+from cdmpp.compare.llm.schedule import Load
+from cdmpp.compare.llm.step_table import StepTable
+from cdmpp.compare.llm.times import KernelModel
+from cdmpp.compare.prices import Price
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import CdmppError, DataError, UsageError
+from cdmpp.text import interval_text
+
+_UNKNOWN = "unknown"
+
+
+def load_cells(
+    models: Sequence[Decoder],
+    parallels: Sequence[Parallel],
+    devices: Sequence[DeviceSpec],
+    loads: Sequence[Load],
+    backend: Backend,
+    kernels: KernelModel,
+    prices: Mapping[str, Price],
+    hypothetical: frozenset[str] = frozenset(),
+) -> list[LoadCell]:
+    """Returns the answers, model by model; a device shares a model in every way at every load.
+
+    Raises:
+        UsageError: no way in which devices can share a model.
+        DataError: no device has an answer.
+    """
+    found = []
+    for model in models:
+        for parallel in _possible(model, parallels):
+            for device in devices:
+                server = _server(model, parallel, device, backend, kernels)
+                for load in loads:
+                    if load.concurrency < parallel.data * parallel.pipeline and len(loads) > 1:
+                        continue
+                    cell = server.cell(load, prices.get(device.name))
+                    is_hypothetical = device.name in hypothetical
+                    found.append(replace(cell, is_hypothetical=is_hypothetical))
+    if all(cell.tpot_s is None for cell in found):
+        reasons = dict.fromkeys(reason for cell in found for reason in cell.reasons)
+        raise DataError(f"no device has an answer: {'; '.join(list(reasons)[:3])}")
+    return found
+
+
+def _possible(model: Decoder, parallels: Sequence[Parallel]) -> list[Parallel]:
+    """Returns the ways in which devices can share a model."""
+    found, errors = [], []
+    for parallel in parallels:
+        try:
+            check_parallel(model, parallel)
+            found.append(parallel)
+        except UsageError as error:
+            errors.append(error)
+    if not found:
+        raise errors[0]
+    return found
+
+
+def _server(
+    model: Decoder, parallel: Parallel, device: DeviceSpec, backend: Backend, kernels: KernelModel
+) -> LoadedServer:
+    refusal = missing_rate(model, device)
+    table = None
+    if not refusal:
+        try:
+            table = StepTable.of(model, parallel, device, kernels)
+        except CdmppError as error:
+            refusal = str(error)
+    return LoadedServer(model, parallel, device, backend, table, refusal)
+
+
+def on_front(cells: Sequence[LoadCell]) -> set[int]:
+    """Returns the places of cells that no other beats in the time of a token and in cost; in tokens
+    a second and GPU where fewer than two prices are known.
+    """
+    second = _cost if sum(_cost(cell) is not None for cell in cells) > 1 else _slowness
+    known = [
+        (cell.tpot_s[0], value, place)
+        for place, cell in enumerate(cells)
+        if cell.tpot_s is not None and (value := second(cell)) is not None
+    ]
+    found, best = set(), float("inf")
+    for _, value, place in sorted(known):
+        if value < best:
+            found.add(place)
+            best = value
+    return found
+
+
+def _cost(cell: LoadCell) -> float | None:
+    return None if cell.cost_per_million is None else cell.cost_per_million[0]
+
+
+def _slowness(cell: LoadCell) -> float | None:
+    return None if cell.tokens_per_s_gpu is None else -cell.tokens_per_s_gpu[0]
+
+
+def sweep_rows(cells: Sequence[LoadCell], number: Callable[[float | None], str]) -> list[list[str]]:
+    """Returns titles and lines of one model's cells that have an answer, the cheapest first."""
+    front = on_front(cells)
+    titles = [
+        "device", "GPUs", "users", "TTFT [interval]", "TPOT [interval]", "tokens/s/GPU [interval]",
+        "$/million tokens [interval]",
+    ]  # fmt: skip
+
+    def ends(one: Ends | None) -> str:
+        if one is None:
+            return _UNKNOWN
+        return f"{number(one[0])} [{number(one[1])}, {number(one[2])}]"
+
+    def order(place: int) -> tuple[float, float]:
+        cost = _cost(cells[place])
+        return float("inf") if cost is None else cost, _slowness(cells[place]) or 0.0
+
+    lines = []
+    for place in sorted(range(len(cells)), key=order):
+        cell = cells[place]
+        if cell.tpot_s is None:
+            continue
+        mark = (" *" if place in front else "") + (" ?" if cell.is_hypothetical else "")
+        parallel = cell.parallel.text or f"tensor {cell.parallel.tensor}"
+        ttft = "queueing" if cell.ttft_s is None else interval_text(*cell.ttft_s)
+        lines.append([
+            cell.device + mark, f"{cell.parallel.gpus} ({parallel.removesuffix(' parallel')})",
+            str(cell.load.concurrency), ttft, interval_text(*cell.tpot_s),
+            ends(cell.tokens_per_s_gpu), ends(cell.cost_per_million),
+        ])  # fmt: skip
+    return [titles, *lines]
+
+
+def sweep_notes(cells: Sequence[LoadCell], target_tpot_s: float | None) -> list[str]:
+    """Returns what is to be known beside `sweep_rows`: the cheapest within the target, why answers
+    are guesses, and why devices have none.
+    """
+    found = [] if target_tpot_s is None else [_within(cells, target_tpot_s)]
+    said: dict[str, list[str]] = {}
+    for cell in cells:
+        for reason in cell.reasons:
+            where = f"{cell.device} x {cell.parallel.gpus}"
+            said.setdefault(reason, []).append(f"{where} at {cell.load.concurrency}")
+    for reason, places in said.items():
+        names = list(dict.fromkeys(places))
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        is_all = len(names) == len(cells)
+        found.append(reason if is_all else f"{', '.join(names[:3])}{more}: {reason}")
+    return found
+
+
+def _within(cells: Sequence[LoadCell], target_s: float) -> str:
+    inside = [cell for cell in cells if cell.tpot_s is not None and cell.tpot_s[0] <= target_s]
+    goal = f"{1e3 * target_s:g} ms a token"
+    if not inside:
+        return f"none is within {goal}"
+    key = _cost if any(_cost(cell) is not None for cell in inside) else _slowness
+    known = [(value, cell) for cell in inside if (value := key(cell)) is not None]
+    _, best = min(known, key=lambda one: one[0])
+    assert best.tpot_s is not None
+    sure = "surely" if best.tpot_s[2] <= target_s else "not surely: its interval goes beyond"
+    what = "cheapest" if key is _cost else "most tokens a second and GPU"
+    return (
+        f"{what} within {goal}: {best.device} x {best.parallel.gpus} with {best.load.concurrency} "
+        f"users ({sure})"
+    )
+
+
+def sweep_json(cells: Sequence[LoadCell]) -> list[dict[str, Any]]:
+    """Returns one flat JSON object a cell, in their order, with `is_on_front` of its model."""
+    places: set[int] = set()
+    for name in dict.fromkeys(cell.network for cell in cells):
+        own = [place for place, cell in enumerate(cells) if cell.network == name]
+        places |= {own[one] for one in on_front([cells[place] for place in own])}
+    return [cell.to_json() | {"is_on_front": place in places} for place, cell in enumerate(cells)]

@@ -1,0 +1,168 @@
+"""Seconds of steps: their kernels one after the other, many steps at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.analytic.gpu_kernels.calls import GpuCall
+from cdmpp.analytic.kernels.sums import Ends, KindSums
+from cdmpp.analytic.kernels.times import KernelCall, KernelTimes
+from cdmpp.compare.llm.decoder import Decoder, Parallel
+from cdmpp.compare.llm.kernels import OUTSIDE, Launches, Moves, ServingStep, step_kernels
+from cdmpp.compare.llm.memory import least_step_s
+from cdmpp.compare.llm.substitutes import MeasuredCall, measured_call
+from cdmpp.devices.spec import DeviceSpec
+
+_MOVES = "element-wise"
+#: A kernel that only moves is timed as the operator that reads and writes as many bytes.
+_MOVING, _BYTES_PER_ELEMENT = "relu", 8
+
+
+class Times(Protocol):
+    """Times of calls, as far as a comparison reads them."""
+
+    @property
+    def latency_s(self) -> NDArray[np.float64]:
+        """Seconds of every call."""
+
+    @property
+    def low_s(self) -> NDArray[np.float64]:
+        """Lower ends."""
+
+    @property
+    def high_s(self) -> NDArray[np.float64]:
+        """Upper ends."""
+
+    @property
+    def is_seen_device(self) -> bool:
+        """Whether the model was fitted on the device."""
+
+
+class KernelModel(Protocol):
+    """A model of serving kernels, such as `GpuKernels`."""
+
+    def times(self, calls: Sequence[GpuCall], device: DeviceSpec) -> Times:
+        """Returns the times of calls on a device."""
+
+
+@dataclass(frozen=True)
+class LayerOperator:
+    """What one operator of one kind of layer takes in a step.
+
+    Attributes:
+        layer: the kind of layer, with how many there are.
+        what: the operator.
+        launches: of all these layers.
+        seconds: of all these launches.
+    """
+
+    layer: str
+    what: str
+    launches: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """What a step takes.
+
+    Attributes:
+        ends: seconds with the ends of the interval, not below what the device can do.
+        parts: seconds by kind of kernels.
+        operators: the same by kind of layer and operator.
+        reasons: why it is a guess.
+    """
+
+    ends: Ends
+    parts: dict[str, float]
+    operators: tuple[LayerOperator, ...]
+    reasons: tuple[str, ...]
+
+
+def step_times(
+    model: Decoder,
+    parallel: Parallel,
+    steps: Sequence[ServingStep],
+    device: DeviceSpec,
+    kernels: KernelModel,
+) -> list[StepTime]:
+    """Returns what steps take on a device; the kernels' model is asked once for all of them.
+
+    Raises:
+        UsageError: the devices cannot share the decoder.
+        CdmppError: no model covers the device.
+    """
+    plans = [step_kernels(model, step, parallel) for step in steps]
+    calls: dict[GpuCall, int] = {}
+    wanted: list[list[tuple[Launches, MeasuredCall]]] = []
+    for launches, _ in plans:
+        measured = [(launch, measured_call(launch.call, device)) for launch in launches]
+        for _, one in measured:
+            calls.setdefault(one.call, len(calls))
+        wanted.append(measured)
+    found = kernels.times(list(calls), device)
+    moving = _Moving(device)
+    doubt = () if found.is_seen_device else (
+        f"not all kinds of its kernels were measured on {device.name}",
+    )  # fmt: skip
+    answers = []
+    for step, measured, (_, moves) in zip(steps, wanted, plans, strict=True):
+        sums, operators = KindSums(), list[LayerOperator]()
+        for launch, one in measured:
+            place = calls[one.call]
+            ends = _ends(found, place, launch, one)
+            sums.add(launch.kind, ends, launch.count)
+            operators.append(_operator(launch, ends[0]))
+        for move in moves:
+            ends = moving.ends(move)
+            sums.add(_MOVES, ends, move.count)
+            operators.append(_operator(move, ends[0]))
+        reasons = dict.fromkeys(one.reason for _, one in measured if one.reason)
+        answers.append(
+            StepTime(
+                _above(sums.total(), least_step_s(model, parallel, step, device)),
+                sums.by_kind, tuple(operators), (*doubt, *reasons),
+            )
+        )  # fmt: skip
+    return answers
+
+
+def _ends(found: Times, place: int, launch: Launches, one: MeasuredCall) -> Ends:
+    each = (found.latency_s[place], found.low_s[place], found.high_s[place])
+    value, low, high = (float(end) * launch.share + one.more_s for end in each)
+    if one.spread == 1.0:
+        return value, low, high
+    return value, min(low, value / one.spread), max(high, value * one.spread)
+
+
+def _operator(one: Launches | Moves, seconds: float) -> LayerOperator:
+    return LayerOperator(one.layer or OUTSIDE, one.what, one.count, one.count * seconds)
+
+
+def _above(total: Ends, floor_s: float) -> Ends:
+    value_s, low_s, high_s = total
+    latency_s = max(value_s, floor_s)
+    return latency_s, max(low_s, floor_s), high_s * latency_s / value_s
+
+
+class _Moving:
+    """Times of kernels that move, each size asked once."""
+
+    def __init__(self, device: DeviceSpec) -> None:
+        self._times = KernelTimes(device)
+        self._known: dict[float, Ends] = {}
+
+    def ends(self, move: Moves) -> Ends:
+        elements = move.moved_bytes / _BYTES_PER_ELEMENT
+        if elements not in self._known:
+            call = KernelCall(_MOVING, {"elements": elements})
+            seconds, low_s, high_s = self._times.interval_s(call)
+            assert low_s is not None  # kernels that move were measured
+            assert high_s is not None
+            self._known[elements] = seconds, low_s, high_s
+        return self._known[elements]

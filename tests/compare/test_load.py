@@ -1,0 +1,210 @@
+"""Servers under load: the schedule by hand, the table of steps, memory, fronts and sentences."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from cdmpp.cli.main import main
+from cdmpp.compare.llm.config_file import read_model
+from cdmpp.compare.llm.decoder import Parallel
+from cdmpp.compare.llm.evaluate import evaluate_serving, read_serving, scores
+from cdmpp.compare.llm.kernels import ServingStep
+from cdmpp.compare.llm.load import Host, HostFit, LoadCell, LoadedServer
+from cdmpp.compare.llm.schedule import Load, Rules, serve
+from cdmpp.compare.llm.step_table import StepTable
+from cdmpp.compare.llm.sweep import on_front
+from cdmpp.compare.llm.times import step_times
+from cdmpp.devices.registry import get_device
+from cdmpp.errors import DataError, UsageError
+from tests.compare.llama import MODEL, Millisecond
+
+PLAIN = HostFit(
+    {"vllm": Host(0.0, 1.0, 0.0)}, {"ttft": (0.5, 2.0), "tpot": (0.8, 1.25)}
+)  # fmt: skip
+
+
+def test_one_request_at_a_time() -> None:
+    """A prompt of 300 tokens is three chunks of 0.2 s; nine more tokens are a step of 0.1 s."""
+    found = serve(
+        Load(1, 300, 10), Rules(step_tokens=100), lambda tokens, *_: 0.2 if tokens else 0.1
+    )
+    assert found.ttft_s == pytest.approx(0.6)
+    assert found.tpot_s == pytest.approx(0.1)
+    assert found.tokens_per_s == pytest.approx(10 / 1.5)
+    assert found.waited == 0
+
+
+def test_the_first_round_waits_for_each_other() -> None:
+    """Four prompts come at once and are read one after the other; then all stay in step."""
+    found = serve(
+        Load(4, 100, 101), Rules(step_tokens=100, is_mixed=False),
+        lambda tokens, *_: 1.0 if tokens else 0.001,
+    )  # fmt: skip
+    assert found.ttft_s > 1.0
+    assert found.ttft_s < 4.0
+    assert 0.001 < found.tpot_s < 0.1
+
+
+def test_prompts_of_their_own_steps_hold_up_the_others() -> None:
+    def seconds(tokens: int, past: int, sequences: int, context: float) -> float:
+        return 1e-3 + 1e-5 * (tokens + sequences)
+
+    load = Load(16, 2000, 100, 0.8)
+    mixed = serve(load, Rules(512), seconds)
+    apart = serve(load, Rules(512, is_mixed=False), seconds)
+    assert apart.ttft_s < mixed.ttft_s
+    assert apart.tpot_s > mixed.tpot_s
+
+
+def test_a_full_cache_makes_requests_wait() -> None:
+    load = Load(8, 100, 100)
+    found = serve(load, Rules(cache_tokens=450), lambda *_: 0.01)
+    assert found.waited > 0.5
+    free = serve(load, Rules(), lambda *_: 0.01)
+    assert found.ttft_s > 3 * free.ttft_s
+    assert free.waited == 0
+
+
+@pytest.mark.parametrize(("numbers", "option"), [((0, 1, 2), "concurrency"), ((1, 1, 1), "output")])
+def test_loads_that_cannot_be(numbers: tuple[int, int, int], option: str) -> None:
+    with pytest.raises(UsageError, match=f"--{option}"):
+        Load(*numbers)
+
+
+def test_the_table_is_what_steps_take() -> None:
+    device, parallel = get_device("h100"), Parallel(2)
+    table = StepTable.of(MODEL, parallel, device, Millisecond())
+    for step in (ServingStep(sequences=24, context=3000), ServingStep(prompts=1, chunk=1500)):
+        (found,) = step_times(MODEL, parallel, [step], device, Millisecond())
+        asked = table.seconds(
+            step.prompts * step.chunk, 0, step.sequences, step.context, prompt=1500
+        )
+        assert asked == pytest.approx(found.ends[0], rel=0.02)
+
+
+def server(device: str = "h100", **changes: object) -> LoadedServer:
+    spec = get_device(device)
+    table = StepTable.of(MODEL, Parallel(), spec, Millisecond())
+    return LoadedServer(MODEL, Parallel(), spec, "vllm", table, hosts=PLAIN)
+
+
+def test_a_cell_has_ends_and_a_full_cache_has_no_first_token() -> None:
+    early = server().cell(Load(4, 512, 64))
+    assert early.ttft_s is not None
+    assert early.tpot_s is not None
+    assert early.tpot_s[1] <= 0.8 * early.tpot_s[0]
+    assert early.tpot_s[2] >= 1.25 * early.tpot_s[0]
+    late = server("l40s").cell(Load(400, 2048, 64))
+    assert late.ttft_s is None
+    assert late.waited
+    assert "decided by queueing" in late.reasons[0]
+    assert late.tpot_s is not None
+    assert late.tpot_s[2] / late.tpot_s[0] > early.tpot_s[2] / early.tpot_s[0]
+
+
+def test_what_does_not_fit_says_so() -> None:
+    cell = server("l4").cell(Load(1, 100_000, 64))
+    assert cell.tpot_s is None
+    assert "does not fit" in cell.reasons[0]
+
+
+def test_the_front() -> None:
+    def cell(tpot_s: float, rate: float) -> LoadCell:
+        ends = (tpot_s, tpot_s, tpot_s), (rate, rate, rate)
+        return LoadCell("m", "d", Parallel(), Load(1, 1, 2), "vllm", None, *ends)
+
+    assert on_front([cell(1, 10), cell(2, 20), cell(3, 15), cell(2, 20)]) >= {0, 1}
+    assert 2 not in on_front([cell(1, 10), cell(2, 20), cell(3, 15)])
+
+
+def test_a_sweep_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "--model", "Qwen/Qwen3-30B-A3B", "--device", "h100,b200"]
+    load = ["--concurrency", "1,32", "--input-tokens", "512", "--output-tokens", "64"]
+    assert main([*words, *load, "--json"]) == 0
+    cells = json.loads(capsys.readouterr().out)
+    assert [(cell["device"], cell["concurrency"]) for cell in cells] == [
+        ("h100", 1), ("h100", 32), ("b200", 1), ("b200", 32),
+    ]  # fmt: skip
+    for cell in cells:
+        assert cell["tpot_s_low"] < cell["tpot_s"] < cell["tpot_s_high"]
+    assert cells[1]["tpot_s"] > cells[0]["tpot_s"]
+    assert cells[1]["tokens_per_s_gpu"] > cells[0]["tokens_per_s_gpu"]
+    assert main([*words, *load, "--target-tpot", "0.5s"]) == 0
+    assert "cheapest within 500 ms a token" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--concurrency", "4"], "--concurrency needs --input-tokens N"),
+        (["--concurrency", "4", "--input-tokens", "9"], "needs --output-tokens N"),
+        (["--input-tokens", "4"], "--input-tokens goes with --concurrency only"),
+        (["--disaggregated"], "--disaggregated is not covered"),
+        (
+            ["--concurrency", "4", "--input-tokens", "9", "--output-tokens", "9", "--prefill", "8"],
+            "leave one out",
+        ),
+        (
+            ["--concurrency", "4", "--input-tokens", "9", "--output-tokens", "9",
+             "--target-tpot", "fast"], "--target-tpot 'fast', expected a time above 0",
+        ),
+    ],
+)  # fmt: skip
+def test_loads_that_are_not_whole_are_one_sentence(
+    capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert main(["compare", "--model", "Qwen/Qwen3-30B-A3B", "--device", "h100", *words]) == 2
+    text = capsys.readouterr().err
+    assert message in text
+    assert text.count("\n") == 1
+
+
+def rows(**changes: object) -> dict[str, object]:
+    return {
+        "model_family": "Llama-3.1-8B", "model_path": "meta-llama/Llama-3.1-8B",
+        "system": "h100_sxm", "backend": "vllm", "precision": None, "gemm_quant_mode": None,
+        "moe_quant_mode": None, "mode": "agg", "isl": 1024, "osl": 128, "concurrency": 8,
+        "tp_size": 1, "pp_size": 1, "attention_dp_size": None, "moe_tp_size": 1, "moe_ep_size": 1,
+        "ttft_ms": 60.0, "tpot_ms": 9.0, "parallel_suspect": False, **changes,
+    }  # fmt: skip
+
+
+def test_measured_servers_are_read_and_what_is_left_out_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "serving.parquet"
+    measured = [
+        *(rows(concurrency=n, tpot_ms=8.0 + n / 10) for n in (1, 2, 4, 8, 16)),
+        rows(mode="disagg"), rows(parallel_suspect=True), rows(model_path="who/knows"),
+        rows(tp_size=3),
+    ]  # fmt: skip
+    parquet.write_table(pa.Table.from_pylist(measured), path)
+    report = evaluate_serving(read_serving(path), Millisecond(), hosts=PLAIN)
+    assert len(report.rows) == 5
+    assert sum(report.left_out.values()) == 4
+    assert report.left_out["model who/knows without a config.json"] == 1
+    found = scores(report.rows, report.rows)
+    ratios = [one.cell.tpot_s[0] / one.tpot_s for one in report.rows if one.cell.tpot_s]
+    assert found.tpot_ape == pytest.approx(np.median(np.abs(np.array(ratios) - 1)))
+    assert found.order is not None
+    assert found.order > 0.9
+    assert found.baseline_ape is None  # no other family
+    parquet.write_table(pa.Table.from_pylist([{"isl": 3}]), path)
+    with pytest.raises(DataError, match="no column model_family"):
+        read_serving(path)
+
+
+def test_experts_see_the_tokens_of_all_replicas() -> None:
+    model, device = read_model("Qwen/Qwen3-30B-A3B"), get_device("h100")
+    parallel = Parallel(1, 4, 4)
+    table = StepTable.of(model, parallel, device, Millisecond())
+    found = LoadedServer(model, parallel, device, "vllm", table, hosts=PLAIN)
+    with pytest.raises(UsageError, match="--concurrency 2 is less than the 4 replicas"):
+        found.cell(Load(2, 100, 10))
+    cell = found.cell(Load(8, 100, 10))
+    assert cell.tokens_per_s is not None
+    assert cell.tokens_per_s_gpu == tuple(one / 4 for one in cell.tokens_per_s)

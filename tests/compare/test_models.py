@@ -1,0 +1,237 @@
+"""Language models from their `config.json`: sizes, formats, kinds of layers, and refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cdmpp.compare.llm.config_file import known_models, read_model
+from cdmpp.compare.llm.decoder import Experts, GroupedAttention, LatentAttention, Parallel
+from cdmpp.compare.llm.kernels import ExpertProducts, ServingStep, step_kernels
+from cdmpp.compare.llm.memory import least_step_s, memory_need, weight_bytes
+from cdmpp.compare.llm.substitutes import busiest, measured_call
+from cdmpp.compare.llm.times import step_times
+from cdmpp.devices.registry import get_device
+from cdmpp.errors import CdmppError, UsageError
+from tests.compare.llama import MODEL, Millisecond
+
+QWEN = {
+    "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 2048, "num_attention_heads": 32,
+    "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768, "num_hidden_layers": 48, "vocab_size": 151936,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("meta-llama/Llama-3.1-70B", 70.55),
+        ("Qwen/Qwen3-32B", 32.76),
+        ("Qwen/Qwen3-30B-A3B", 30.53),
+        ("Qwen/Qwen3-235B-A22B", 235.09),
+        ("mistralai/Mixtral-8x7B-v0.1", 46.70),
+        ("deepseek-ai/DeepSeek-V3", 671.0),
+        ("openai/gpt-oss-120b", 116.8),
+        ("openai/gpt-oss-20b", 20.9),
+        ("google/gemma-3-27b-it", 27.0),
+        ("zai-org/GLM-4.5-Air", 106.85),
+        ("moonshotai/Kimi-K2-Instruct", 1026.4),
+        ("MiniMaxAI/MiniMax-M2", 228.7),
+    ],
+)
+def test_parameters_are_those_that_are_published(name: str, billions: float) -> None:
+    assert read_model(name).parameters / 1e9 == pytest.approx(billions, rel=2e-3)
+
+
+def write(folder: Path, **changes: object) -> Path:
+    values = {key: value for key, value in {**QWEN, **changes}.items() if value is not None}
+    path = folder / "config.json"
+    path.write_text(json.dumps(values))
+    return path
+
+
+def test_a_dense_file_is_the_same_as_its_shape() -> None:
+    read = read_model("meta-llama/Llama-3.1-8B", name="8b")
+    assert read == MODEL
+
+
+def test_kinds_of_layers() -> None:
+    deepseek = read_model("deepseek-ai/DeepSeek-V3")
+    assert [layer.count for layer in deepseek.layers] == [3, 58]
+    assert deepseek.layers[1].attention == LatentAttention(128, 1536, 512, 128, 64, 128)
+    assert deepseek.layers[1].feed_forward == Experts(256, 8, 2048, 2048)
+    gemma = read_model("google/gemma-3-27b-it")
+    assert [(layer.count, layer.attention.window) for layer in gemma.layers] == [
+        (52, 1024),
+        (10, 0),
+    ]
+    oss = read_model("openai/gpt-oss-120b")
+    assert [(layer.count, layer.attention.window) for layer in oss.layers] == [(18, 128), (18, 0)]
+
+
+def test_what_a_window_and_a_latent_keep() -> None:
+    one = Parallel()
+    oss = read_model("openai/gpt-oss-20b")
+    step = ServingStep(sequences=1, context=4096)
+    kept = memory_need(oss, one, step, 1, 4096).cache
+    assert kept == 2 * 2 * 8 * 64 * (12 * 128 + 12 * 4096)
+    deepseek = read_model("deepseek-ai/DeepSeek-V3")
+    for tensor in (1, 8):  # every device has the latents
+        assert memory_need(deepseek, Parallel(tensor), step, 1, 4096).cache == 61 * 4096 * 576 * 2
+
+
+@pytest.mark.parametrize(
+    ("config", "formats", "kv_dtype"),
+    [
+        (None, ("bf16", "bf16", "bf16"), "bf16"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, ("fp8_block",) * 3, "bf16"),
+        ({"quant_method": "fp8"}, ("fp8",) * 3, "bf16"),
+        ({"quant_method": "mxfp4"}, ("bf16", "bf16", "mxfp4"), "bf16"),
+        (
+            {"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8",
+             "ignore": ["model.layers.*.self_attn*", "lm_head"]},
+            ("bf16", "fp4", "fp4"), "fp8",
+        ),
+        ({"quant_method": "awq", "bits": 4}, ("int4",) * 3, "bf16"),
+        (
+            {"quant_method": "compressed-tensors", "ignore": ["re:.*self_attn.*"],
+             "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int"}}}},
+            ("bf16", "int4", "int4"), "bf16",
+        ),
+        (  # one layer of 48 that keeps 16 bits does not count
+            {"quant_method": "fp8", "modules_to_not_convert": ["model.layers.0.self_attn"]},
+            ("fp8",) * 3, "bf16",
+        ),
+    ],
+)  # fmt: skip
+def test_quantisation_is_read(
+    tmp_path: Path, config: dict | None, formats: tuple[str, ...], kv_dtype: str
+) -> None:
+    found = read_model(write(tmp_path, quantization_config=config))
+    one = found.formats
+    assert (one.attention, one.dense, one.experts) == formats
+    assert found.kv_dtype == kv_dtype
+    assert read_model(tmp_path, precision="fp8").main_format == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architectures": None}, "lacks architectures"),
+        ({"architectures": ["BertModel"]}, "architecture 'BertModel' is not covered.*LlamaForC"),
+        (
+            {"architectures": ["Qwen3NextForCausalLM"], "linear_num_key_heads": 16},
+            r"not covered \(it has linear attention\)",
+        ),
+        ({"num_experts": None}, r"\(Qwen3MoeForCausalLM\): it lacks num_experts"),
+        ({"hidden_size": "big"}, "hidden_size is 'big', expected a whole number from 1 up"),
+        ({"num_experts_per_tok": 200}, "200 is more than num_experts 128"),
+        ({"num_key_value_heads": 5}, "no multiple of num_key_value_heads 5"),
+        ({"index_topk": 2048}, r"sparse attention \(index_topk\), which is not covered"),
+        ({"sliding_window": 8, "layer_types": ["x"] * 48}, "layers of type 'x' are not covered"),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "bitsandbytes is not covered"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 8}}, "gptq 8 is not covered"),
+    ],
+)
+def test_files_that_are_not_covered_are_one_sentence(
+    tmp_path: Path, changes: dict, message: str
+) -> None:
+    with pytest.raises(CdmppError, match=message) as caught:
+        read_model(write(tmp_path, **changes))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "message"),
+    [
+        ((3,), "3 devices cannot share 32 heads"),
+        ((1, 1, 3), "--expert-parallel 3 does not divide the 1 devices"),
+        ((1, 1, 1, 99), "at most its 48 layers"),
+        ((1, 256, 256), "--expert-parallel 256 does not divide its 128 experts"),
+        ((1, 10, 2), "5 devices cannot share an expert of ffn 768 evenly"),
+    ],
+)
+def test_sizes_that_do_not_divide(parallel: tuple[int, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        weight_bytes(read_model("Qwen/Qwen3-30B-A3B"), Parallel(*parallel))
+
+
+def test_a_dense_model_has_no_groups_of_experts() -> None:
+    with pytest.raises(UsageError, match="has no experts"):
+        weight_bytes(MODEL, Parallel(tensor=8, expert=8))
+
+
+def test_experts_are_shared_whole_or_in_parts() -> None:
+    model = read_model("Qwen/Qwen3-30B-A3B")
+    eighth, groups = Parallel(tensor=8), Parallel(tensor=8, expert=8)
+    assert weight_bytes(model, eighth) == weight_bytes(model, groups)
+    replicas = Parallel(tensor=1, data=8, expert=8)  # attention is on every device
+    attention = 48 * model.layers[0].attention.weights(model.width)
+    wide = 2 * 2 * model.vocab * model.width
+    more = weight_bytes(model, replicas) - weight_bytes(model, groups)
+    assert more == pytest.approx((2 * attention + wide) * 7 / 8)
+
+
+def test_the_busiest_device() -> None:
+    every = ExpertProducts(8192, 2048, 768, 128, 8, 1, 1, "bf16")
+    assert busiest(every) == (512, 128)  # 8192 x 8 over 128
+    one = ExpertProducts(1, 2048, 768, 128, 8, 1, 1, "bf16")
+    assert busiest(one) == (1, 8)
+    tokens, active = busiest(ExpertProducts(64, 2048, 768, 128, 8, 1, 8, "bf16"))
+    assert tokens * active > 64  # more than the mean of 64 x 8 over 8
+
+
+def test_replicas_send_their_tokens_to_the_experts() -> None:
+    model = read_model("Qwen/Qwen3-30B-A3B")
+    launches, _ = step_kernels(model, ServingStep(sequences=4, context=99), Parallel(1, 8, 8))
+    sent = [one for one in launches if one.kind == "collectives"]
+    assert [(one.call.kind, one.count) for one in sent] == [("alltoall", 96)]
+    (experts,) = [one.call for one in launches if one.kind == "experts"]
+    assert (experts.tokens, experts.tensor, experts.expert) == (32, 1, 8)
+
+
+def test_a_chunk_takes_its_part_of_the_prompt() -> None:
+    whole, _ = step_kernels(MODEL, ServingStep(prompts=1, chunk=4096), Parallel())
+    parts = [
+        step_kernels(MODEL, ServingStep(prompts=1, chunk=1024, past=past), Parallel())[0]
+        for past in (0, 1024, 2048, 3072)
+    ]
+    shares = [next(one for one in part if one.kind == "attention").share for part in parts]
+    assert shares == [1.0, 3 / 4, 5 / 9, 7 / 16]
+    assert next(one for one in whole if one.kind == "attention").share == 1.0
+
+
+def test_stand_ins_are_marked_and_wide() -> None:
+    model, device = read_model("deepseek-ai/DeepSeek-V3"), get_device("b200")
+    step = ServingStep(sequences=8, context=4096)
+    (found,) = step_times(model, Parallel(8), [step], device, Millisecond())
+    assert [one.partition(":")[0] for one in found.reasons] == [
+        "no kernels of that kind were measured"
+    ] * 2
+    value, low, high = found.ends
+    assert low < 0.91 * value  # of measured kernels alone it is above
+    assert high > 1.2 * value
+    assert value >= least_step_s(model, Parallel(8), step, device)
+    assert sum(one.seconds for one in found.operators) == pytest.approx(value)
+
+
+def test_stand_ins_do_as_much() -> None:
+    device = get_device("h100")
+    call = ExpertProducts(4096, 2880, 2880, 128, 4, 1, 1, "mxfp4")
+    found = measured_call(call, device).call
+    wanted = 3 * 4096 * 4 * 2880 * 2880
+    assert found.m * found.n * found.k == pytest.approx(wanted, rel=0.02)
+    weights = 128 * 3 * 2880 * 2880 * (0.5 + 1 / 32)  # bytes of all experts
+    assert 2 * found.n * found.k == pytest.approx(weights, rel=0.02)
+
+
+def test_every_model_that_comes_along_is_read() -> None:
+    for name in known_models():
+        model = read_model(name)
+        assert model.depth > 10
+        assert all(
+            isinstance(layer.attention, GroupedAttention | LatentAttention)
+            for layer in model.layers
+        )
