@@ -139,6 +139,8 @@ EXPERIMENTS = (
                "compare`", "5 min"),
     Experiment("compare-serving", "passes of LLaMA that NVIDIA published, beside the answers of "
                "`cdmpp compare`", "1 min"),
+    Experiment("serving-load", "published runs of LLM servers under load, models and systems left "
+               "out", "4 min"),
     Experiment("cases", "inputs on which an earlier version was wrong, with today's answers",
                "8 min"),
     Experiment("bounds", "lower bounds beside every measurement", "3 min"),
