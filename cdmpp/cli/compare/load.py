@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
+from cdmpp.analytic.sweep.predict import SweptKernels
 from cdmpp.cli.compare.models import numbers
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.compare.llm.config_file import read_model
@@ -94,7 +95,7 @@ def print_load(
     target_s = None if target is None else _seconds(target)
     loads = [Load(one, *lengths) for one in numbers(concurrency, "--concurrency")]
     cells = load_cells(
-        models, parallels, devices, loads, backend or "vllm", GpuKernels.packaged(), prices,
+        models, parallels, devices, loads, backend or "vllm", SweptKernels.packaged(), prices,
         hypothetical,
     )  # fmt: skip
     if is_json:
