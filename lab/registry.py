@@ -159,7 +159,7 @@ EXPERIMENTS = (
     Experiment("device-add", "adding a device in ten minutes: a CPU that the shipped model does "
                "not know", "15 min, a quiet core"),
     Experiment("device-add-gpu", "adding a GPU with a sweep of kernels, simulated: every measured "
-               "GPU left out", "12 min", pages=()),
+               "GPU left out", "40 min"),
     Experiment("new-devices", "how far off a model is on devices that it has never seen, and what "
                "its intervals hold there", "25 min"),
     Experiment("compiled", "what reading the compiled code is worth on programs of unseen tasks",
