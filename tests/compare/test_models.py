@@ -125,6 +125,7 @@ def test_quantisation_is_read(
             {"architectures": ["Qwen3NextForCausalLM"], "linear_num_key_heads": 16},
             r"not covered \(it has linear attention\)",
         ),
+        ({"hidden_size": None, "vocab_size": None}, "it lacks hidden_size, vocab_size"),
         ({"num_experts": None}, r"\(Qwen3MoeForCausalLM\): it lacks num_experts"),
         ({"hidden_size": "big"}, "hidden_size is 'big', expected a whole number from 1 up"),
         ({"num_experts_per_tok": 200}, "200 is more than num_experts 128"),

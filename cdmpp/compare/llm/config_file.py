@@ -28,6 +28,8 @@ from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import read_json
 from cdmpp.files.places import package_folder
 
+#: Keys that every architecture needs.
+_NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
 #: Keys that say that a model has parts without an account -> what they are.
 _NOT_COVERED = {
     "index_topk": "sparse attention", "sparse_attention_config": "sparse attention",
@@ -274,6 +276,9 @@ def _architecture(content: Mapping[str, Any], path: Path) -> str:
 
 
 def _check_covered(values: _Values) -> None:
+    missing = [key for key in _NEEDED if values.values.get(key) is None]
+    if missing:
+        raise values.error(f"it lacks {', '.join(missing)}")
     for key, what in _NOT_COVERED.items():
         if values.values.get(key):
             raise values.error(f"it has {what} ({key}), which is not covered")
