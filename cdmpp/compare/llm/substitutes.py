@@ -34,7 +34,7 @@ _EXPERTS_SPREAD, _WEIGHT_ONLY_SPREAD, _LATENT_SPREAD = 2.3, 6.1, 5.9
 
 
 @dataclass(frozen=True)
-class MeasuredCall:
+class SubstitutedCall:
     """A call whose family has a model, in the place of a layer's call.
 
     Attributes:
@@ -50,22 +50,22 @@ class MeasuredCall:
     more_s: float = 0.0
 
 
-def measured_call(call: LayerCall, device: DeviceSpec) -> MeasuredCall:
+def measured_call(call: LayerCall, device: DeviceSpec) -> SubstitutedCall:
     """Returns the call to ask for a call of a layer on a device."""
     return _measured(call, device)
 
 
 @singledispatch
-def _measured(call: LayerCall, device: DeviceSpec) -> MeasuredCall:
+def _measured(call: LayerCall, device: DeviceSpec) -> SubstitutedCall:
     assert isinstance(call, Gemm | PrefillAttention | DecodeAttention | Collective)
-    return MeasuredCall(call)
+    return SubstitutedCall(call)
 
 
 @_measured.register
-def _product(call: WeightProduct, device: DeviceSpec) -> MeasuredCall:
+def _product(call: WeightProduct, device: DeviceSpec) -> SubstitutedCall:
     format = usable_format(call.format, device)
     if format in _GEMM_TYPES:
-        return MeasuredCall(Gemm(call.m, call.n, call.k, _GEMM_TYPES[format]))
+        return SubstitutedCall(Gemm(call.m, call.n, call.k, _GEMM_TYPES[format]))
     # As many operations, and as many bytes of weights: fewer columns and more rows.
     ratio = WIDE_BYTES / WEIGHT_BYTES[format]
     same = Gemm(max(1, round(call.m * ratio)), max(1, round(call.n / ratio)), call.k)
@@ -73,11 +73,11 @@ def _product(call: WeightProduct, device: DeviceSpec) -> MeasuredCall:
         f"no kernels of that kind were measured: products with {format} weights and 16-bit "
         "arithmetic are taken for 16-bit products with as many operations and bytes"
     )
-    return MeasuredCall(same, reason, _WEIGHT_ONLY_SPREAD)
+    return SubstitutedCall(same, reason, _WEIGHT_ONLY_SPREAD)
 
 
 @_measured.register
-def _experts(call: ExpertProducts, device: DeviceSpec) -> MeasuredCall:
+def _experts(call: ExpertProducts, device: DeviceSpec) -> SubstitutedCall:
     m, active = busiest(call)
     # Three products of [m, width] and [m, ffn] for each expert are one of all their columns.
     columns = 3 * active * (call.ffn // call.tensor)
@@ -90,7 +90,7 @@ def _experts(call: ExpertProducts, device: DeviceSpec) -> MeasuredCall:
     moved = WIDE_BYTES * copies * (2 * call.width + 3 * ffn)
     moves_s = _PASSAGES * moved / (device.mem_bandwidth_bytes_per_s or math.inf)
     spread = max(found.spread, _EXPERTS_SPREAD)
-    return MeasuredCall(found.call, reason, spread, _EXPERTS_S + moves_s)
+    return SubstitutedCall(found.call, reason, spread, _EXPERTS_S + moves_s)
 
 
 def busiest(call: ExpertProducts) -> tuple[int, int]:
@@ -109,7 +109,7 @@ def busiest(call: ExpertProducts) -> tuple[int, int]:
 
 
 @_measured.register
-def _latent(call: LatentKernel, device: DeviceSpec) -> MeasuredCall:
+def _latent(call: LatentKernel, device: DeviceSpec) -> SubstitutedCall:
     one = call.attention
     reason = (
         "no kernels of that kind were measured: latent attention is taken for attention with as "
@@ -137,7 +137,7 @@ def _latent(call: LatentKernel, device: DeviceSpec) -> MeasuredCall:
             dtype=call.dtype,
             kv_dtype=call.kv_dtype,
         )
-    return MeasuredCall(same, reason, _LATENT_SPREAD)
+    return SubstitutedCall(same, reason, _LATENT_SPREAD)
 
 
 def usable_format(format: Format, device: DeviceSpec) -> Format:

@@ -15,7 +15,7 @@ from cdmpp.analytic.kernels.times import KernelCall, KernelTimes
 from cdmpp.compare.llm.decoder import Decoder, Parallel
 from cdmpp.compare.llm.kernels import OUTSIDE, Launches, Moves, ServingStep, step_kernels
 from cdmpp.compare.llm.memory import least_step_s
-from cdmpp.compare.llm.substitutes import MeasuredCall, measured_call
+from cdmpp.compare.llm.substitutes import SubstitutedCall, measured_call
 from cdmpp.devices.spec import DeviceSpec
 
 _MOVES = "element-wise"
@@ -99,7 +99,7 @@ def step_times(
     """
     plans = [step_kernels(model, step, parallel) for step in steps]
     calls: dict[GpuCall, int] = {}
-    wanted: list[list[tuple[Launches, MeasuredCall]]] = []
+    wanted: list[list[tuple[Launches, SubstitutedCall]]] = []
     for launches, _ in plans:
         measured = [(launch, measured_call(launch.call, device)) for launch in launches]
         for _, one in measured:
@@ -132,7 +132,7 @@ def step_times(
     return answers
 
 
-def _ends(found: Times, place: int, launch: Launches, one: MeasuredCall) -> Ends:
+def _ends(found: Times, place: int, launch: Launches, one: SubstitutedCall) -> Ends:
     each = (found.latency_s[place], found.low_s[place], found.high_s[place])
     value, low, high = (float(end) * launch.share + one.more_s for end in each)
     if one.spread == 1.0:
