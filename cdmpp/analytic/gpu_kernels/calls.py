@@ -6,10 +6,22 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal
 
+from cdmpp.analytic.gpu_kernels.call_checks import check_sizes, check_word
+from cdmpp.analytic.gpu_kernels.serving_calls import (
+    LatentDecode,
+    LatentPrefill,
+    MoeLayer,
+    ServingCall,
+)
 from cdmpp.errors import UsageError
 
-Family = Literal["gemm", "prefill", "decode", "collective", "gemm_tuned", "gemm_tile"]
+Family = Literal[
+    "gemm", "prefill", "decode", "collective", "gemm_tuned", "gemm_tile", "moe", "latent_prefill",
+    "latent_decode",
+]  # fmt: skip
 FAMILIES: tuple[Family, ...] = ("gemm", "prefill", "decode", "collective")
+#: Families whose calls have a framework's version: those of data in the layout of llm-kernels.
+SERVING: tuple[Family, ...] = ("moe", "latent_prefill", "latent_decode")
 
 #: Types of a product: `fp8` takes 16-bit input and scales it itself, `fp8_static` is the product
 #: alone, `fp8_block` has a scale for each block of 128, `nvfp4` one for each 16 elements.
@@ -40,8 +52,8 @@ class Gemm:
     dtype: str = "bfloat16"
 
     def __post_init__(self) -> None:
-        _check_sizes(self)
-        _check_word(self, "dtype", GEMM_DTYPES)
+        check_sizes(self)
+        check_word(self, "dtype", GEMM_DTYPES)
 
 
 @dataclass(frozen=True)
@@ -74,7 +86,7 @@ class PrefillAttention:
     kv_dtype: str = "bfloat16"
 
     def __post_init__(self) -> None:
-        _check_sizes(self, may_be_zero=("past", "window"))
+        check_sizes(self, may_be_zero=("past", "window"))
         _check_attention(self)
 
 
@@ -101,7 +113,7 @@ class DecodeAttention:
     kv_dtype: str = "bfloat16"
 
     def __post_init__(self) -> None:
-        _check_sizes(self, may_be_zero=("window",))
+        check_sizes(self, may_be_zero=("window",))
         _check_attention(self)
 
 
@@ -124,13 +136,24 @@ class Collective:
     gpus: int
 
     def __post_init__(self) -> None:
-        _check_sizes(self)
-        _check_word(self, "kind", COLLECTIVES)
+        check_sizes(self)
+        check_word(self, "kind", COLLECTIVES)
         if self.gpus < 2:
             raise UsageError(f"Collective: gpus is {self.gpus}; expected at least 2")
 
 
-GpuCall = Gemm | PrefillAttention | DecodeAttention | Collective
+GpuCall = Gemm | PrefillAttention | DecodeAttention | Collective | ServingCall
+
+#: Call -> whose model answers for it.
+_FAMILY: Mapping[type[GpuCall], Family] = {
+    Gemm: "gemm",
+    PrefillAttention: "prefill",
+    DecodeAttention: "decode",
+    Collective: "collective",
+    MoeLayer: "moe",
+    LatentPrefill: "latent_prefill",
+    LatentDecode: "latent_decode",
+}
 
 
 #: Name of a kernel on the command line -> its call; a collective is asked by its kind.
@@ -139,6 +162,9 @@ KERNELS: Mapping[str, type[GpuCall]] = {
     "prefill": PrefillAttention,
     "decode": DecodeAttention,
     **dict.fromkeys(COLLECTIVES, Collective),
+    "moe": MoeLayer,
+    "latent_prefill": LatentPrefill,
+    "latent_decode": LatentDecode,
 }
 
 
@@ -173,37 +199,12 @@ def _value(text: str) -> int | str:
 
 def family_of(call: GpuCall) -> Family:
     """Returns whose model answers for a call."""
-    if isinstance(call, Gemm):
-        return "gemm"
-    if isinstance(call, PrefillAttention):
-        return "prefill"
-    return "decode" if isinstance(call, DecodeAttention) else "collective"
-
-
-def _check_sizes(call: GpuCall, may_be_zero: tuple[str, ...] = ()) -> None:
-    for one in fields(call):
-        size = getattr(call, one.name)
-        if one.type == "str":
-            continue
-        least = 0 if one.name in may_be_zero else 1
-        if not isinstance(size, int) or size < least:
-            raise UsageError(
-                f"{type(call).__name__}: {one.name} is {size!r}; expected a whole number of at "
-                f"least {least}"
-            )
-
-
-def _check_word(call: GpuCall, name: str, known: tuple[str, ...]) -> None:
-    value = getattr(call, name)
-    if value not in known:
-        raise UsageError(
-            f"{type(call).__name__}: {name} is {value!r}; expected one of {', '.join(known)}"
-        )
+    return _FAMILY[type(call)]
 
 
 def _check_attention(call: PrefillAttention | DecodeAttention) -> None:
-    _check_word(call, "dtype", ATTENTION_DTYPES)
-    _check_word(call, "kv_dtype", ATTENTION_DTYPES)
+    check_word(call, "dtype", ATTENTION_DTYPES)
+    check_word(call, "kv_dtype", ATTENTION_DTYPES)
     if call.heads % call.kv_heads:
         raise UsageError(
             f"{type(call).__name__}: {call.heads} heads do not divide among {call.kv_heads} "

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.analytic.gpu_kernels.work import KernelWork, flags, logs
+from cdmpp.analytic.gpu_kernels.account.work import KernelWork, flags, logs
 from cdmpp.arrays import FloatArray, TextArray
 from cdmpp.files.boosted_trees import grow_trees, tree_rows
 

@@ -9,14 +9,23 @@ from pathlib import Path
 
 import numpy as np
 
-from cdmpp.analytic.gpu_kernels.calls import Family
+from cdmpp.analytic.gpu_kernels.calls import SERVING, Family
+from cdmpp.analytic.gpu_kernels.frameworks import release_of
 from cdmpp.analytic.gpu_kernels.measured import Measured, read_measured
-from cdmpp.analytic.gpu_kernels.references import best_factor, nearest_device, neighbour_s
+from cdmpp.analytic.gpu_kernels.model import GpuKernels
+from cdmpp.analytic.gpu_kernels.references import (
+    best_factor,
+    nearest_device,
+    neighbour_s,
+    version_before_s,
+)
 from cdmpp.analytic.gpu_kernels.table import families_in
 from cdmpp.analytic.gpu_kernels.unseen import errors_of, left_out_errors
+from cdmpp.analytic.intervals import LogErrors
 from cdmpp.analytic.scores import Score
 from cdmpp.arrays import BoolArray, FloatArray
 from cdmpp.devices.registry import get_device
+from cdmpp.errors import DataError
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +42,12 @@ class EvaluatedKernels:
     """What `evaluate_kernels` found.
 
     Splits: `device-left-out`, `shared-calls` (the same, calls that the neighbour measured too),
-    `new-shapes`, `larger-shapes`. Models: `cdmpp`, `cdmpp-one-factor` (times the best factor on the
-    device), `roofline` (times one factor of the other devices), `constant`, `neighbour` (times the
-    best factor on the device).
+    `new-shapes`, `larger-shapes`; of the families of `SERVING` `version-left-out`, whose device is
+    `software version`, and `shared-versions` (calls that the version before has on the same device
+    too); `packaged` of `evaluate_packaged`. Models: `cdmpp`, `cdmpp-one-factor` (times the best
+    factor on the device), `roofline` (times one factor of the other devices), `constant`,
+    `neighbour` (times the best factor on the device), `version-before` (times the best factor on
+    each device).
 
     Attributes:
         scores: of every prediction; `covered` is the share of the rows in the interval that the
@@ -64,7 +76,71 @@ def evaluate_kernels(folder: Path, seeds: Sequence[int]) -> EvaluatedKernels:
             scores += _of_left_out_devices(measured, seed)
             scores += _of_new_shapes(measured, seed)
             scores += _of_larger_shapes(measured, seed)
+            if family in SERVING:
+                scores += _of_left_out_versions(measured, seed)
     return EvaluatedKernels(scores, left_out)
+
+
+def evaluate_packaged(folder: Path, model: GpuKernels) -> EvaluatedKernels:
+    """Returns the errors of a fitted model on all rows of a folder that it has a family for. Rows
+    that it was fitted on are among them, if the folder is that of the fit.
+
+    Raises:
+        DataError, DeviceError: as `read_measured`; or the model has none of the folder's families.
+    """
+    scores: list[Score] = []
+    left_out: dict[Family, Mapping[str, int]] = {}
+    known = [family for family in families_in(folder) if family in model.families]
+    if not known:
+        raise DataError(
+            f"{folder}: holds no family of the model; expected files of {', '.join(model.families)}"
+        )
+    for family in known:
+        measured = read_measured(folder, family)
+        left_out[family] = measured.left_out
+        table, everywhere = measured.table, np.ones(len(measured.table), np.bool_)
+        seconds = measured.predicted_s(model.families[family], everywhere)
+        low_s, high_s = model.ends_of_rows(measured, seconds)
+        is_covered = (low_s <= table.latency_s) & (table.latency_s <= high_s)
+        for label in measured.devices:
+            own = table.device == label
+            others = {"roofline": measured.work.floor_s, "constant": np.ones(len(own))}
+            for score in _scores(measured, "packaged", label, "cdmpp", "-", seconds, own):
+                is_all = score.group == "all"
+                covered = float(np.mean(is_covered[own])) if is_all else None
+                scores.append(replace(score, covered=covered))
+            for name, one in others.items():
+                one_s = best_factor(table.latency_s[own], one[own]) * one
+                scores.append(_score(measured, "packaged", label, "all", name, "-", one_s, own))
+    return EvaluatedKernels(scores, left_out)
+
+
+def _of_left_out_versions(measured: Measured, seed: int) -> Iterator[Score]:
+    """Yields the errors on versions that a fit of their own left out, beside those of the version
+    before; the interval has the ends of the other versions' errors together.
+    """
+    table = measured.table
+    seconds = measured.version_left_out_s(seed)
+    whose = np.char.add(np.char.add(table.software, " "), table.version)
+    before = version_before_s(measured)
+    logs = np.log(table.latency_s / seconds)
+    is_judged = np.isfinite(seconds)
+    names = sorted(map(str, np.unique(whose[is_judged])), key=_version_order)
+    for name in names:
+        own = is_judged & (whose == name)
+        others = LogErrors.of(logs[is_judged & (whose != name)])
+        covered = None if others is None else float(np.mean(others.holds(logs[own])))
+        score = _score(measured, "version-left-out", name, "all", "cdmpp", seed, seconds, own)
+        yield replace(score, covered=covered)
+        shared = own & np.isfinite(before)
+        if shared.any():
+            for model, one in {"cdmpp": seconds, "version-before": before}.items():
+                yield _score(measured, "shared-versions", name, "all", model, seed, one, shared)
+
+
+def _version_order(name: str) -> tuple[str, float]:
+    software, version = name.split()
+    return software, release_of(version)
 
 
 def _of_left_out_devices(measured: Measured, seed: int) -> Iterator[Score]:
@@ -146,7 +222,7 @@ def _of_held_out(
     measured: Measured, split: str, fitted: BoolArray, held: BoolArray, seed: int
 ) -> Iterator[Score]:
     seconds = np.full(len(held), np.nan)
-    seconds[held] = measured.predicted_s(measured.fit(fitted, seed=seed), held)
+    seconds[held] = measured.predicted_s(measured.fit_part(fitted, seed=seed), held)
     for label in measured.devices:
         rows = held & (measured.table.device == label)
         yield _score(measured, split, label, "all", "cdmpp", seed, seconds, rows)

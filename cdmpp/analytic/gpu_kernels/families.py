@@ -8,12 +8,14 @@ from dataclasses import fields
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.analytic.gpu_kernels.attention import decode_work, prefill_work
+from cdmpp.analytic.gpu_kernels.account.attention import decode_work, prefill_work
+from cdmpp.analytic.gpu_kernels.account.chip import Chip, chip_of, chip_rows
+from cdmpp.analytic.gpu_kernels.account.collective import collective_work
+from cdmpp.analytic.gpu_kernels.account.gemm import gemm_work, tile_gemm_work, tuned_gemm_work
+from cdmpp.analytic.gpu_kernels.account.latent import latent_decode_work, latent_prefill_work
+from cdmpp.analytic.gpu_kernels.account.moe import moe_work
+from cdmpp.analytic.gpu_kernels.account.work import ChipRows, Columns, KernelWork
 from cdmpp.analytic.gpu_kernels.calls import Family, GpuCall
-from cdmpp.analytic.gpu_kernels.chip import Chip, chip_of, chip_rows
-from cdmpp.analytic.gpu_kernels.collective import collective_work
-from cdmpp.analytic.gpu_kernels.gemm import gemm_work, tile_gemm_work, tuned_gemm_work
-from cdmpp.analytic.gpu_kernels.work import ChipRows, Columns, KernelWork
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError
 
@@ -24,6 +26,9 @@ _WORK: Mapping[Family, Callable[[Columns, ChipRows], KernelWork]] = {
     "collective": collective_work,
     "gemm_tuned": tuned_gemm_work,
     "gemm_tile": tile_gemm_work,
+    "moe": moe_work,
+    "latent_prefill": latent_prefill_work,
+    "latent_decode": latent_decode_work,
 }
 
 
@@ -59,10 +64,17 @@ def whose_kernels(family: Family, columns: Columns, software: NDArray[np.str_]) 
     return np.where(is_library, "trtllm", software)
 
 
+def has_types(family: Family) -> bool:
+    """Whether each type of a family's arithmetic is another kernel, with errors of its own."""
+    return family.startswith("gemm") or family == "moe"
+
+
 def error_groups(family: Family, columns: Columns) -> NDArray[np.str_]:
-    """Returns text [N], what each call is judged with: its family, and the type of a product."""
+    """Returns text [N], what each call is judged with: its family, and the type of a product or of
+    an expert layer.
+    """
     count = len(next(iter(columns.values())))
-    if not family.startswith("gemm"):
+    if not has_types(family):
         return np.full(count, family)
     return np.char.add(f"{family} ", columns["dtype"].astype(np.str_))
 

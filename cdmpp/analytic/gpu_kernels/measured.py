@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from cdmpp.analytic.gpu_kernels.calls import Family
+from cdmpp.analytic.gpu_kernels.account.work import KernelWork
+from cdmpp.analytic.gpu_kernels.calls import SERVING, Family
 from cdmpp.analytic.gpu_kernels.efficiency import Efficiency, EfficiencyOptions, fit_efficiency
 from cdmpp.analytic.gpu_kernels.families import error_groups, whose_kernels, work_of_rows
+from cdmpp.analytic.gpu_kernels.frameworks import Frameworks
 from cdmpp.analytic.gpu_kernels.table import GpuKernelTable, read_kernels
-from cdmpp.analytic.gpu_kernels.work import KernelWork
 from cdmpp.arrays import BoolArray, FloatArray, TextArray
 from cdmpp.devices.registry import get_device
 
@@ -21,8 +22,12 @@ _MOST_IMPOSSIBLE = 0.04
 #: A product whose nominal time is below the first number, seconds, takes the second only where the
 #: host was timed; so many such products tell.
 _SMALL_S, _HOST_S, _LEAST_SMALL = 5.0e-6, 40.0e-6, 10
+#: The same of a serving family, of the nominal time beyond its launches: they are several kernels.
+_SMALL_BLOCK_S, _HOST_BLOCK_S = 10.0e-6, 90.0e-6
 #: Parts of the shapes, one of which is held out of a fit.
 _FOLDS = 5
+#: Rows of a fit of a serving family that leaves something out: there are many of them.
+_PART = EfficiencyOptions(most_rows=24_000)
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,12 @@ class Measured:
         """Labels of the GPUs."""
         return [str(label) for label in np.unique(self.table.device)]
 
+    @property
+    def frameworks(self) -> Frameworks:
+        """What the rows say of frameworks, of a family of `SERVING`."""
+        table = self.table
+        return Frameworks.of(table.software, table.version, table.device, table.columns)
+
     def fit(
         self, rows: BoolArray, *, seed: int, options: EfficiencyOptions | None = None
     ) -> Efficiency:
@@ -62,6 +73,10 @@ class Measured:
             options=options,
         )
 
+    def fit_part(self, rows: BoolArray, *, seed: int) -> Efficiency:
+        """Returns a fit to judge the family by, on fewer rows where the family has many."""
+        return self.fit(rows, seed=seed, options=_PART if self.family in SERVING else None)
+
     def predicted_s(self, model: Efficiency, rows: BoolArray) -> FloatArray:
         """Returns float64 [R], the seconds of some rows (bool [N])."""
         return model.latency_s(self.work[rows], self.software[rows])
@@ -71,7 +86,24 @@ class Measured:
         seconds = np.empty(len(self.table))
         for label in self.devices:
             own = self.table.device == label
-            seconds[own] = self.predicted_s(self.fit(~own, seed=seed), own)
+            seconds[own] = self.predicted_s(self.fit_part(~own, seed=seed), own)
+        return seconds
+
+    def version_left_out_s(self, seed: int, names: Collection[str] = ()) -> FloatArray:
+        """Returns float64 [N], the seconds of every row by the fit without its version of its
+        software; NaN where that is the only one.
+
+        Args:
+            names: `software version` of those to leave out; empty = each.
+        """
+        seconds = np.full(len(self.table), np.nan)
+        software = self.table.software
+        whose = np.char.add(np.char.add(software, " "), self.table.version)
+        for name in map(str, np.unique(whose)):
+            own = whose == name
+            others = software[~own] == name.split()[0]
+            if others.any() and (not names or name in names):
+                seconds[own] = self.predicted_s(self.fit_part(~own, seed=seed), own)
         return seconds
 
     def in_fold(self, seed: int) -> BoolArray:
@@ -90,17 +122,24 @@ class Measured:
 
 
 def host_timed(table: GpuKernelTable, work: KernelWork) -> dict[str, BoolArray]:
-    """Returns device, software, version and type -> bool [N], the rows of products that were timed
-    eagerly: none of the small ones is faster than the host launches.
+    """Returns device, software, version and type -> bool [N], the rows of products, expert layers
+    and latent attention that were timed eagerly: none of the small ones is faster than the host
+    launches.
     """
-    nominal_s = work.launch_s + sum(work.prior[name] * term for name, term in work.terms.items())
-    facts = (table.device, table.software, table.version, table.columns["dtype"].astype(np.str_))
+    nominal_s = np.zeros(len(table))
+    for name, term in work.terms.items():
+        nominal_s = nominal_s + work.prior[name] * term
+    most_s, host_s = _SMALL_BLOCK_S, _HOST_BLOCK_S
+    if "release" not in table.columns:
+        nominal_s, most_s, host_s = nominal_s + work.launch_s, _SMALL_S, _HOST_S
+    words = [table.columns[name] for name in ("dtype", "kv_dtype") if name in table.columns]
+    facts = (table.device, table.software, table.version, *(word.astype(np.str_) for word in words))
     names = np.array([" ".join(row) for row in zip(*facts, strict=True)])
     found = {}
     for name in map(str, np.unique(names)):
         rows = names == name
-        small_s = table.latency_s[rows & (nominal_s < _SMALL_S)]
-        if len(small_s) >= _LEAST_SMALL and small_s.min() > _HOST_S:
+        small_s = table.latency_s[rows & (nominal_s < most_s)]
+        if len(small_s) >= _LEAST_SMALL and small_s.min() > host_s:
             found[name] = rows
     return found
 
@@ -127,7 +166,7 @@ def read_measured(folder: Path, family: Family) -> Measured:
             reasons[why] = int(np.sum(rows & kept))
             kept[rows] = False
 
-    if family.startswith("gemm"):
+    if family.startswith("gemm") or family in SERVING:
         for what, rows in host_timed(table, work).items():
             leave_out(rows, f"{what}: the host was timed")
     is_impossible = table.latency_s < work.floor_s

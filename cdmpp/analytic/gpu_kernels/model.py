@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from cdmpp.analytic.contract import AnalyticModel
+from cdmpp.analytic.gpu_kernels.account.work import Columns
 from cdmpp.analytic.gpu_kernels.calls import (
     FAMILIES,
     LIBRARIES,
+    SERVING,
     SOFTWARE,
     Family,
     Gemm,
@@ -25,19 +27,23 @@ from cdmpp.analytic.gpu_kernels.families import (
     as_measured,
     columns_of,
     error_groups,
+    has_types,
     whose_kernels,
     work_on,
 )
-from cdmpp.analytic.gpu_kernels.unseen import errors_of
-from cdmpp.analytic.intervals import DeviceErrors
+from cdmpp.analytic.gpu_kernels.frameworks import Frameworks
+from cdmpp.analytic.gpu_kernels.measured import Measured
+from cdmpp.analytic.gpu_kernels.unseen import NEW_VERSION, errors_of
+from cdmpp.analytic.intervals import DeviceErrors, LogErrors
 from cdmpp.arrays import FloatArray, TextArray
+from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import make_folder, read_json, write_json
 from cdmpp.files.boosted_trees import load_booster, save_booster
 from cdmpp.files.stored import from_json, to_json
 
-FORMAT = "gpu-kernels-2"
+FORMAT = "gpu-kernels-3"
 MODEL_FILE = "kernels.json"
 #: Fields of `Efficiency` beside its trees.
 _FACTS = ("launch_s", "weights", "largest")
@@ -53,6 +59,7 @@ class GpuKernelTimes:
         floor_s: float64 [N], what no kernel can beat.
         bound: what sets the floor of each call: `compute`, `memory`, `cache`, `link`, `launch`.
         is_seen_device: whether the model was fitted on the device, for products in their type.
+        is_seen_version: whether the version of the software was measured, where one was named.
     """
 
     latency_s: FloatArray
@@ -61,6 +68,7 @@ class GpuKernelTimes:
     floor_s: FloatArray
     bound: list[str]
     is_seen_device: bool
+    is_seen_version: bool
 
 
 @dataclass(frozen=True)
@@ -70,8 +78,9 @@ class GpuKernels(AnalyticModel):
     Attributes:
         families: family -> what its kernels reach.
         devices: family -> labels of the fit.
-        errors: device label or one of `UNSEEN_NAMES` -> `error_groups` -> errors on rows held out
-            of the fit.
+        errors: device label, one of `UNSEEN_NAMES` or `NEW_VERSION` -> `error_groups` -> errors on
+            rows held out of the fit.
+        frameworks: family of `SERVING` -> what its data say of the frameworks.
         about: free facts: data, seeds, versions.
     """
 
@@ -82,6 +91,7 @@ class GpuKernels(AnalyticModel):
     families: Mapping[Family, Efficiency]
     devices: Mapping[Family, tuple[str, ...]]
     errors: DeviceErrors
+    frameworks: Mapping[Family, Frameworks]
     about: Mapping[str, Any]
 
     @classmethod
@@ -90,15 +100,22 @@ class GpuKernels(AnalyticModel):
         return _packaged()
 
     def times(
-        self, calls: Sequence[GpuCall], device: DeviceSpec, *, software: str | None = None
+        self,
+        calls: Sequence[GpuCall],
+        device: DeviceSpec,
+        *,
+        software: str | None = None,
+        version: str | None = None,
     ) -> GpuKernelTimes:
         """Returns the times of calls, of whatever families, in their order.
 
         Args:
             software: whose kernels, one of `SOFTWARE`; None = `default_software`.
+            version: of the software, for the families of `SERVING`; None = the newest that was
+                measured. Another than those has an interval as wide as versions differ.
 
         Raises:
-            UsageError: the software is not known.
+            UsageError: the software is not known, or the version cannot be read.
             DeviceError: no GPU, one without the pipe that a call is for, or one of which the
                 registry knows too little.
         """
@@ -108,7 +125,7 @@ class GpuKernels(AnalyticModel):
             )
         numbers = {name: np.zeros(len(calls)) for name in ("latency", "low", "high", "floor")}
         bound = [""] * len(calls)
-        is_seen = True
+        is_seen = is_seen_version = True
         whose_family = [self._family_of(call, device, software) for call in calls]
         for family in self.families:
             rows = [i for i, one in enumerate(whose_family) if one == family]
@@ -117,19 +134,70 @@ class GpuKernels(AnalyticModel):
             columns = as_measured(family, columns_of([calls[i] for i in rows]))
             groups = error_groups(family, columns)
             is_seen &= self._is_measured(family, groups, device)
+            name = software or default_software(family, device)
+            is_new = False
+            if family in SERVING:
+                columns = self._of_framework(family, columns, name, version, device)
+                is_new = not self.frameworks[family].knows(name, version)
+                is_seen_version &= not is_new
             work = work_on(family, columns, device)
-            own = np.full(len(rows), software or default_software(family, device))
-            whose = whose_kernels(family, columns, own)
+            whose = whose_kernels(family, columns, np.full(len(rows), name))
             latency_s = self.families[family].latency_s(work, whose)
-            low_s, high_s = self._ends(family, groups, device, latency_s)
+            low_s, high_s = self._ends(family, groups, device, latency_s, is_new=is_new)
             numbers["latency"][rows], numbers["floor"][rows] = latency_s, work.floor_s
             numbers["low"][rows] = np.maximum(low_s, work.floor_s)
             numbers["high"][rows] = high_s
             for i, word in zip(rows, work.bound, strict=True):
                 bound[i] = word
         return GpuKernelTimes(
-            numbers["latency"], numbers["low"], numbers["high"], numbers["floor"], bound, is_seen
+            numbers["latency"],
+            numbers["low"],
+            numbers["high"],
+            numbers["floor"],
+            bound,
+            is_seen,
+            is_seen_version,
         )
+
+    def ends_of_rows(
+        self, measured: Measured, latency_s: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Returns float64 [N] each, the ends of the intervals of predictions of measured rows, each
+        on its device and in its version.
+        """
+        family, table = measured.family, measured.table
+        low_s, high_s = np.empty(len(table)), np.empty(len(table))
+        facts = np.stack([table.device, table.software, table.version])
+        for label, software, version in np.unique(facts, axis=1).T:
+            rows = (facts[0] == label) & (facts[1] == software) & (facts[2] == version)
+            known = self.frameworks.get(family)
+            is_new = known is not None and not known.knows(str(software), str(version))
+            low_s[rows], high_s[rows] = self._ends(
+                family, measured.groups[rows], get_device(str(label)), latency_s[rows],
+                is_new=is_new,
+            )  # fmt: skip
+        floor_s = measured.work.floor_s
+        return np.maximum(low_s, floor_s), np.maximum(high_s, floor_s)
+
+    def _of_framework(
+        self,
+        family: Family,
+        columns: Columns,
+        software: str,
+        version: str | None,
+        device: DeviceSpec,
+    ) -> Columns:
+        """Returns the columns of calls with their release, and with the kind of kernel that the
+        software takes where none is named.
+        """
+        facts = self.frameworks[family]
+        count = len(next(iter(columns.values())))
+        found = {**columns, "release": np.full(count, facts.release(software, version))}
+        if "kernel" in columns:
+            types = columns["dtype" if "dtype" in columns else "kv_dtype"]
+            chosen = [facts.kernel(software, str(word), device) for word in types]
+            found["kernel"] = np.where(columns["kernel"] == "", chosen, columns["kernel"])
+        return found
 
     def _family_of(self, call: GpuCall, device: DeviceSpec, software: str | None) -> Family:
         """Returns whose model answers for a call: that of the library, where it has one."""
@@ -143,18 +211,30 @@ class GpuKernels(AnalyticModel):
     def _is_measured(self, family: Family, groups: TextArray, device: DeviceSpec) -> bool:
         """Whether the device is in the fit, with the types of these products."""
         known = self.errors.get(device.name, {})
-        are_known = not family.startswith("gemm") or all(str(name) in known for name in groups)
+        are_known = not has_types(family) or all(str(name) in known for name in groups)
         return device.name in self.devices[family] and are_known
 
     def _ends(
-        self, family: Family, groups: TextArray, device: DeviceSpec, latency_s: FloatArray
+        self,
+        family: Family,
+        groups: TextArray,
+        device: DeviceSpec,
+        latency_s: FloatArray,
+        *,
+        is_new: bool,
     ) -> tuple[FloatArray, FloatArray]:
         names, place = np.unique(groups, return_inverse=True)
-        spread = np.array([self._errors_of(str(name), family, device) for name in names])[place]
-        return latency_s * np.exp(spread[:, 0]), latency_s * np.exp(spread[:, 1])
+        spread = [self._errors_of(str(name), family, device, is_new=is_new) for name in names]
+        ends = np.array(spread)[place]
+        return latency_s * np.exp(ends[:, 0]), latency_s * np.exp(ends[:, 1])
 
-    def _errors_of(self, group: str, family: Family, device: DeviceSpec) -> tuple[float, float]:
+    def _errors_of(
+        self, group: str, family: Family, device: DeviceSpec, *, is_new: bool
+    ) -> tuple[float, float]:
         one = errors_of(self.errors, group, device, self.devices[family])
+        if is_new:
+            known = self.errors.get(NEW_VERSION, {})
+            one = LogErrors.widest([one, known.get(group, known.get(family))])
         if one is None:
             raise DataError(f"the {self.what} has no errors of {group}; {self.again}")
         return one.low, one.high
@@ -167,7 +247,10 @@ class GpuKernels(AnalyticModel):
             facts = {name: getattr(one, name) for name in _FACTS}
             families[family] = {**facts, "devices": list(self.devices[family])}
         about = dict(self.about)
-        content = {"families": families, "errors": to_json(self.errors), "about": about}
+        content = {
+            "families": families, "errors": to_json(self.errors),
+            "frameworks": to_json(self.frameworks), "about": about,
+        }  # fmt: skip
         write_json(path / MODEL_FILE, {"format": FORMAT, **content})
 
     @classmethod
@@ -176,8 +259,10 @@ class GpuKernels(AnalyticModel):
         state = read_json(file, what=cls.what, hint=cls.again, format=FORMAT)
         try:
             known = state["families"]
-            more = [family for family in LIBRARIES.values() if family in known]
-            own: dict[Family, Any] = {family: known[family] for family in [*FAMILIES, *more]}
+            more = [family for family in (*LIBRARIES.values(), *SERVING) if family in known]
+            has_serving = any(family in known for family in SERVING)
+            kept = [family for family in FAMILIES if family in known or not has_serving]
+            own: dict[Family, Any] = {family: known[family] for family in [*kept, *more]}
             families = {
                 family: Efficiency(
                     load_booster(path / f"{family}.ubj.xz", hint=cls.again),
@@ -187,7 +272,8 @@ class GpuKernels(AnalyticModel):
             }
             devices = {family: tuple(one["devices"]) for family, one in own.items()}
             errors = from_json(DeviceErrors, state["errors"])
-            return cls(families, devices, errors, dict(state["about"]))
+            frameworks = from_json(dict[Family, Frameworks], state["frameworks"])
+            return cls(families, devices, errors, frameworks, dict(state["about"]))
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{file}: cannot read the {cls.what} ({error}); {cls.again}") from None
 

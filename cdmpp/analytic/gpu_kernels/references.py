@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cdmpp.analytic.gpu_kernels.chip import chip_of
+from cdmpp.analytic.gpu_kernels.account.chip import chip_of
 from cdmpp.analytic.gpu_kernels.measured import Measured
 from cdmpp.arrays import FloatArray
 from cdmpp.devices.registry import get_device
@@ -43,6 +43,30 @@ def neighbour_s(measured: Measured, label: str, neighbour: str) -> FloatArray:
     known = dict(zip(rows[there], measured.table.latency_s[there], strict=True))
     found = np.full(len(measured.table), np.nan)
     found[own] = [known.get(row, np.nan) for row in rows[own]]
+    return found
+
+
+def version_before_s(measured: Measured) -> FloatArray:
+    """Returns float64 [N], the seconds of the same call, kind of kernel and device in the newest
+    earlier version of the software, times the factor on a device and version that has the least
+    error on that version itself; NaN where there is none.
+    """
+    table = measured.table
+    calls = [column for name, column in table.columns.items() if name != "release"]
+    facts = [table.device, table.software, *calls]
+    place = np.zeros(len(table), np.int64)
+    for column in facts:
+        _, own = np.unique(column, return_inverse=True)
+        place = np.unique(place * (int(own.max()) + 1) + own, return_inverse=True)[1]
+    release = np.asarray(table.columns["release"], np.float64)
+    order = np.lexsort((release, place))
+    same = (place[order][1:] == place[order][:-1]) & (release[order][1:] > release[order][:-1])
+    found = np.full(len(table), np.nan)
+    found[order[1:][same]] = table.latency_s[order[:-1][same]]
+    of_version = np.char.add(np.char.add(table.device, " "), release.astype(np.str_))
+    for name in np.unique(of_version[np.isfinite(found)]):
+        rows = (of_version == name) & np.isfinite(found)
+        found[rows] *= best_factor(table.latency_s[rows], found[rows])
     return found
 
 

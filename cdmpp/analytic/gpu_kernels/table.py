@@ -5,15 +5,16 @@ Source: the layout of ai-dynamo/aiconfigurator's collected tables (Apache-2.0).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.analytic.gpu_kernels.calls import FAMILIES, LIBRARIES, Family
-from cdmpp.analytic.gpu_kernels.work import Columns
+from cdmpp.analytic.gpu_kernels.account.work import Columns
+from cdmpp.analytic.gpu_kernels.calls import FAMILIES, LIBRARIES, SERVING, Family
+from cdmpp.analytic.gpu_kernels.frameworks import releases_of
 from cdmpp.analytic.rows import Rows
 from cdmpp.arrays import FloatArray, TextArray
 from cdmpp.devices.registry import get_device
@@ -26,6 +27,9 @@ FILES: Mapping[Family, str] = {
     "collective": "nccl.parquet",
     "gemm_tuned": "aiter/gemm.parquet",
     "gemm_tile": "pipeweave/gemm.parquet",
+    "moe": "moe.parquet",
+    "latent_prefill": "mla.parquet",
+    "latent_decode": "mla.parquet",
 }
 _GEMM = {"m": "m", "n": "n", "k": "k", "dtype": "gemm_dtype"}
 #: Column of a call -> column of the file.
@@ -44,6 +48,41 @@ _NAMES: Mapping[Family, Mapping[str, str]] = {
         "dtype": "attn_dtype", "kv_dtype": "kv_cache_dtype",
     },
     "collective": {"kind": "op_name", "message_bytes": "message_size", "gpus": "num_gpus"},
+    "moe": {
+        "tokens": "num_tokens", "hidden": "hidden_size", "inter": "inter_size", "top_k": "topk",
+        "experts": "num_experts", "tensor_parallel": "moe_tp_size",
+        "expert_parallel": "moe_ep_size", "dtype": "moe_dtype", "distribution": "distribution",
+        "kernel": "kernel_source",
+    },
+    "latent_prefill": {
+        "batch": "batch_size", "length": "isl", "heads": "num_heads",
+        "kv_dtype": "kv_cache_dtype", "kernel": "kernel_source",
+    },
+    "latent_decode": {
+        "batch": "batch_size", "context": "step", "heads": "num_heads",
+        "kv_dtype": "kv_cache_dtype", "kernel": "kernel_source",
+    },
+}  # fmt: skip
+#: Further columns that are read of a family's file.
+_MORE: Mapping[Family, tuple[str, ...]] = {
+    "collective": ("nccl_dtype",), "latent_prefill": ("table",), "latent_decode": ("table",),
+}  # fmt: skip
+#: Family -> the tables of its file that are its own.
+_TABLES: Mapping[Family, tuple[str, ...]] = {
+    "latent_prefill": ("context_mla",), "latent_decode": ("generation_mla",),
+}  # fmt: skip
+#: Part of the name of a kernel of the data -> its kind; the first that fits.
+_KINDS: Mapping[Family, Mapping[str, str]] = {
+    "moe": {
+        "min_latency": "min_latency", "marlin": "marlin", "deepgemm": "deepgemm",
+        "cutedsl": "cutedsl", "cutlass": "cutlass", "nongated": "cutlass",
+        "triton": "triton", "trtllm": "trtllm",
+    },
+    "latent_prefill": {"default": "trtllm", "trtllm": "trtllm", "triton": "triton"},
+    "latent_decode": {"default": "trtllm", "trtllm": "trtllm", "triton": "triton"},
+}  # fmt: skip
+_OTHER_KIND: Mapping[Family, str] = {
+    "moe": "other", "latent_prefill": "flash", "latent_decode": "flash",
 }  # fmt: skip
 
 
@@ -67,11 +106,15 @@ class GpuKernelTable(Rows):
 
 
 def families_in(folder: Path) -> list[Family]:
-    """Returns the families that a folder is for: all of `FAMILIES`, whose files it must have, and
-    those of `LIBRARIES` that it has a file of.
+    """Returns the families that a folder is for: those of `LIBRARIES` and of `SERVING` that it has
+    a file of, and all of `FAMILIES`, whose files it must have unless it has one of `SERVING`.
     """
-    more = [family for family in LIBRARIES.values() if (Path(folder) / FILES[family]).exists()]
-    return [*FAMILIES, *more]
+
+    def known(families: Iterable[Family]) -> list[Family]:
+        return [family for family in families if (Path(folder) / FILES[family]).exists()]
+
+    serving = known(SERVING)
+    return [*(known(FAMILIES) if serving else FAMILIES), *known(LIBRARIES.values()), *serving]
 
 
 def read_kernels(folder: Path, family: Family) -> GpuKernelTable:
@@ -82,14 +125,19 @@ def read_kernels(folder: Path, family: Family) -> GpuKernelTable:
         DeviceError: a device that the registry does not know.
     """
     names = _NAMES[family]
-    more = ("nccl_dtype",) if family == "collective" else ()
+    more = _MORE.get(family, ())
     raw = _read(
         Path(folder) / FILES[family],
         [*names.values(), *more, "system", "framework", "version", "latency_s"],
     )
+    if family in _TABLES:
+        own = np.isin(raw["table"], _TABLES[family])
+        raw = {name: column[own] for name, column in raw.items()}
     columns = {name: raw[place] for name, place in names.items()}
-    if family == "decode":
+    if family in ("decode", "latent_decode"):
         columns["context"] = columns["context"] + 1  # the new token beside those before it
+    if family in SERVING:
+        columns = {**columns, **_of_framework(family, raw)}
     if family == "collective":
         halves = np.where(raw["nccl_dtype"] == "half", 2, 1)
         columns["message_bytes"] = columns["message_bytes"] * halves
@@ -104,6 +152,22 @@ def read_kernels(folder: Path, family: Family) -> GpuKernelTable:
         raw["version"].astype(str),
         np.asarray(raw["latency_s"], np.float64),
     )
+
+
+def _of_framework(family: Family, raw: Columns) -> dict[str, NDArray[np.generic]]:
+    """Returns the columns that a framework's names are read into."""
+    found: dict[str, NDArray[np.generic]] = {"release": releases_of(raw["version"].astype(str))}
+    if family in _KINDS:
+        names, place = np.unique(raw["kernel_source"].astype(str), return_inverse=True)
+        kinds = _KINDS[family].items()
+        found["kernel"] = np.array([
+            next((kind for part, kind in kinds if part in str(name)), _OTHER_KIND[family])
+            for name in names
+        ])[place]  # fmt: skip
+        if family == "moe":
+            gated = [int("nongated" not in str(name)) for name in names]
+            found["gated"] = np.array(gated, np.int64)[place]
+    return found
 
 
 def _read(path: Path, names: Sequence[str]) -> dict[str, NDArray[np.generic]]:
@@ -123,6 +187,8 @@ def _read(path: Path, names: Sequence[str]) -> dict[str, NDArray[np.generic]]:
     found = {}
     for name in names:
         column = table.column(name)
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(pa.string()).fill_null("")
         is_text = pa.types.is_string(column.type)
         found[name] = (
             (column if is_text else column.fill_null(0))

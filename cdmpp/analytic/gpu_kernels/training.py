@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.analytic.gpu_kernels.calls import Family
+from cdmpp.analytic.gpu_kernels.calls import SERVING, Family
 from cdmpp.analytic.gpu_kernels.efficiency import Efficiency
+from cdmpp.analytic.gpu_kernels.frameworks import Frameworks
 from cdmpp.analytic.gpu_kernels.measured import Measured, read_measured
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
 from cdmpp.analytic.gpu_kernels.table import FILES, families_in
-from cdmpp.analytic.gpu_kernels.unseen import left_out_errors
+from cdmpp.analytic.gpu_kernels.unseen import NEW_VERSION, left_out_errors
 from cdmpp.analytic.intervals import DeviceErrors, LogErrors
 from cdmpp.files.atomic import sha256_file
 
@@ -22,7 +23,11 @@ logger = logging.getLogger(__name__)
 
 
 def fit_kernels(
-    folder: Path, *, seed: int = 0, about: Mapping[str, Any] | None = None
+    folder: Path,
+    *,
+    seed: int = 0,
+    about: Mapping[str, Any] | None = None,
+    onto: GpuKernels | None = None,
 ) -> GpuKernels:
     """Returns the models of a folder of measured kernels.
 
@@ -31,6 +36,7 @@ def fit_kernels(
 
     Args:
         about: facts to keep with the model.
+        onto: a model whose other families are kept.
 
     Raises:
         DataError, DeviceError: as `read_measured`.
@@ -39,25 +45,38 @@ def fit_kernels(
     devices: dict[Family, tuple[str, ...]] = {}
     errors: DeviceErrors = {}
     rows: dict[str, Any] = {}
-    for family in families_in(folder):
+    frameworks: dict[Family, Frameworks] = {}
+    if onto is not None:
+        families.update(onto.families)
+        devices.update(onto.devices)
+        frameworks.update(onto.frameworks)
+        errors = {label: dict(own) for label, own in onto.errors.items()}
+        rows.update(onto.about["families"])
+    own_families = families_in(folder)
+    for family in own_families:
         measured = read_measured(folder, family)
         logger.info("fitting %s on %d rows", family, len(measured.table))
         families[family] = measured.fit(np.ones(len(measured.table), np.bool_), seed=seed)
         devices[family] = tuple(measured.devices)
         for label, own in _errors(measured, seed).items():
             errors.setdefault(label, {}).update(own)
+        if family in SERVING:
+            frameworks[family] = measured.frameworks
         rows[family] = {"rows": len(measured.table), "left_out": dict(measured.left_out)}
     facts = {
         "seed": seed,
         "families": rows,
-        "sha256": {FILES[name]: sha256_file(Path(folder) / FILES[name]) for name in families},
+        "sha256": {
+            **(onto.about["sha256"] if onto is not None else {}),
+            **{FILES[name]: sha256_file(Path(folder) / FILES[name]) for name in own_families},
+        },
     }
-    return GpuKernels(families, devices, errors, {**facts, **(about or {})})
+    return GpuKernels(families, devices, errors, frameworks, {**facts, **(about or {})})
 
 
 def _errors(measured: Measured, seed: int) -> DeviceErrors:
     held = measured.in_fold(seed)
-    predicted = measured.predicted_s(measured.fit(~held, seed=seed), held)
+    predicted = measured.predicted_s(measured.fit_part(~held, seed=seed), held)
     logs = np.log(measured.table.latency_s[held] / predicted)
     left_out = np.log(measured.table.latency_s / measured.left_out_s(seed))
     found = left_out_errors(left_out, measured.table.device, measured.groups, measured.devices)
@@ -67,4 +86,17 @@ def _errors(measured: Measured, seed: int) -> DeviceErrors:
             one = LogErrors.of(logs[own & (measured.groups[held] == group)])
             if one is not None:
                 found.setdefault(label, {})[group] = one
+    if measured.family in SERVING:
+        found[NEW_VERSION] = _version_errors(measured, seed)
     return found
+
+
+def _version_errors(measured: Measured, seed: int) -> dict[str, LogErrors]:
+    """Returns group, and family -> the errors on versions that a fit of their own left out."""
+    seconds = measured.version_left_out_s(seed)
+    is_known = np.isfinite(seconds)
+    logs = np.log(measured.table.latency_s[is_known] / seconds[is_known])
+    groups = measured.groups[is_known]
+    parts = {str(name): logs[groups == name] for name in np.unique(groups)}
+    ends = {name: LogErrors.of(own) for name, own in {**parts, measured.family: logs}.items()}
+    return {name: one for name, one in ends.items() if one is not None}

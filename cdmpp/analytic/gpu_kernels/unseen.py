@@ -23,6 +23,8 @@ from cdmpp.devices.spec import DeviceSpec, architecture_of
 #: on others of their vendor, or on neither.
 SIBLING, RELATIVE = "sibling", "relative"
 UNSEEN_NAMES = (SIBLING, RELATIVE, UNSEEN)
+#: Name of the errors of a version of a framework that the fit has no row of.
+NEW_VERSION = "new version"
 #: Siblings are of one architecture, and differ by no more in cores and bandwidth.
 _MOST_RATIO = 1.5
 

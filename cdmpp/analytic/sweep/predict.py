@@ -68,7 +68,12 @@ class SweptKernels:
         return _packaged()
 
     def times(
-        self, calls: Sequence[GpuCall], device: DeviceSpec, *, software: str | None = None
+        self,
+        calls: Sequence[GpuCall],
+        device: DeviceSpec,
+        *,
+        software: str | None = None,
+        version: str | None = None,
     ) -> GpuKernelTimes:
         """Returns the times of calls as `GpuKernels.times` does, corrected where `corrected` says.
 
@@ -78,8 +83,10 @@ class SweptKernels:
         """
         sweep = sweep_of(device)
         if sweep is None:
-            return self.model.times(calls, device, software=software)
-        found = self.model.times(calls, device, software=software or _base_software(sweep))
+            return self.model.times(calls, device, software=software, version=version)
+        found = self.model.times(
+            calls, device, software=software or _base_software(sweep), version=version
+        )
         is_corrected = self.corrected(calls, device, software=software)
         columns: dict[str, Any] = {
             name: np.array(getattr(found, name)) for name in ("latency_s", "low_s", "high_s")

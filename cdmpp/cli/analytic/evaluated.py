@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cdmpp.analytic.gpu_kernels.calls import FAMILIES, LIBRARIES, Family
+from cdmpp.analytic.gpu_kernels.calls import FAMILIES, LIBRARIES, SERVING, Family
 from cdmpp.analytic.gpu_kernels.evaluate import (
     DEVELOPMENT_DEVICES,
     EvaluatedKernels,
@@ -113,15 +113,19 @@ def kernels_page(judged: EvaluatedKernels) -> Page:
     """Returns the tables of the kernel models."""
     means = mean_over_seeds(judged.scores)
     devices = {
-        family: list(dict.fromkeys(place[2] for place in means if place[1] == family))
-        for family in (*FAMILIES, *LIBRARIES.values())
-    }
+        family: list(dict.fromkeys(
+            place[2] for place in means if place[1] == family and "version" not in place[0]
+        ))
+        for family in (*FAMILIES, *LIBRARIES.values(), *SERVING)
+    }  # fmt: skip
 
     def cell(*place: str, group: str = "all", model: str = "cdmpp") -> str:
         return _cell(means, *place, group, model)
 
     left_out, beside, shapes = [], [], []
-    for family, device in dict.fromkeys(place[1:3] for place in means):
+    for family, device in dict.fromkeys(
+        place[1:3] for place in means if place[0] == "device-left-out"
+    ):
         place = ("device-left-out", family, device)
         own = means[*place, "all", "cdmpp"]
         models = ("cdmpp", "cdmpp-one-factor", "roofline", "constant")
@@ -168,14 +172,19 @@ def kernels_page(judged: EvaluatedKernels) -> Page:
             [*names, *(f"seed {seed}" for seed in seeds)], by_seed,
         ),
     }  # fmt: skip
+    tables = {title: table for title, table in tables.items() if table[1]}
+    for family in SERVING:
+        if rows := by_type(family):
+            title = f"A device left out, {family} by type"
+            tables[title] = (["type", *devices[family]], rows)
+    if versions := _version_rows(means):
+        head = ["kernels", "version", "n", "cdmpp", "in the interval, %", "n of both"]
+        title = "A version of a framework left out"
+        tables[title] = ([*head, "cdmpp", "version before, one factor"], versions)
     if tuned := by_type("gemm_tuned"):
         title = "A device left out, AMD's tuned products by type"
         tables[title] = (["type", *devices["gemm_tuned"]], tuned)
-    points = [
-        f"{family}: {count} rows, {why}"
-        for family, reasons in judged.left_out.items()
-        for why, count in reasons.items()
-    ]
+    points = _left_out_points(judged)
     return Page(
         title="Kernels of today's GPUs",
         lead="Cells: mean / median absolute error in percent, mean over the seeds.",
@@ -185,6 +194,51 @@ def kernels_page(judged: EvaluatedKernels) -> Page:
         ],
         notes=_KERNEL_NOTES,
     )
+
+
+def packaged_page(judged: EvaluatedKernels) -> Page:
+    """Returns the table of a fitted model on the rows of a folder."""
+    found = mean_over_seeds(judged.scores)
+    rows = []
+    for family, device in dict.fromkeys(place[1:3] for place in found):
+        place = ("packaged", family, device, "all")
+        own = found[*place, "cdmpp"]
+        cells = [_cell(found, *place, model) for model in ("cdmpp", "roofline", "constant")]
+        rows.append([family, device, str(own.n), *cells, f"{100 * (own.covered or 0):.0f}"])
+    head = ["kernels", "device", "n", "cdmpp", "roofline", "constant", "in the interval, %"]
+    return Page(
+        title="A fitted kernel model on measured kernels",
+        lead="Cells: mean / median absolute error in percent. The baselines have the best factor "
+        "on the device itself. Rows that the model was fitted on are not told apart.",
+        sections=[
+            Section("Errors by device", tables=[plain_table(head, rows)]),
+            Section("Rows that are judged nowhere", points=_left_out_points(judged)),
+        ],
+    )
+
+
+def _version_rows(means: Mapping[tuple[str, ...], Score]) -> list[list[str]]:
+    rows = []
+    for split, family, name, _, _ in means:
+        if split != "version-left-out":
+            continue
+        own = means[split, family, name, "all", "cdmpp"]
+        shared = ("shared-versions", family, name, "all")
+        both = means.get((*shared, "version-before"))
+        covered = "-" if own.covered is None else f"{100 * own.covered:.0f}"
+        rows.append([
+            family, name, str(own.n), _errors(own), covered, str(both.n) if both else "-",
+            *(_cell(means, *shared, model) for model in ("cdmpp", "version-before")),
+        ])  # fmt: skip
+    return rows
+
+
+def _left_out_points(judged: EvaluatedKernels) -> list[str]:
+    return [
+        f"{family}: {count} rows, {why}"
+        for family, reasons in judged.left_out.items()
+        for why, count in reasons.items()
+    ]
 
 
 def _cell(scores: Mapping[tuple[str, ...], Score], *place: str) -> str:

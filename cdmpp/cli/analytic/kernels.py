@@ -6,13 +6,17 @@ import argparse
 import json
 from dataclasses import asdict
 
-from cdmpp.analytic.gpu_kernels.calls import SOFTWARE, make_call
-from cdmpp.analytic.gpu_kernels.evaluate import EvaluatedKernels, evaluate_kernels
+from cdmpp.analytic.gpu_kernels.calls import KERNELS, SOFTWARE, make_call
+from cdmpp.analytic.gpu_kernels.evaluate import (
+    EvaluatedKernels,
+    evaluate_kernels,
+    evaluate_packaged,
+)
 from cdmpp.analytic.gpu_kernels.families import is_in_16_bits
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
 from cdmpp.analytic.gpu_kernels.training import fit_kernels
 from cdmpp.analytic.sweep.predict import SweptKernels
-from cdmpp.cli.analytic.evaluated import kernels_page
+from cdmpp.cli.analytic.evaluated import kernels_page, packaged_page
 from cdmpp.cli.shared.lab import run_experiment
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
@@ -23,11 +27,15 @@ from cdmpp.cli.shared.options import (
 )
 from cdmpp.compare.run import asked_devices
 from cdmpp.config import named_values
+from cdmpp.errors import UsageError
 from cdmpp.machine import versions
 from cdmpp.report.page import page_markdown
 from cdmpp.text import interval_text
 
-_DATA = "folder with gemm, context_attention, generation_attention and nccl as .parquet"
+_DATA = (
+    "folder with gemm, context_attention, generation_attention and nccl as .parquet, or with files "
+    "in the layout of llm-kernels (moe, mla)"
+)
 
 
 def add_fit_options(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +43,7 @@ def add_fit_options(parser: argparse.ArgumentParser) -> None:
     add_table(parser, f"""
         --data DIR: Path required  {_DATA}
         --out DIR: Path required  the model's folder
+        --onto DIR: Path          keep the other families of this model (pretrained: packaged)
         --seed N: int = 0         draws of rows (0)
     """)  # fmt: skip
     add_output_options(parser)
@@ -45,6 +54,8 @@ def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
     add_table(parser, f"""
         --data DIR: Path required  {_DATA}
         --seeds N,N = '0,1,2'  one fit each (0,1,2)
+        --packaged             judge a fitted model on all rows instead of fits without some
+        --model DIR: Path = pretrained  the model of --packaged (default: the packaged one)
         --out DIR: Path        also write gpu-kernels.md, .csv and .json there
     """)  # fmt: skip
     add_output_options(parser)
@@ -53,12 +64,13 @@ def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
 def add_predict_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic kernels predict`."""
     add_table(parser, f"""
-        --kernel NAME required  gemm, prefill, decode, all_reduce, all_gather, reduce_scatter or
-            alltoall
+        --kernel NAME required  one of {", ".join(KERNELS)}
         --call NAME=VALUE,... required  e.g. m=64,n=4096,k=4096,dtype=fp8 of gemm; another name says
             what is expected
         --device LABEL[,LABEL]...  GPUs
         --software {"|".join(SOFTWARE)}  whose kernels (default: most of the data's)
+        --software-version V  e.g. 0.24.0; of kernels of LLM serving (default: the newest
+            measured)
         --model DIR: Path = pretrained  a fitted model (default: pretrained, the packaged one)
     """)  # fmt: skip
     add_device_spec_option(parser, of="a sweep that it names corrects the times")
@@ -67,7 +79,9 @@ def add_predict_options(parser: argparse.ArgumentParser) -> None:
 
 def run_fit(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic kernels fit`; returns the exit code."""
-    model = fit_kernels(args.data, seed=args.seed, about={"versions": versions()})
+    onto = None if args.onto is None else GpuKernels.at(args.onto)
+    about = {"versions": versions()}
+    model = fit_kernels(args.data, seed=args.seed, about=about, onto=onto)
     model.save(args.out)
     if args.json:
         print(json.dumps({"model": str(args.out), **model.about}))
@@ -80,6 +94,12 @@ def run_fit(args: argparse.Namespace) -> int:
 
 def run_evaluate(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic kernels evaluate`; returns the exit code."""
+    if args.packaged:
+        if args.out is not None:
+            raise UsageError("--packaged does not take --out; redirect the output, or use --json")
+        judged = evaluate_packaged(args.data, GpuKernels.at(args.model))
+        print_evaluated(judged, is_json=args.json)
+        return 0
     if args.out is not None:
         return run_experiment(
             "--out", "gpu-kernels", data=args.data, out=args.out, seeds=args.seeds,
@@ -94,7 +114,9 @@ def print_evaluated(judged: EvaluatedKernels, *, is_json: bool) -> None:
     if is_json:
         print(json.dumps([score.row("family", "covered") for score in judged.scores]))
     else:
-        print(page_markdown(kernels_page(judged)), end="")
+        is_packaged = all(score.split == "packaged" for score in judged.scores)
+        page = packaged_page(judged) if is_packaged else kernels_page(judged)
+        print(page_markdown(page), end="")
 
 
 def run_predict(args: argparse.Namespace) -> int:
@@ -104,7 +126,9 @@ def run_predict(args: argparse.Namespace) -> int:
     devices, _ = asked_devices(labels_of(args.device), args.device_spec or (), {}, takes_all=False)
     rows = []
     for device in devices:
-        times = model.times([call], device, software=args.software)
+        times = model.times(
+            [call], device, software=args.software, version=args.software_version
+        )
         is_corrected = model.corrected([call], device, software=args.software)[0]
         row = {
             "kernel": args.kernel,
@@ -116,6 +140,7 @@ def run_predict(args: argparse.Namespace) -> int:
             "floor_s": float(times.floor_s[0]),
             "bound": times.bound[0],
             "device_was_measured": times.is_seen_device,
+            "version_was_measured": times.is_seen_version,
             "is_in_16_bits": is_in_16_bits(call, device),
             "is_corrected_by_sweep": is_corrected,
         }
@@ -126,6 +151,8 @@ def run_predict(args: argparse.Namespace) -> int:
             notes = [] if times.is_seen_device else ["no measurements: from other GPUs"]
             notes += ["corrected by its sweep"] if is_corrected else []
             notes += ["no fp8 units: in 16 bits"] if row["is_in_16_bits"] else []
+            if not times.is_seen_version:
+                notes.append("version not measured: from other versions")
             note = f"   ({'; '.join(notes)})" if notes else ""
             print(f"{device.name:14}{text:>24}   {share}{note}")
     if args.json:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from cdmpp.analytic.gpu_kernels.account.work import KernelWork
 from cdmpp.analytic.gpu_kernels.calls import FAMILIES
 from cdmpp.analytic.gpu_kernels.families import work_of_rows
 from cdmpp.analytic.gpu_kernels.table import FILES, read_kernels
-from cdmpp.analytic.gpu_kernels.work import KernelWork
 from cdmpp.devices.registry import get_device
 from cdmpp.files.atomic import write_columns
 

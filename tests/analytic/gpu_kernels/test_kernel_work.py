@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cdmpp.analytic.gpu_kernels.attention import pairs_looked_at
+from cdmpp.analytic.gpu_kernels.account.attention import pairs_looked_at
 from cdmpp.analytic.gpu_kernels.calls import (
     FAMILIES,
     Collective,

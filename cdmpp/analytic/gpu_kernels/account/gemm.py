@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cdmpp.analytic.gpu_kernels.calls import GEMM_DTYPES
-from cdmpp.analytic.gpu_kernels.work import (
+from cdmpp.analytic.gpu_kernels.account.work import (
     ChipRows,
     Columns,
     KernelWork,
@@ -18,6 +17,7 @@ from cdmpp.analytic.gpu_kernels.work import (
     memory_limits,
     number,
 )
+from cdmpp.analytic.gpu_kernels.calls import GEMM_DTYPES
 from cdmpp.arrays import FloatArray
 
 #: Rows and columns of a thread block's tile that a library may choose.

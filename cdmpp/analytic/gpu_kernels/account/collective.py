@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdmpp.analytic.gpu_kernels.calls import COLLECTIVES
-from cdmpp.analytic.gpu_kernels.work import (
+from cdmpp.analytic.gpu_kernels.account.work import (
     ChipRows,
     Columns,
     KernelWork,
@@ -14,6 +13,7 @@ from cdmpp.analytic.gpu_kernels.work import (
     logs,
     number,
 )
+from cdmpp.analytic.gpu_kernels.calls import COLLECTIVES
 
 #: A round of messages, seconds.
 _ROUND_S = 1.0e-6

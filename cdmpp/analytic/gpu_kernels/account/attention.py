@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdmpp.analytic.gpu_kernels.work import (
+from cdmpp.analytic.gpu_kernels.account.work import (
     ChipRows,
     Columns,
     KernelWork,

@@ -1,0 +1,55 @@
+"""What the calls of all families check of their fields."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from cdmpp.errors import UsageError
+
+
+def check_sizes(call: Any, may_be_zero: tuple[str, ...] = ()) -> None:
+    """Checks that every field that is no word is a whole number of at least 1, or 0.
+
+    Raises:
+        UsageError: one is not.
+    """
+    for one in fields(call):
+        size = getattr(call, one.name)
+        if one.type == "str":
+            continue
+        least = 0 if one.name in may_be_zero else 1
+        if not isinstance(size, int) or size < least:
+            raise UsageError(
+                f"{type(call).__name__}: {one.name} is {size!r}; expected a whole number of at "
+                f"least {least}"
+            )
+
+
+def check_word(call: Any, name: str, known: tuple[str, ...]) -> None:
+    """Checks that a field is one of some words.
+
+    Raises:
+        UsageError: it is not.
+    """
+    value = getattr(call, name)
+    if value not in known:
+        raise UsageError(
+            f"{type(call).__name__}: {name} is {value!r}; expected one of {', '.join(known)}"
+        )
+
+
+def check_divides(call: Any, name: str, *parts: str) -> None:
+    """Checks that a field is a multiple of the product of others.
+
+    Raises:
+        UsageError: it is not.
+    """
+    whole, product = getattr(call, name), 1
+    for part in parts:
+        product *= getattr(call, part)
+    if whole % product:
+        raise UsageError(
+            f"{type(call).__name__}: {whole} {name} do not divide among {product} "
+            f"({' x '.join(parts)}); expected a multiple"
+        )

@@ -1,0 +1,129 @@
+"""Calls of the kernels of mixtures of experts, latent and linear attention, and exchanges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cdmpp.analytic.gpu_kernels.call_checks import check_divides, check_sizes, check_word
+from cdmpp.errors import UsageError
+
+#: Types of expert layers: `int4_wo`, `w4a16_mxfp4` have 4-bit weights and 16-bit arithmetic,
+#: `w4a8_mxfp4_mxfp8` and `w4afp8` 8-bit arithmetic; the others as those of `Gemm`.
+MOE_DTYPES = (
+    "bfloat16", "fp8", "fp8_block", "nvfp4", "int4_wo", "w4a16_mxfp4", "w4a8_mxfp4_mxfp8", "w4afp8",
+)  # fmt: skip
+#: How tokens spread over the experts: evenly, or by a power law with this exponent.
+DISTRIBUTIONS = ("balanced", "power_law_1.01", "power_law_1.2")
+#: Kinds of kernels of an expert layer; "" = the one that the software chose most often in the data.
+MOE_KERNELS = (
+    "", "cutlass", "trtllm", "triton", "marlin", "deepgemm", "cutedsl", "min_latency", "other",
+)  # fmt: skip
+LATENT_KERNELS = ("", "trtllm", "triton", "flash")
+CACHE_DTYPES = ("bfloat16", "fp8")
+LINEAR_KINDS = ("gdn", "kda", "mamba2")
+#: Steps of a block of linear attention: the short convolution, and the recurrence.
+LINEAR_STEPS = ("conv", "scan")
+EXCHANGE_STEPS = ("dispatch", "combine")
+
+
+@dataclass(frozen=True)
+class MoeLayer:
+    """The fused expert layer of one rank: products of the experts that live on it.
+
+    Attributes:
+        tokens: of the whole group of ranks that share the experts.
+        hidden: elements of a token; `inter` of one expert, before tensor parallelism.
+        top_k: experts of a token, of `experts` in all.
+        tensor_parallel: ranks that share each expert.
+        expert_parallel: ranks that share the set of experts. With a power law the time is that of
+            the rank with the highest load.
+        dtype: one of `MOE_DTYPES`.
+        distribution: one of `DISTRIBUTIONS`.
+        gated: 1 = three products an expert (SwiGLU), 0 = two.
+        kernel: one of `MOE_KERNELS`.
+
+    Raises:
+        UsageError: a size is out of range or does not divide, or a word is unknown.
+    """
+
+    tokens: int
+    hidden: int
+    inter: int
+    top_k: int
+    experts: int
+    tensor_parallel: int = 1
+    expert_parallel: int = 1
+    dtype: str = "bfloat16"
+    distribution: str = "balanced"
+    gated: int = 1
+    kernel: str = ""
+
+    def __post_init__(self) -> None:
+        check_sizes(self, may_be_zero=("gated",))
+        check_word(self, "dtype", MOE_DTYPES)
+        check_word(self, "distribution", DISTRIBUTIONS)
+        check_word(self, "kernel", MOE_KERNELS)
+        check_divides(self, "experts", "expert_parallel")
+        check_divides(self, "inter", "tensor_parallel")
+        if self.top_k > self.experts:
+            raise UsageError(
+                f"MoeLayer: top_k is {self.top_k}; expected at most the {self.experts} experts"
+            )
+
+
+@dataclass(frozen=True)
+class LatentPrefill:
+    """Causal multi-head latent attention of new tokens (DeepSeek, Kimi), without its projections:
+    heads of 192 for queries and keys and of 128 for values.
+
+    Attributes:
+        batch: sequences.
+        length: new tokens a sequence.
+        heads: of this rank.
+        kv_dtype: of the cache, `bfloat16` or `fp8`.
+        kernel: one of `LATENT_KERNELS`; "" = the software's most frequent.
+
+    Raises:
+        UsageError: a size is not positive, or a word is unknown.
+    """
+
+    batch: int
+    length: int
+    heads: int
+    kv_dtype: str = "bfloat16"
+    kernel: str = ""
+
+    def __post_init__(self) -> None:
+        _check_latent(self)
+
+
+@dataclass(frozen=True)
+class LatentDecode:
+    """Multi-head latent attention of one new token of each sequence to its cache of 512 + 64
+    elements a token, which all heads share.
+
+    Attributes:
+        context: tokens a sequence that are read, the new one among them.
+        batch, heads, kv_dtype, kernel: as `LatentPrefill`.
+
+    Raises:
+        UsageError: as `LatentPrefill`.
+    """
+
+    batch: int
+    context: int
+    heads: int
+    kv_dtype: str = "bfloat16"
+    kernel: str = ""
+
+    def __post_init__(self) -> None:
+        _check_latent(self)
+
+
+def _check_latent(call: LatentPrefill | LatentDecode) -> None:
+    check_sizes(call)
+    check_word(call, "kv_dtype", CACHE_DTYPES)
+    check_word(call, "kernel", LATENT_KERNELS)
+
+
+ServingCall = MoeLayer | LatentPrefill | LatentDecode
