@@ -152,6 +152,8 @@ EXPERIMENTS = (
                place="analytic:operators"),
     Experiment("gpu-kernels", "kernels of serving frameworks on today's GPUs: devices left out, "
                "larger shapes", "5 min", place="analytic:gpu_kernels"),
+    Experiment("llm-kernels", "kernels of LLM serving: devices and versions of frameworks left out",
+               "12 min", place="analytic:llm_kernels"),
     Experiment("embedding", "the embedding models on a CPU", "2 min"),
     # Devices and machine code.
     Experiment("adapting", "what is kept of a fit to a new device, beside every candidate",

@@ -49,10 +49,24 @@ def gpu_kernels(
     """Evaluates the kernel models on devices left out, new shapes and larger ones, and writes the
     page.
     """
+    _kernels("gpu-kernels", data, out, seeds, is_json)
+
+
+def llm_kernels(
+    data: Path = SHARED_DATA / "llm-kernels",
+    out: Path = RESULTS,
+    seeds: str = "0",
+    is_json: bool = False,
+) -> None:
+    """The same of the kernels of LLM serving, with versions of the frameworks left out."""
+    _kernels("llm-kernels", data, out, seeds, is_json)
+
+
+def _kernels(name: str, data: Path, out: Path, seeds: str, is_json: bool) -> None:
     judged = evaluate_kernels(data, parse_seeds(seeds))
-    names = [FILES[family] for family in families_in(data)]
-    hashes = {name: sha256_file(data / name) for name in names}
-    rows = (row for score in judged.scores for row in score.tidy("gpu-kernels", "gpu-kernels"))
+    files = sorted({FILES[family] for family in families_in(data)})
+    hashes = {file: sha256_file(data / file) for file in files}
+    rows = (row for score in judged.scores for row in score.tidy(name, name))
     origin = stamp(command_line(), data=hashes)
-    write_page("gpu-kernels", kernels_page(judged), {}, origin, rows=rows, folder=out)
+    write_page(name, kernels_page(judged), {}, origin, rows=rows, folder=out)
     print_evaluated(judged, is_json=is_json)

@@ -10,18 +10,24 @@ from cdmpp.analytic.gpu_kernels.call_checks import check_sizes, check_word
 from cdmpp.analytic.gpu_kernels.serving_calls import (
     LatentDecode,
     LatentPrefill,
+    LinearAttention,
+    MoeExchange,
     MoeLayer,
+    OneShotReduce,
+    QuantizeMatrix,
     ServingCall,
 )
 from cdmpp.errors import UsageError
 
 Family = Literal[
     "gemm", "prefill", "decode", "collective", "gemm_tuned", "gemm_tile", "moe", "latent_prefill",
-    "latent_decode",
+    "latent_decode", "linear", "exchange", "one_shot", "quantize",
 ]  # fmt: skip
 FAMILIES: tuple[Family, ...] = ("gemm", "prefill", "decode", "collective")
 #: Families whose calls have a framework's version: those of data in the layout of llm-kernels.
-SERVING: tuple[Family, ...] = ("moe", "latent_prefill", "latent_decode")
+SERVING: tuple[Family, ...] = (
+    "moe", "latent_prefill", "latent_decode", "linear", "exchange", "one_shot", "quantize",
+)  # fmt: skip
 
 #: Types of a product: `fp8` takes 16-bit input and scales it itself, `fp8_static` is the product
 #: alone, `fp8_block` has a scale for each block of 128, `nvfp4` one for each 16 elements.
@@ -153,6 +159,10 @@ _FAMILY: Mapping[type[GpuCall], Family] = {
     MoeLayer: "moe",
     LatentPrefill: "latent_prefill",
     LatentDecode: "latent_decode",
+    LinearAttention: "linear",
+    MoeExchange: "exchange",
+    OneShotReduce: "one_shot",
+    QuantizeMatrix: "quantize",
 }
 
 
@@ -165,6 +175,10 @@ KERNELS: Mapping[str, type[GpuCall]] = {
     "moe": MoeLayer,
     "latent_prefill": LatentPrefill,
     "latent_decode": LatentDecode,
+    "linear": LinearAttention,
+    "exchange": MoeExchange,
+    "one_shot": OneShotReduce,
+    "quantize": QuantizeMatrix,
 }
 
 

@@ -11,8 +11,14 @@ from numpy.typing import NDArray
 from cdmpp.analytic.gpu_kernels.account.attention import decode_work, prefill_work
 from cdmpp.analytic.gpu_kernels.account.chip import Chip, chip_of, chip_rows
 from cdmpp.analytic.gpu_kernels.account.collective import collective_work
+from cdmpp.analytic.gpu_kernels.account.exchange import (
+    exchange_work,
+    one_shot_work,
+    quantize_work,
+)
 from cdmpp.analytic.gpu_kernels.account.gemm import gemm_work, tile_gemm_work, tuned_gemm_work
 from cdmpp.analytic.gpu_kernels.account.latent import latent_decode_work, latent_prefill_work
+from cdmpp.analytic.gpu_kernels.account.linear import linear_work
 from cdmpp.analytic.gpu_kernels.account.moe import moe_work
 from cdmpp.analytic.gpu_kernels.account.work import ChipRows, Columns, KernelWork
 from cdmpp.analytic.gpu_kernels.calls import Family, GpuCall
@@ -29,6 +35,10 @@ _WORK: Mapping[Family, Callable[[Columns, ChipRows], KernelWork]] = {
     "moe": moe_work,
     "latent_prefill": latent_prefill_work,
     "latent_decode": latent_decode_work,
+    "linear": linear_work,
+    "exchange": exchange_work,
+    "one_shot": one_shot_work,
+    "quantize": quantize_work,
 }
 
 
@@ -111,7 +121,7 @@ def work_of_rows(
 
 
 def _check_pipes(family: Family, columns: Columns, chip: Chip, name: str) -> None:
-    if family == "collective" and not chip.link_bytes_per_s:
+    if family in ("collective", "exchange", "one_shot") and not chip.link_bytes_per_s:
         raise DeviceError(
             f"no collective on {name!r}: the registry does not know its link_bandwidth_bytes_per_s;"
             " give it in a device file (docs/devices.md)"

@@ -147,8 +147,9 @@ def host_timed(table: GpuKernelTable, work: KernelWork) -> dict[str, BoolArray]:
 def read_measured(folder: Path, family: Family) -> Measured:
     """Returns the rows of a family that a fit may use.
 
-    Left out are: products of a type that take 40 us however small they are (vLLM's in blocks of
-    fp8 55 to 170 us: the host was timed, not the GPU); rows below their floor; and all of a device
+    Left out are: faults that the data's README names (`FAULTS`); products of a type that take 40 us
+    however small they are (vLLM's in blocks of fp8 55 to 170 us: the host was timed, not the GPU),
+    expert layers and attention that take 90 us; rows below their floor; and all of a device
     and software that has more than a few of those.
 
     Raises:
@@ -166,13 +167,15 @@ def read_measured(folder: Path, family: Family) -> Measured:
             reasons[why] = int(np.sum(rows & kept))
             kept[rows] = False
 
+    for why in map(str, np.unique(table.fault[table.fault != ""])):
+        leave_out(table.fault == why, why)
     if family.startswith("gemm") or family in SERVING:
         for what, rows in host_timed(table, work).items():
             leave_out(rows, f"{what}: the host was timed")
     is_impossible = table.latency_s < work.floor_s
     for label in labels:
-        own = table.device == label
-        if np.mean(is_impossible[own]) > _MOST_IMPOSSIBLE:
+        own = (table.device == label) & kept
+        if own.any() and np.mean(is_impossible[own]) > _MOST_IMPOSSIBLE:
             leave_out(
                 own, f"{label}: {np.mean(is_impossible[own]):.0%} of its rows below the floor"
             )

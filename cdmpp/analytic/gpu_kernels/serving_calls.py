@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cdmpp.analytic.gpu_kernels.call_checks import check_divides, check_sizes, check_word
 from cdmpp.errors import UsageError
@@ -23,7 +23,10 @@ CACHE_DTYPES = ("bfloat16", "fp8")
 LINEAR_KINDS = ("gdn", "kda", "mamba2")
 #: Steps of a block of linear attention: the short convolution, and the recurrence.
 LINEAR_STEPS = ("conv", "scan")
+LINEAR_PHASES = ("prefill", "decode")
+LINEAR_KERNELS = ("", "plain", "flash")
 EXCHANGE_STEPS = ("dispatch", "combine")
+EXCHANGE_MODES = ("normal", "low_latency")
 
 
 @dataclass(frozen=True)
@@ -126,4 +129,121 @@ def _check_latent(call: LatentPrefill | LatentDecode) -> None:
     check_word(call, "kernel", LATENT_KERNELS)
 
 
-ServingCall = MoeLayer | LatentPrefill | LatentDecode
+@dataclass(frozen=True)
+class LinearAttention:
+    """One step of a block of linear attention; `steps` are all of a block.
+
+    Attributes:
+        kind: one of `LINEAR_KINDS`.
+        step: one of `LINEAR_STEPS`.
+        phase: `prefill` or `decode`.
+        batch: sequences.
+        length: new tokens a sequence, 1 in decode.
+        key_heads: of queries and keys (mamba2: groups), `key_size` elements each (mamba2: state).
+        value_heads: of values (mamba2: heads), `value_size` elements each.
+        kernel: one of `LINEAR_KERNELS`; `flash` = FlashInfer's or FlashKDA's.
+
+    Raises:
+        UsageError: a size is not positive, or a word is unknown.
+    """
+
+    kind: str
+    step: str
+    phase: str
+    batch: int
+    length: int
+    key_heads: int
+    value_heads: int
+    key_size: int = 128
+    value_size: int = 128
+    kernel: str = ""
+
+    def __post_init__(self) -> None:
+        check_sizes(self)
+        check_word(self, "kind", LINEAR_KINDS)
+        check_word(self, "step", LINEAR_STEPS)
+        check_word(self, "phase", LINEAR_PHASES)
+        check_word(self, "kernel", LINEAR_KERNELS)
+
+    def steps(self) -> list[LinearAttention]:
+        """Returns the calls whose times add up to the block's."""
+        return [replace(self, step=step) for step in LINEAR_STEPS]
+
+
+@dataclass(frozen=True)
+class MoeExchange:
+    """Tokens of a rank on their way to their experts, or back (DeepEP).
+
+    Attributes:
+        step: `dispatch` or `combine`.
+        tokens: of one rank.
+        hidden: elements of a token.
+        top_k: experts of a token, of `experts` in all.
+        nodes: machines of 8 GPUs.
+        mode: `normal` or `low_latency`.
+        multiprocessors: that normal mode takes; 0 = as low-latency mode chooses.
+
+    Raises:
+        UsageError: a size is out of range, or a word is unknown.
+    """
+
+    step: str
+    tokens: int
+    hidden: int
+    top_k: int
+    experts: int
+    nodes: int = 1
+    mode: str = "normal"
+    multiprocessors: int = 20
+
+    def __post_init__(self) -> None:
+        check_sizes(self, may_be_zero=("multiprocessors",))
+        check_word(self, "step", EXCHANGE_STEPS)
+        check_word(self, "mode", EXCHANGE_MODES)
+
+
+@dataclass(frozen=True)
+class OneShotReduce:
+    """An all-reduce by the framework's own kernel instead of NCCL's, inside one machine.
+
+    Attributes:
+        message_bytes: of the tensor.
+        gpus: that take part, at least 2.
+
+    Raises:
+        UsageError: a number is out of range.
+    """
+
+    message_bytes: int
+    gpus: int
+
+    def __post_init__(self) -> None:
+        check_sizes(self)
+        if self.gpus < 2:
+            raise UsageError(f"OneShotReduce: gpus is {self.gpus}; expected at least 2")
+
+
+@dataclass(frozen=True)
+class QuantizeMatrix:
+    """A matrix [rows, columns] of 16-bit numbers to fp8, with a scale that is known.
+
+    Raises:
+        UsageError: a size is not positive.
+    """
+
+    rows: int
+    columns: int
+
+    def __post_init__(self) -> None:
+        check_sizes(self)
+
+
+ServingCall = (
+    MoeLayer
+    | LatentPrefill
+    | LatentDecode
+    | LinearAttention
+    | MoeExchange
+    | OneShotReduce
+    | QuantizeMatrix
+)

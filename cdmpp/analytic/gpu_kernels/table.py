@@ -30,6 +30,10 @@ FILES: Mapping[Family, str] = {
     "moe": "moe.parquet",
     "latent_prefill": "mla.parquet",
     "latent_decode": "mla.parquet",
+    "linear": "linear_attention.parquet",
+    "exchange": "deepep.parquet",
+    "one_shot": "allreduce.parquet",
+    "quantize": "quantize.parquet",
 }
 _GEMM = {"m": "m", "n": "n", "k": "k", "dtype": "gemm_dtype"}
 #: Column of a call -> column of the file.
@@ -62,14 +66,28 @@ _NAMES: Mapping[Family, Mapping[str, str]] = {
         "batch": "batch_size", "context": "step", "heads": "num_heads",
         "kv_dtype": "kv_cache_dtype", "kernel": "kernel_source",
     },
+    "linear": {"kind": "op_name", "batch": "batch_size", "length": "seq_len"},
+    "exchange": {
+        "step": "phase", "tokens": "num_token", "hidden": "hidden_size", "top_k": "num_topk",
+        "experts": "num_experts", "nodes": "node_num", "multiprocessors": "sms",
+    },
+    "one_shot": {"message_bytes": "message_size", "gpus": "num_gpus"},
+    "quantize": {"rows": "m", "columns": "k"},
 }  # fmt: skip
 #: Further columns that are read of a family's file.
 _MORE: Mapping[Family, tuple[str, ...]] = {
     "collective": ("nccl_dtype",), "latent_prefill": ("table",), "latent_decode": ("table",),
+    "linear": (
+        "kernel_source", "phase", "num_k_heads", "num_v_heads", "head_k_dim", "head_v_dim",
+        "n_groups", "nheads", "d_state", "head_dim",
+    ),
+    "exchange": ("op_name",),
+    "one_shot": ("kernel_source", "table"),
 }  # fmt: skip
 #: Family -> the tables of its file that are its own.
 _TABLES: Mapping[Family, tuple[str, ...]] = {
     "latent_prefill": ("context_mla",), "latent_decode": ("generation_mla",),
+    "one_shot": ("custom_allreduce",),
 }  # fmt: skip
 #: Part of the name of a kernel of the data -> its kind; the first that fits.
 _KINDS: Mapping[Family, Mapping[str, str]] = {
@@ -80,10 +98,30 @@ _KINDS: Mapping[Family, Mapping[str, str]] = {
     },
     "latent_prefill": {"default": "trtllm", "trtllm": "trtllm", "triton": "triton"},
     "latent_decode": {"default": "trtllm", "trtllm": "trtllm", "triton": "triton"},
+    "linear": {"flashinfer": "flash", "flashkda": "flash"},
+}  # fmt: skip
+#: Field of `LinearAttention` -> its column of gdn and kda, and of mamba2.
+_LINEAR_SIZES = {
+    "key_heads": ("num_k_heads", "n_groups"), "value_heads": ("num_v_heads", "nheads"),
+    "key_size": ("head_k_dim", "d_state"), "value_size": ("head_v_dim", "head_dim"),
 }  # fmt: skip
 _OTHER_KIND: Mapping[Family, str] = {
-    "moe": "other", "latent_prefill": "flash", "latent_decode": "flash",
+    "moe": "other", "latent_prefill": "flash", "latent_decode": "flash", "linear": "plain",
 }  # fmt: skip
+
+
+#: Family -> why rows are of no use -> column and part of the word that marks them. Source: the
+#: faults that the data's README names.
+FAULTS: Mapping[Family, Mapping[str, tuple[str, str]]] = {
+    "moe": {"drawn with exponent 0, a single row": ("distribution", "power_law_0")},
+    "linear": {"steps that verify drafts": ("phase", "verify")},
+    "one_shot": {"timed eagerly, with the host": ("kernel_source", "eager")},
+}
+
+
+#: Their times are those of the channels of one of queries, keys and values, at the same bandwidth
+#: that vLLM's rows of the whole reach: 1/3 to 1/6 of the whole on every device.
+_KEYS_ALONE = "gdn's convolution of sglang and trtllm: the keys' channels alone"
 
 
 @dataclass(frozen=True)
@@ -96,6 +134,7 @@ class GpuKernelTable(Rows):
         software: text [N], one of `SOFTWARE`.
         version: text [N], of the software.
         latency_s: float64 [N].
+        fault: text [N], why a row is of no use, of `FAULTS`; empty = it is of use.
     """
 
     columns: Columns
@@ -103,6 +142,7 @@ class GpuKernelTable(Rows):
     software: TextArray
     version: TextArray
     latency_s: FloatArray
+    fault: TextArray
 
 
 def families_in(folder: Path) -> list[Family]:
@@ -151,7 +191,22 @@ def read_kernels(folder: Path, family: Family) -> GpuKernelTable:
         np.where(is_xpu & (software == "vllm"), "vllm_xpu", software),
         raw["version"].astype(str),
         np.asarray(raw["latency_s"], np.float64),
+        _faults(family, raw),
     )
+
+
+def _faults(family: Family, raw: Columns) -> TextArray:
+    found = np.full(len(raw["version"]), "", "U80")
+    for why, (name, part) in FAULTS.get(family, {}).items():
+        words = raw[name].astype(str)
+        is_whole = name == "distribution"
+        found[words == part if is_whole else np.char.find(words, part) >= 0] = why
+    if family == "linear":
+        is_conv = np.char.find(raw["kernel_source"].astype(str), "causal_conv1d_fn") >= 0
+        is_gdn = raw["op_name"] == "gdn"
+        is_vllm = np.char.lower(raw["framework"].astype(str)) == "vllm"
+        found[is_conv & is_gdn & ~is_vllm] = _KEYS_ALONE
+    return found
 
 
 def _of_framework(family: Family, raw: Columns) -> dict[str, NDArray[np.generic]]:
@@ -167,6 +222,17 @@ def _of_framework(family: Family, raw: Columns) -> dict[str, NDArray[np.generic]
         if family == "moe":
             gated = [int("nongated" not in str(name)) for name in names]
             found["gated"] = np.array(gated, np.int64)[place]
+    if family == "linear":
+        is_conv = np.char.startswith(raw["kernel_source"].astype(str), "causal_conv1d")
+        found["step"] = np.where(is_conv, "conv", "scan")
+        found["phase"] = np.where(raw["phase"] == "generation", "decode", "prefill")
+        is_mamba = raw["op_name"] == "mamba2"
+        for name, (delta, mamba) in _LINEAR_SIZES.items():
+            found[name] = np.where(is_mamba, raw[mamba], raw[delta])
+    if family == "exchange":
+        found["mode"] = np.where(raw["op_name"] == "deepep_ll", "low_latency", "normal")
+    if family == "one_shot":
+        found["message_bytes"] = 2 * raw["message_size"]  # elements of bfloat16
     return found
 
 

@@ -49,6 +49,22 @@ _KERNEL_NOTES = (
 )
 
 
+_TWINS = ("b300", "gb300")
+_SERVING_NOTES = (
+    "Left out: the fit has no row of the device, or of the version of the software on any device. "
+    "Fits that leave something out have 24,000 rows of each family, drawn at random. The kind of "
+    "kernel (cutlass, triton and so on) of a row is an input, as its software and version are.",
+    "Beside the goals: means over the devices or the versions, each counted once. Baselines: of "
+    "devices with a twin (b300, gb300) the twin's time of the same call times the factor with the "
+    "least error on the device itself; of others the roofline with one factor of the other "
+    "devices; of versions the same call in the version before on the same device, times the factor "
+    "with the least error on that device and version. `cdmpp` in the rows with a twin or a version "
+    "before is over the calls that both measured.",
+    "In the interval: of a device as on the page of gpu-kernels; of a version the ends of 90 % of "
+    "the errors of all other versions, each left out of a fit of its own.",
+)
+
+
 def operators_page(scores: Sequence[Score]) -> Page:
     """Returns the tables of the operator model."""
     found: dict[tuple[str, ...], Score] = {
@@ -185,14 +201,21 @@ def kernels_page(judged: EvaluatedKernels) -> Page:
         title = "A device left out, AMD's tuned products by type"
         tables[title] = (["type", *devices["gemm_tuned"]], tuned)
     points = _left_out_points(judged)
+    is_serving = all(place[1] in SERVING for place in means)
+    if is_serving:
+        goals = {"Beside the goals": (
+            ["left out", "kernels", "goal, mean error", "cdmpp", "baseline", "in the interval, %"],
+            _goal_rows(means),
+        )}  # fmt: skip
+        tables = {**goals, **tables}
     return Page(
-        title="Kernels of today's GPUs",
+        title="Kernels of LLM serving" if is_serving else "Kernels of today's GPUs",
         lead="Cells: mean / median absolute error in percent, mean over the seeds.",
         sections=[
             *(Section(title, tables=[plain_table(*table)]) for title, table in tables.items()),
             Section("Rows that are judged nowhere", points=points),
         ],
-        notes=_KERNEL_NOTES,
+        notes=_SERVING_NOTES if is_serving else _KERNEL_NOTES,
     )
 
 
@@ -215,6 +238,40 @@ def packaged_page(judged: EvaluatedKernels) -> Page:
             Section("Rows that are judged nowhere", points=_left_out_points(judged)),
         ],
     )
+
+
+def _goal_rows(means: Mapping[tuple[str, ...], Score]) -> list[list[str]]:
+    rows = []
+    for family in dict.fromkeys(place[1] for place in means):
+        devices = [
+            place[2] for place in means
+            if place[:2] == ("device-left-out", family) and place[3:] == ("all", "cdmpp")
+        ]  # fmt: skip
+        twins = [name for name in devices if name in _TWINS]
+        others = [name for name in devices if name not in (*_TWINS, "b200")]
+        versions = [
+            place[2] for place in means
+            if place[:2] == ("shared-versions", family) and place[4] == "cdmpp"
+        ]  # fmt: skip
+        kinds = (
+            ("a device without a twin", "<= 25 %", "device-left-out", others, "roofline"),
+            ("b300, gb300", "<= the twin's", "shared-calls", twins, "neighbour"),
+            ("a version", "<= 10 %", "shared-versions", versions, "version-before"),
+        )
+        for what, goal, split, names, baseline in kinds:
+            if not names:
+                continue
+            ours, theirs = (
+                [means[split, family, name, "all", model] for name in names]
+                for model in ("cdmpp", baseline)
+            )
+            judged = "version-left-out" if split == "shared-versions" else "device-left-out"
+            inside = [means[judged, family, name, "all", "cdmpp"].covered for name in names]
+            known = [share for share in inside if share is not None]
+            covered = f"{100 * sum(known) / len(known):.0f}" if known else "-"
+            cells = [f"{100 * sum(s.mape for s in own) / len(own):.1f}" for own in (ours, theirs)]
+            rows.append([what, family, goal, *cells, covered])
+    return rows
 
 
 def _version_rows(means: Mapping[tuple[str, ...], Score]) -> list[list[str]]:
