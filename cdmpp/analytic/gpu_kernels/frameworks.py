@@ -72,7 +72,7 @@ class Frameworks:
         }
         counts: dict[str, Counter[tuple[float, str]]] = {}
         if "kernel" in columns:
-            words = np.asarray(columns.get("dtype", columns.get("kv_dtype", software)))
+            words = type_words(columns, software)
             rows = zip(
                 software, words, device, releases_of(version), columns["kernel"], strict=True
             )
@@ -107,7 +107,16 @@ class Frameworks:
         return next((self.kernels[key] for key in keys if key in self.kernels), "")
 
 
+def type_words(columns: Mapping[str, NDArray[np.generic]], software: TextArray) -> TextArray:
+    """Returns text [N], the type that decides which kernel runs; the software where calls have
+    none.
+    """
+    name = next((name for name in ("dtype", "kv_dtype") if name in columns), "")
+    return np.asarray(columns[name] if name else software, np.str_)
+
+
 def _keys(software: str, dtype: str, device: DeviceSpec) -> tuple[str, ...]:
     """Returns the places of a choice, the nearest first."""
     of_type = f"{software} {dtype}"
-    return f"{of_type} {architecture_of(device)}", of_type, software, ""
+    architecture = " ".join(map(str, architecture_of(device) or ("unknown",)))
+    return f"{of_type} {architecture}", of_type, software, ""

@@ -31,7 +31,7 @@ from cdmpp.analytic.gpu_kernels.families import (
     whose_kernels,
     work_on,
 )
-from cdmpp.analytic.gpu_kernels.frameworks import Frameworks
+from cdmpp.analytic.gpu_kernels.frameworks import Frameworks, type_words
 from cdmpp.analytic.gpu_kernels.measured import Measured
 from cdmpp.analytic.gpu_kernels.unseen import NEW_VERSION, errors_of
 from cdmpp.analytic.intervals import DeviceErrors, LogErrors
@@ -110,7 +110,8 @@ class GpuKernels(AnalyticModel):
         """Returns the times of calls, of whatever families, in their order.
 
         Args:
-            software: whose kernels, one of `SOFTWARE`; None = `default_software`.
+            software: whose kernels, one of `SOFTWARE`; None = `default_software`, or the one with
+                most rows of a family of `SERVING` that it was not measured with.
             version: of the software, for the families of `SERVING`; None = the newest that was
                 measured. Another than those has an interval as wide as versions differ.
 
@@ -137,6 +138,8 @@ class GpuKernels(AnalyticModel):
             name = software or default_software(family, device)
             is_new = False
             if family in SERVING:
+                if software is None and name not in self.families[family].launch_s:
+                    name = next(iter(self.families[family].launch_s))
                 columns = self._of_framework(family, columns, name, version, device)
                 is_new = not self.frameworks[family].knows(name, version)
                 is_seen_version &= not is_new
@@ -194,7 +197,7 @@ class GpuKernels(AnalyticModel):
         count = len(next(iter(columns.values())))
         found = {**columns, "release": np.full(count, facts.release(software, version))}
         if "kernel" in columns:
-            types = columns["dtype" if "dtype" in columns else "kv_dtype"]
+            types = type_words(columns, np.full(count, software))
             chosen = [facts.kernel(software, str(word), device) for word in types]
             found["kernel"] = np.where(columns["kernel"] == "", chosen, columns["kernel"])
         return found

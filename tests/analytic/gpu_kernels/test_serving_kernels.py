@@ -181,7 +181,7 @@ def _moe_rows(folder, slower):
         "system": np.repeat(["h100_sxm", "b200_sxm"], rows // 2),
         "version": np.tile(np.repeat(["0.19.0", "0.24.0"], 12), 2),
     }  # fmt: skip
-    base = 1e-3 + 1e-6 * tokens
+    base = 3e-3 + 1e-6 * tokens
     seconds = np.where(columns["version"] == "0.24.0", slower, 1.0) * base
     write_columns(folder / "moe.parquet", {**columns, "latency_s": seconds})
     return folder
