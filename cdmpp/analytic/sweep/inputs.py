@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from cdmpp.analytic.gpu_kernels.work import KernelWork, logs
+from cdmpp.analytic.gpu_kernels.account.work import KernelWork, logs
 from cdmpp.analytic.operators.operators import OPERATOR_KINDS, Operators, make_operators
 from cdmpp.analytic.sweep.calls import Fp32Operator
 from cdmpp.arrays import FloatArray

@@ -126,9 +126,7 @@ def run_predict(args: argparse.Namespace) -> int:
     devices, _ = asked_devices(labels_of(args.device), args.device_spec or (), {}, takes_all=False)
     rows = []
     for device in devices:
-        times = model.times(
-            [call], device, software=args.software, version=args.software_version
-        )
+        times = model.times([call], device, software=args.software, version=args.software_version)
         is_corrected = model.corrected([call], device, software=args.software)[0]
         row = {
             "kernel": args.kernel,
