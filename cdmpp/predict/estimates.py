@@ -256,7 +256,7 @@ def _by_schedule(
     samples: Samples, found: Estimates, floor_s: FloatArray, is_seen: BoolArray | bool
 ) -> Estimates:
     """Returns the estimates with lower bound and schedule in place of the model where programs on
-    GPUs are strange to it.
+    GPUs are unlike its training.
 
     Args:
         is_seen: bool [N], whether a model can see all of the work.

@@ -60,7 +60,7 @@ def read_graphs(folder: Path | None = None) -> ArchitectureGraphs:
     """Returns the graphs of a folder; None = the shipped ones of timm's networks.
 
     Raises:
-        DataError: there is no such data set.
+        DataError: the data set is missing, or its networks are not traced at two batch sizes.
     """
     if folder is None:
         places = shipped_places(_SHIPPED)
