@@ -129,7 +129,15 @@ class NetworkPredictor:
             raise UsageError(f"{name}: no batch; pass at least one, e.g. 1")
         module, is_compiled = made_module(module_or_factory, name)
         found = [
-            torch_graph(module, input_shapes, batch=batch, name=name, method=method, dtypes=dtypes)
+            torch_graph(
+                module,
+                input_shapes,
+                batch=batch,
+                name=name,
+                method=method,
+                dtypes=dtypes,
+                in_both_layouts=True,
+            )
             for batch in batches
         ]
         self.extraction_s = time.perf_counter() - start

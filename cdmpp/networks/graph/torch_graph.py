@@ -36,6 +36,7 @@ def torch_graph(
     name: str,
     method: Method = "fx",
     dtypes: Sequence[torch.dtype] | None = None,
+    in_both_layouts: bool = False,
 ) -> NetworkGraph:
     """Returns the operators of a network at one batch size.
 
@@ -54,6 +55,8 @@ def torch_graph(
             line in the log; `export` asks torch.export, which is slower and understands more code.
         dtypes: type of each input. Default: float32; int64 for an input of one axis of a module
             that has an embedding.
+        in_both_layouts: whether `fx` follows it in channels_last too, for what is copied there;
+            otherwise the copies are those of NCHW.
 
     Raises:
         UsageError: an unknown method, batch below 1, or no input shape.
@@ -78,7 +81,10 @@ def torch_graph(
         module, dtypes = _in_float32(module), [_wide(one) for one in dtypes]
     inputs = _inputs(input_shapes, batch, dtypes, name, device="meta")
     with evaluation_mode(module), torch.no_grad():
-        graph = (_followed if method == "fx" else _exported)(module, inputs, batch, name)
+        if method == "fx":
+            graph = _followed(module, inputs, batch, name, in_both_layouts=in_both_layouts)
+        else:
+            graph = _exported(module, inputs, batch, name)
     return replace(graph, weights=weights, is_compiled=is_compiled)
 
 
@@ -125,7 +131,9 @@ def _inputs(
         ) from None
 
 
-def _followed(module: nn.Module, inputs: list[torch.Tensor], batch: int, name: str) -> NetworkGraph:
+def _followed(
+    module: nn.Module, inputs: list[torch.Tensor], batch: int, name: str, *, in_both_layouts: bool
+) -> NetworkGraph:
     """Returns the graph as torch.fx follows it, else as torch.export does."""
     try:
         graph = _traced(module, inputs, batch, name, "nchw")
@@ -137,7 +145,7 @@ def _followed(module: nn.Module, inputs: list[torch.Tensor], batch: int, name: s
             raise DataError(f"{other}; torch.fx cannot either ({why})") from error
         _log.warning("%s: followed with torch.export: torch.fx cannot (%s)", name, why)
         return graph
-    return _with_both_layouts(graph, module, inputs)
+    return _with_both_layouts(graph, module, inputs) if in_both_layouts else graph
 
 
 def _traced(

@@ -137,7 +137,9 @@ def _trace(arch: str, size: int, path: Path, make: MakeNetwork, source: str) -> 
     shape = (_CHANNELS, size, size)
     rows = [
         GraphRow(
-            torch_graph(lambda: make(arch, size), [shape], batch=batch, name=arch),
+            torch_graph(
+                lambda: make(arch, size), [shape], batch=batch, name=arch, in_both_layouts=True
+            ),
             arch, source, resolution=size,
         )
         for batch in _BATCHES

@@ -90,7 +90,7 @@ class _Windows(nn.Module):
 
 
 def test_a_network_knows_its_copies_in_both_memory_formats() -> None:
-    graph = torch_graph(_Windows, [(3, 16, 16)], batch=2, name="windows")
+    graph = torch_graph(_Windows, [(3, 16, 16)], batch=2, name="windows", in_both_layouts=True)
     assert graph.kinds == ("Conv", "Gemm")
     assert graph.copies.tolist() == [[16384.0, 16384.0], [16384.0, 16384.0]]
 
@@ -107,7 +107,7 @@ class _Normed(nn.Module):
 
 
 def test_channels_last_spares_the_copy_before_a_norm_of_channels() -> None:
-    graph = torch_graph(_Normed, [(3, 10, 10)], batch=2, name="normed")
+    graph = torch_graph(_Normed, [(3, 10, 10)], batch=2, name="normed", in_both_layouts=True)
     assert graph.copied("nchw").tolist() == [0.0, 4096.0]
     assert graph.copied("nhwc").tolist() == [0.0, 0.0]
 

@@ -128,7 +128,7 @@ def test_a_training_step_goes_back_through_products_twice() -> None:
 
 
 def test_what_lies_in_another_order_is_copied() -> None:
-    graph = torch_graph(_Turned, [(3, 8, 8)], batch=2, name="turned")
+    graph = torch_graph(_Turned, [(3, 8, 8)], batch=2, name="turned", in_both_layouts=True)
     eager = torch_kernels(graph, Execution())
     copy = _one(eager, "transposed copy")
     assert copy["bytes"] == 2 * 4 * 2 * 8 * 8 * 8
@@ -141,7 +141,7 @@ def test_what_lies_in_another_order_is_copied() -> None:
 
 
 def test_images_have_a_memory_format_and_tokens_none() -> None:
-    graph = torch_graph(_Turned, [(3, 8, 8)], batch=2, name="turned")
+    graph = torch_graph(_Turned, [(3, 8, 8)], batch=2, name="turned", in_both_layouts=True)
     eager = torch_kernels(graph, Execution())
     found = {kind: _one(eager, kind)["is_map"] for kind in ("convolution", "norm", "product")}
     assert found == {"convolution": 1.0, "norm": 0.0, "product": 0.0}
