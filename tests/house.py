@@ -87,7 +87,7 @@ def _imports(node: ast.AST, is_typing: bool = False) -> Iterator[tuple[str, bool
             for alias in child.names:
                 inner = f"{child.module}.{alias.name}"
                 yield (inner if inner in modules() else child.module), is_typing
-        else:
+        elif not isinstance(child, ast.expr):
             typing = isinstance(child, ast.If) and getattr(child.test, "id", "") == "TYPE_CHECKING"
             yield from _imports(child, is_typing or typing)
 

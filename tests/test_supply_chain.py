@@ -82,11 +82,18 @@ _RUNS = {
 }  # fmt: skip
 
 
+def _dotted(node: ast.AST) -> str:
+    """Returns `a.b.c` of such an expression; what is no name is left out."""
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def _unsafe_calls(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        name = ast.unparse(node.func)
+        name = _dotted(node.func)
         values = {
             one.arg: ast.unparse(one.value)
             for one in node.keywords

@@ -13,7 +13,7 @@ from lab.experiments.compare_serving import judge as judge_passes
 from tests.paths import ROOT, shared
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_measured_transformers_are_answered_better_than_by_their_roofline() -> None:
     rows = judge(shared("neusight"), ("v100-32gb", "a100-40gb", "h100"), ["bert_large"])
     assert len(rows) == 6

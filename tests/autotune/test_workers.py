@@ -206,10 +206,8 @@ def test_a_lease_of_a_clock_that_was_ahead_is_none(tmp_path, monkeypatch):
     assert states(study) == [TrialState.FAIL, TrialState.WAITING]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGKILL, marks=pytest.mark.exhaustive), signal.SIGINT]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_workers_end_with_the_command(number, tmp_path):
     """Was waited for after an interrupt, and left working after a kill."""
     command = [sys.executable, CHILD, "workers", tmp_path / "journal.log"]

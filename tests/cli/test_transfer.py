@@ -10,6 +10,7 @@ from cdmpp.cli.main import main
 from tests.cli.conftest import DEVICES, PROGRAMS, TASKS, json_of
 
 
+@pytest.mark.exhaustive
 def test_a_table_says_what_programs_take_on_another_device(dataset, cache, tmp_path, capsys):
     out = tmp_path / "table.parquet"
     words = ["dataset", "transfer", "--dataset", str(dataset), "--cache", str(cache), "--jobs", "1"]

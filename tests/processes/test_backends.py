@@ -155,7 +155,7 @@ def test_require_returns_what_is_there() -> None:
     assert require("json", extra="x", purpose="a test").dumps([1]) == "[1]"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_workers_that_always_die_end_the_run(tiny_dataset: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         command(tmp_path, tiny_dataset, "out", "local", 2),

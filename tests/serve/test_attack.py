@@ -13,7 +13,7 @@ from tests.serve.attack import attack, slow_connections
 from tests.serve.serving import DEVICE, leaves, server, write_model
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_no_request_breaks_the_server(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     write_model(folder)

@@ -253,6 +253,7 @@ def test_overload_says_come_back_and_passes(url: str) -> None:
     assert client_of(url, tries=5).rank([leaves(1)])["order"] == [0]
 
 
+@pytest.mark.exhaustive
 def test_predictions_go_on_while_explanations_fill_their_places(url: str) -> None:
     programs = [{"tvmscript": "sleep 0.5"}]
     client_of(url, tries=8).explain([{"tvmscript": "ok"}])  # its process has started

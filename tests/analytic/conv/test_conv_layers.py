@@ -247,7 +247,7 @@ def test_errors_come_back_and_few_rows_have_none(tmp_path: Path) -> None:
     assert not few.errors.of("t4")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_published_layers_are_predicted_within_the_goal() -> None:
     table = read_layers(shared("neusight/train/conv.csv.gz"))
     table = table[np.isin(table.device, (1, 3))]

@@ -143,7 +143,7 @@ def test_splits_share_nothing(split):
     assert np.array_equal(again[1], test)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_test_part_does_not_reach_the_fits():
     points = some_points(120)
     times = np.random.default_rng(0).uniform(1e-5, 1e-3, len(points))

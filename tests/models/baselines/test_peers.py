@@ -93,6 +93,7 @@ def test_peer_overfits_64_records(kind, epochs):
     assert np.mean(error) < 0.1
 
 
+@pytest.mark.exhaustive
 def test_cdmpp_paper_overfits_64_records():
     """Nine layers of batch norm on 32 programs: evaluation errs more than training does (1 %).
 

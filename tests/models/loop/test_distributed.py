@@ -46,6 +46,7 @@ def history_of(run_dir: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (run_dir / "log.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.exhaustive
 def test_two_processes_train_the_same_model_as_one(tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     one.mkdir()

@@ -369,7 +369,7 @@ def test_the_memory_of_a_real_sample_is_that_of_its_weights(worker: Worker) -> N
     assert 0 < infer["utilisation"] <= 1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a limit of the address space")
 def test_out_of_memory_is_told_from_a_crash_and_a_time_out(worker: Worker) -> None:
     assert ask(worker, most_memory_bytes=24 << 20)["outcome"] == "out-of-memory"

@@ -68,6 +68,7 @@ def same(one: CompactAst, other: CompactAst) -> bool:
 # Reading a lowered program.
 
 
+@pytest.mark.exhaustive
 def test_the_shipped_features_are_those_of_the_programs() -> None:
     columns = ["program_id", "leaf_features", "leaf_extra", "leaf_position", "tree"]
     expected = {program["program_id"]: program["tir"] for program in fixture_programs()}

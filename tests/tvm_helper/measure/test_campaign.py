@@ -156,7 +156,7 @@ def test_build_faults_on_two_builders(tmp_path: Path, monkeypatch: pytest.Monkey
     assert found == {one: {ids[0]: 2, ids[4]: 8}.get(one, 0) for one in ids}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_waiting_for_a_device_is_not_part_of_the_run_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,7 @@ def test_what_cannot_be_compiled_is_said(dataset: Path, tmp_path: Path) -> None:
     assert not out.exists(), "it is said before hours of work"
 
 
+@pytest.mark.exhaustive
 def test_records_are_predicted_with_their_code(
     dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -348,7 +348,7 @@ def test_another_search_does_not_fit_the_folder(tmp_path: Path) -> None:
         search(tmp_path / "out", trials=4, task=("softmax:m=16,n=32",))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_full_disk(tmp_path: Path) -> None:
     disk, keep = tmp_path / "disk", tmp_path / "keep"
     disk.mkdir()

@@ -61,8 +61,8 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_into(tmp_path_factory.mktemp("search") / "run")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("cost_model", ["cdmpp", pytest.param("xgb", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("cost_model", ["cdmpp", "xgb"])
 def test_a_search_with_every_cost_model_that_learns(
     cost_model: str, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -122,7 +122,7 @@ def test_programs_that_crash_or_hang_cost_themselves_only(
     }  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_network_of_two_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import torch
     from tvm import relax

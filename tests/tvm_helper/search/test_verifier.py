@@ -107,10 +107,8 @@ def test_a_model_without_one_is_refused(run_folder: Path) -> None:
         Verifier(load_trained(run_folder), DEVICE, _TARGET.tvm_target())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "cost_model", ["cdmpp", pytest.param("random", marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("cost_model", ["cdmpp", "random"])
 def test_a_search_that_builds_more_than_it_runs(
     cost_model: str, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

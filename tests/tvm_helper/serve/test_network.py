@@ -36,7 +36,7 @@ TABLE = np.ones((4, 8), np.float32)
 FAR = 99_999_999
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_network_is_that_of_the_command_with_its_timeline(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

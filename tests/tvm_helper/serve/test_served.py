@@ -93,6 +93,7 @@ def test_the_guides_commands_get_latencies(url: str) -> None:
             assert seconds[0] > 0
 
 
+@pytest.mark.exhaustive
 def test_an_explanation_is_that_of_the_command_here(
     url: str, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
