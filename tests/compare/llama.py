@@ -41,9 +41,13 @@ class Millisecond:
 
     def __init__(self) -> None:
         self.calls: list[GpuCall] = []
+        self.asked: list[tuple[str | None, list[GpuCall]]] = []
 
-    def times(self, calls: Sequence[GpuCall], device: DeviceSpec) -> Answer:
+    def times(
+        self, calls: Sequence[GpuCall], device: DeviceSpec, *, software: str | None = None
+    ) -> Answer:
         """Returns the times of calls."""
         self.calls = list(calls)
+        self.asked.append((software, self.calls))
         ones = np.full(len(calls), 1e-3)
         return Answer(ones, 0.9 * ones, 1.2 * ones)

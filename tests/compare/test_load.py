@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from cdmpp.compare.llm.config_file import read_model
 from cdmpp.compare.llm.decoder import Parallel
 from cdmpp.compare.llm.evaluate import evaluate_serving, read_serving, scores
 from cdmpp.compare.llm.kernels import ServingStep
-from cdmpp.compare.llm.load import Host, HostFit, LoadCell, LoadedServer
+from cdmpp.compare.llm.load import HostFit, LoadCell, LoadedServer
 from cdmpp.compare.llm.schedule import Load, Rules, serve
 from cdmpp.compare.llm.step_table import StepTable
 from cdmpp.compare.llm.sweep import on_front
@@ -23,10 +25,10 @@ from cdmpp.compare.llm.times import step_times
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError, UsageError
 from tests.compare.llama import MODEL, Millisecond
+from tests.paths import ROOT
 
-PLAIN = HostFit(
-    {"vllm": Host(0.0, 1.0, 0.0)}, {"ttft": (0.5, 2.0), "tpot": (0.8, 1.25)}
-)  # fmt: skip
+_ENDS = {"ttft": (0.5, 2.0), "tpot": (0.8, 1.25)}
+PLAIN = HostFit({"vllm": 0.0}, ("h100", "l40s"), _ENDS, {**_ENDS, "tpot": (0.4, 2.5)})
 
 
 def test_one_request_at_a_time() -> None:
@@ -60,6 +62,15 @@ def test_prompts_of_their_own_steps_hold_up_the_others() -> None:
     apart = serve(load, Rules(512, is_mixed=False), seconds)
     assert apart.ttft_s < mixed.ttft_s
     assert apart.tpot_s > mixed.tpot_s
+
+
+def test_a_request_waits_for_the_step_in_which_it_comes() -> None:
+    """It may be read 0.25 s after it came, and waits for the end of a step of 0.1 s."""
+    found = serve(Load(2, 100, 11), Rules(), lambda *_: 0.1, request_s=0.25)
+    assert found.ttft_s == pytest.approx(0.35, abs=0.06)
+    assert found.tpot_s == pytest.approx(0.1)
+    alone = serve(Load(1, 100, 11), Rules(), lambda *_: 0.1, request_s=0.25)
+    assert alone.ttft_s == pytest.approx(0.35)
 
 
 def test_a_full_cache_makes_requests_wait() -> None:
@@ -106,6 +117,26 @@ def test_a_cell_has_ends_and_a_full_cache_has_no_first_token() -> None:
     assert "decided by queueing" in late.reasons[0]
     assert late.tpot_s is not None
     assert late.tpot_s[2] / late.tpot_s[0] > early.tpot_s[2] / early.tpot_s[0]
+
+
+def test_a_device_without_measured_servers_has_the_ends_of_systems_left_out() -> None:
+    known, new = server().cell(Load(4, 512, 64)), server("h200").cell(Load(4, 512, 64))
+    assert known.tpot_s is not None
+    assert new.tpot_s is not None
+    assert known.tpot_s[2] / known.tpot_s[0] == pytest.approx(1.25)
+    assert new.tpot_s[2] / new.tpot_s[0] == pytest.approx(2.5)
+
+
+def test_the_examples_of_the_page_are_what_the_command_says(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = (ROOT / "docs" / "results" / "serving-load.md").read_text("utf-8")
+    blocks = re.findall(r"^```\n\$ cdmpp (.*?)\n(.*?)^```", page, re.M | re.S)
+    assert len(blocks) == 3
+    command, shown = blocks[0]
+    assert main(shlex.split(command)) == 0
+    words = [line.split()[:1] for line in capsys.readouterr().out.splitlines()]
+    assert sorted(words) == sorted(line.split()[:1] for line in shown.strip("\n").splitlines())
 
 
 def test_what_does_not_fit_says_so() -> None:

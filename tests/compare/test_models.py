@@ -7,11 +7,26 @@ from pathlib import Path
 
 import pytest
 
+from cdmpp.analytic.gpu_kernels.calls import Collective, Gemm
+from cdmpp.analytic.gpu_kernels.serving_calls import (
+    LatentDecode,
+    LatentPrefill,
+    MoeExchange,
+    MoeLayer,
+    OneShotReduce,
+)
 from cdmpp.compare.llm.config_file import known_models, read_model
-from cdmpp.compare.llm.decoder import Experts, GroupedAttention, LatentAttention, Parallel
-from cdmpp.compare.llm.kernels import ExpertProducts, ServingStep, step_kernels
+from cdmpp.compare.llm.decoder import Experts, Format, GroupedAttention, LatentAttention, Parallel
+from cdmpp.compare.llm.kernels import (
+    ExpertProducts,
+    LatentKernel,
+    ServingStep,
+    WeightProduct,
+    step_kernels,
+)
+from cdmpp.compare.llm.measured_calls import AskedCall, measured_call
 from cdmpp.compare.llm.memory import least_step_s, memory_need, weight_bytes
-from cdmpp.compare.llm.substitutes import busiest, measured_call
+from cdmpp.compare.llm.step_table import StepTable
 from cdmpp.compare.llm.times import step_times
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import CdmppError, UsageError
@@ -175,22 +190,24 @@ def test_experts_are_shared_whole_or_in_parts() -> None:
     assert more == pytest.approx((2 * attention + wide) * 7 / 8)
 
 
-def test_the_busiest_device() -> None:
-    every = ExpertProducts(8192, 2048, 768, 128, 8, 1, 1, "bf16")
-    assert busiest(every) == (512, 128)  # 8192 x 8 over 128
-    one = ExpertProducts(1, 2048, 768, 128, 8, 1, 1, "bf16")
-    assert busiest(one) == (1, 8)
-    tokens, active = busiest(ExpertProducts(64, 2048, 768, 128, 8, 1, 8, "bf16"))
-    assert tokens * active > 64  # more than the mean of 64 x 8 over 8
-
-
 def test_replicas_send_their_tokens_to_the_experts() -> None:
     model = read_model("Qwen/Qwen3-30B-A3B")
     launches, _ = step_kernels(model, ServingStep(sequences=4, context=99), Parallel(1, 8, 8))
     sent = [one for one in launches if one.kind == "collectives"]
-    assert [(one.call.kind, one.count) for one in sent] == [("alltoall", 96)]
+    assert [(one.call.kind, one.count) for one in sent] == [("alltoall", 48)] * 2
     (experts,) = [one.call for one in launches if one.kind == "experts"]
     assert (experts.tokens, experts.tensor, experts.expert) == (32, 1, 8)
+
+
+def test_tokens_go_between_machines_by_deepep() -> None:
+    model = read_model("Qwen/Qwen3-30B-A3B")
+    for sequences, mode in ((4, "low_latency"), (129, "normal")):
+        step = ServingStep(sequences=sequences, context=99)
+        launches, _ = step_kernels(model, step, Parallel(1, 16, 16))
+        sent = [one.call for one in launches if one.kind == "collectives"]
+        assert sent == [
+            MoeExchange(way, sequences, 2048, 8, 128, 2, mode) for way in ("dispatch", "combine")
+        ]
 
 
 def test_a_chunk_takes_its_part_of_the_prompt() -> None:
@@ -204,28 +221,93 @@ def test_a_chunk_takes_its_part_of_the_prompt() -> None:
     assert next(one for one in whole if one.kind == "attention").share == 1.0
 
 
-def test_stand_ins_are_marked_and_wide() -> None:
-    model, device = read_model("deepseek-ai/DeepSeek-V3"), get_device("b200")
-    step = ServingStep(sequences=8, context=4096)
-    (found,) = step_times(model, Parallel(8), [step], device, Millisecond())
-    assert [one.partition(":")[0] for one in found.reasons] == [
-        "no kernels of that kind were measured"
-    ] * 2
-    value, low, high = found.ends
-    assert low < 0.91 * value  # of measured kernels alone it is above
-    assert high > 1.2 * value
-    assert value >= least_step_s(model, Parallel(8), step, device)
-    assert sum(one.seconds for one in found.operators) == pytest.approx(value)
+@pytest.mark.parametrize(
+    ("format", "device", "dtype"),
+    [
+        ("bf16", "h100", "bfloat16"), ("fp8_block", "h100", "fp8_block"), ("fp4", "b200", "nvfp4"),
+        ("mxfp4", "h100", "w4a16_mxfp4"), ("mxfp4", "b200", "w4a8_mxfp4_mxfp8"),
+        ("int4", "a100-sxm", "int4_wo"),
+    ],
+)  # fmt: skip
+def test_experts_are_the_layer_that_was_measured(format: Format, device: str, dtype: str) -> None:
+    call = ExpertProducts(64, 2880, 2880, 128, 4, 2, 4, format)
+    found = measured_call(call, get_device(device))
+    assert found == AskedCall(
+        MoeLayer(64, 2880, 2880, 4, 128, 2, 4, dtype, "power_law_1.01")
+    )  # fmt: skip
 
 
-def test_stand_ins_do_as_much() -> None:
+def test_latent_attention_of_other_sizes_is_marked_and_wide() -> None:
+    device = get_device("b200")
+    known = LatentAttention(128, 1536, 512, 128, 64, 128)
+    decode = measured_call(LatentKernel("decode", 4, 4096, known, 16, "bfloat16", "fp8"), device)
+    assert decode == AskedCall(LatentDecode(4, 4096, 16, "fp8"))
+    small = LatentAttention(40, 768, 256, 64, 32, 64)
+    call = LatentKernel("prefill", 2, 1000, small, 40, "bfloat16", "bfloat16")
+    found = measured_call(call, device)
+    assert found.call == LatentPrefill(2, 1000, 20)  # half as many elements a head
+    assert "other sizes" in found.reason
+    assert found.spread > 1
+
+
+def test_more_tokens_than_were_measured_are_marked() -> None:
     device = get_device("h100")
-    call = ExpertProducts(4096, 2880, 2880, 128, 4, 1, 1, "mxfp4")
-    found = measured_call(call, device).call
-    wanted = 3 * 4096 * 4 * 2880 * 2880
-    assert found.m * found.n * found.k == pytest.approx(wanted, rel=0.02)
-    weights = 128 * 3 * 2880 * 2880 * (0.5 + 1 / 32)  # bytes of all experts
-    assert 2 * found.n * found.k == pytest.approx(weights, rel=0.02)
+    few, many = (
+        measured_call(ExpertProducts(tokens, 2048, 768, 128, 8, 1, 1, "bf16"), device)
+        for tokens in (65_536, 65_537)
+    )
+    assert (few.reason, few.spread) == ("", 1.0)
+    assert many.reason == "expert layers of more than 65,536 tokens at once were not measured"
+    assert many.spread > 1
+    model = read_model("deepseek-ai/DeepSeek-V3", precision="fp8")
+    table = StepTable.of(model, Parallel(8), device, Millisecond(), "sglang")
+    assert table.reasons(cached=64 * 9000, prompt=8192) == ()
+    assert "latent attention of more than 16,777,216 tokens" in table.reasons(1e8, 8192)[0]
+
+
+@pytest.mark.parametrize(
+    ("device", "mebibytes", "gpus", "kind"),
+    [
+        ("h100", 8, 8, OneShotReduce), ("h100", 9, 8, Collective), ("h100", 1, 16, Collective),
+        ("l40s", 1, 2, OneShotReduce), ("l40s", 1, 4, Collective),  # no links but PCIe
+    ],
+)  # fmt: skip
+def test_small_sums_take_one_shot(device: str, mebibytes: int, gpus: int, kind: type) -> None:
+    call = Collective("all_reduce", mebibytes * 2**20, gpus)
+    found = measured_call(call, get_device(device)).call
+    assert type(found) is kind
+    assert (found.message_bytes, found.gpus) == (call.message_bytes, gpus)
+    gather = Collective("all_gather", 1024, 2)
+    assert measured_call(gather, get_device(device)).call == gather
+
+
+def test_products_with_narrow_weights_alone_are_marked_and_do_as_much() -> None:
+    found = measured_call(WeightProduct(64, 4096, 2048, "int4"), get_device("h100"))
+    assert isinstance(found.call, Gemm)
+    assert found.call.m * found.call.n == pytest.approx(64 * 4096, rel=0.01)
+    assert 2 * found.call.n == pytest.approx(4096 * (0.5 + 2 / 128), rel=0.01)
+    assert "no products of that kind were measured" in found.reason
+    assert found.spread > 1
+
+
+@pytest.mark.parametrize(
+    ("device", "software", "asked"),
+    [
+        ("h100", "sglang", ["vllm", "sglang"]), ("h100", None, [None, None]),
+        ("mi300x", "sglang", [None, None]),
+    ],
+)  # fmt: skip
+def test_the_backend_says_whose_kernels(
+    device: str, software: str | None, asked: list[str | None]
+) -> None:
+    model, kernels = read_model("Qwen/Qwen3-30B-A3B"), Millisecond()
+    step = ServingStep(sequences=8, context=4096)
+    (found,) = step_times(model, Parallel(8), [step], get_device(device), kernels, software)
+    assert [name for name, _ in kernels.asked] == asked
+    own = {type(call) for call in kernels.asked[1][1]}
+    assert own == {MoeLayer, OneShotReduce}
+    assert found.ends[0] >= least_step_s(model, Parallel(8), step, get_device(device))
+    assert sum(one.seconds for one in found.operators) == pytest.approx(found.ends[0])
 
 
 def test_every_model_that_comes_along_is_read() -> None:

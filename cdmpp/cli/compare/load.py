@@ -23,7 +23,7 @@ from cdmpp.compare.llm.evaluate import (
     scores,
 )
 from cdmpp.compare.llm.load import BACKENDS, Backend
-from cdmpp.compare.llm.schedule import Load
+from cdmpp.compare.llm.schedule import LEAST_SHARE, Load
 from cdmpp.compare.llm.sweep import load_cells, sweep_json, sweep_notes, sweep_rows
 from cdmpp.compare.prices import Price
 from cdmpp.compare.tables import number
@@ -39,9 +39,9 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
     add_table(parser, f"""
         a language model under load:
         --concurrency N[,N]  requests in flight; who has an answer asks again
-        --input-tokens N: int   of a request's prompt
-        --output-tokens N: int  of its answer
-        --backend {"|".join(BACKENDS)}  whose scheduler and host (default: vllm)
+        --input-tokens N: int   of a request's prompt; lengths are drawn from 80 %% of it up
+        --output-tokens N: int  of its answer, likewise
+        --backend {"|".join(BACKENDS)}  whose scheduler and kernels (default: vllm)
         --target-tpot TIME   also say what is cheapest within it, e.g. 20ms a token
         --disaggregated      servers for prompts and for tokens apart (not covered)
         --evaluate PARQUET: Path  measured servers in the layout of llm-serving, beside the answers
@@ -93,7 +93,8 @@ def print_load(
         CdmppError: a number cannot be, the devices cannot share a model, or none has an answer.
     """
     target_s = None if target is None else _seconds(target)
-    loads = [Load(one, *lengths) for one in numbers(concurrency, "--concurrency")]
+    users = numbers(concurrency, "--concurrency")
+    loads = [Load(one, *lengths, LEAST_SHARE) for one in users]
     cells = load_cells(
         models, parallels, devices, loads, backend or "vllm", SweptKernels.packaged(), prices,
         hypothetical,

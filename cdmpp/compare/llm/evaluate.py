@@ -15,7 +15,7 @@ from cdmpp.compare.llm.config_file import known_models, read_model
 from cdmpp.compare.llm.decoder import Decoder, Formats, LatentAttention, Parallel, check_parallel
 from cdmpp.compare.llm.load import BACKENDS, HostFit, LoadCell, LoadedServer, packaged_hosts
 from cdmpp.compare.llm.memory import cache_bytes, missing_rate, weight_bytes
-from cdmpp.compare.llm.schedule import Load
+from cdmpp.compare.llm.schedule import LEAST_SHARE, Load
 from cdmpp.compare.llm.step_table import StepTable
 from cdmpp.compare.llm.times import KernelModel
 from cdmpp.devices.registry import get_device
@@ -31,8 +31,6 @@ _COLUMNS = (
 )  # fmt: skip
 _OPTIONAL = ("tpot_min_ms", "tpot_max_ms")
 _FORMATS = {"fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "fp4", "int4_wo": "int4"}
-#: InferenceX draws lengths from this share of the nominal ones up.
-_LEAST_SHARE = 0.8
 #: Repeats of one configuration that differ by more: not one kind of server.
 _TWO_POPULATIONS = 1.5
 _MS = 1e3
@@ -61,6 +59,11 @@ class MeasuredLoad:
     tpot_s: float
     baseline_s: float
     is_mixed: bool
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether the first token took longer than all others: requests waited for each other."""
+        return self.ttft_s > (self.cell.load.output_tokens - 1) * self.tpot_s
 
     @property
     def tokens_per_s_gpu(self) -> float:
@@ -116,6 +119,7 @@ def evaluate_serving(
     kernels: KernelModel,
     models: Mapping[str, Decoder] | None = None,
     hosts: HostFit | None = None,
+    servers: dict[tuple[Any, ...], LoadedServer] | None = None,
 ) -> ServingReport:
     """Returns the answers to measured configurations. Disaggregated servers, rows whose parallelism
     is suspect and models without a config are left out and counted.
@@ -123,8 +127,9 @@ def evaluate_serving(
     Args:
         models: Hugging Face name -> decoder, beside the known ones.
         hosts: fitted times of the host; None = those that come with the package.
+        servers: what other calls with the same kernels have made, and this one will.
     """
-    servers: dict[tuple[Any, ...], LoadedServer] = {}
+    servers = {} if servers is None else servers
     left_out: Counter[str] = Counter()
     found = []
     for row in rows:
@@ -133,8 +138,9 @@ def evaluate_serving(
             left_out[reason] += 1
             continue
         try:
-            server = _server(row, kernels, models or {}, hosts, servers)
-            load = Load(row["concurrency"], row["isl"], row["osl"], _LEAST_SHARE)
+            server = _server(row, kernels, models or {}, servers)
+            server = replace(server, hosts=hosts or packaged_hosts())
+            load = Load(row["concurrency"], row["isl"], row["osl"], LEAST_SHARE)
             one = _measured(row, server, server.cell(load))
         except CdmppError as error:
             left_out[str(error)] += 1
@@ -160,7 +166,6 @@ def _server(
     row: Mapping[str, Any],
     kernels: KernelModel,
     models: Mapping[str, Decoder],
-    hosts: HostFit | None,
     known: dict[tuple[Any, ...], LoadedServer],
 ) -> LoadedServer:
     names = (
@@ -178,10 +183,8 @@ def _server(
         refusal = missing_rate(model, device)
         if refusal:
             raise DataError(refusal)
-        table = StepTable.of(model, parallel, device, kernels)
-        known[key] = LoadedServer(
-            model, parallel, device, row["backend"], table, hosts=hosts or packaged_hosts()
-        )
+        table = StepTable.of(model, parallel, device, kernels, row["backend"])
+        known[key] = LoadedServer(model, parallel, device, row["backend"], table)
     return known[key]
 
 
@@ -276,6 +279,7 @@ def groups(report: ServingReport) -> dict[str, list[MeasuredLoad]]:
         "all": list(rows),
         "repeats agree": [one for one in rows if not one.is_mixed],
         "repeats in two populations": [one for one in rows if one.is_mixed],
+        "first token after a whole answer's time": [one for one in rows if one.is_queued],
     }
     by_group: dict[str, list[MeasuredLoad]] = defaultdict(list)
     for name in ("family", "system", "backend"):

@@ -12,6 +12,7 @@ from cdmpp.analytic.gpu_kernels.calls import (
     GpuCall,
     PrefillAttention,
 )
+from cdmpp.analytic.gpu_kernels.serving_calls import EXCHANGE_STEPS, MoeExchange
 from cdmpp.compare.llm.decoder import (
     WIDE_BYTES,
     Decoder,
@@ -27,6 +28,9 @@ from cdmpp.compare.llm.decoder import (
 
 _CACHE_TYPES = {"bf16": "bfloat16", "fp8": "fp8"}
 _WIDE = {"bf16": "bfloat16", "fp16": "float16"}
+#: DeepEP was measured on machines of so many ranks; its low-latency kernels are for steps that give
+#: a rank so many tokens at most (its README).
+_NODE_RANKS, _LOW_LATENCY_TOKENS = 8, 128
 #: How a kernel is called in the answer, see `Launches.kind`.
 Kind = Literal["products", "attention", "experts", "collectives", "element-wise"]
 #: What is not in a layer.
@@ -320,11 +324,10 @@ def _feed_forward(
         )  # fmt: skip
         yield Launches("experts", layer.text, "experts", call, layer.count)
         if parallel.data > 1:
-            copies = min(part.active, parallel.stage)
-            sent = Collective("alltoall", WIDE_BYTES * tokens * copies * width, parallel.stage)
-            yield Launches(
-                "tokens to experts and back", layer.text, "collectives", sent, 2 * layer.count
-            )
+            for sent in _exchanges(part, tokens, width, parallel.stage):
+                yield Launches(
+                    "tokens to experts and back", layer.text, "collectives", sent, layer.count
+                )
     if dense:
         names = (
             ("gate and up", "down")
@@ -334,6 +337,21 @@ def _feed_forward(
         share = dense // parallel.tensor
         yield product(names[0], 2 * share, width, model.formats.dense)
         yield product(names[1], width, share, model.formats.dense)
+
+
+def _exchanges(part: Experts, tokens: int, width: int, ranks: int) -> list[GpuCall]:
+    """Returns how the tokens of a rank reach their experts and come back: by an all-to-all of NCCL
+    inside of a machine, by DeepEP among machines.
+    """
+    nodes, rest = divmod(ranks, _NODE_RANKS)
+    if nodes < 2 or rest:
+        copies = min(part.active, ranks)
+        return [Collective("alltoall", WIDE_BYTES * tokens * copies * width, ranks)] * 2
+    mode = "low_latency" if tokens <= _LOW_LATENCY_TOKENS else "normal"
+    return [
+        MoeExchange(step, tokens, width, part.active, part.experts, nodes, mode)
+        for step in EXCHANGE_STEPS
+    ]
 
 
 def _sums(model: Decoder, step: ServingStep, parallel: Parallel) -> Iterator[Launches]:

@@ -18,6 +18,7 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import read_json
 from cdmpp.files.places import package_folder
+from cdmpp.files.stored import from_json
 
 Backend = Literal["vllm", "sglang", "trtllm"]
 BACKENDS: tuple[Backend, ...] = ("vllm", "sglang", "trtllm")
@@ -32,31 +33,21 @@ Ends = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
-class Host:
-    """What a backend adds to the kernels of a step.
-
-    Attributes:
-        step_s: seconds of every step beside them.
-        factor: of the kernels' seconds.
-        request_s: seconds of every request before it is read.
-    """
-
-    step_s: float
-    factor: float
-    request_s: float
-
-
-@dataclass(frozen=True)
 class HostFit:
-    """The hosts of all backends, and errors on models that were left out of the fit.
+    """What backends add to the kernels of their steps, and errors on what was left out of the fit.
 
     Attributes:
-        hosts: by backend.
-        spread: `ttft` and `tpot` -> factors of the lower and the upper end.
+        request_s: backend -> seconds of every request before its prompt can be read.
+        devices: whose servers were measured.
+        models_out: `ttft` and `tpot` -> factors of the lower and the upper end: they hold 90 % of
+            the errors on models left out, on `devices`.
+        systems_out: the same of other devices, by errors on systems left out.
     """
 
-    hosts: Mapping[str, Host]
-    spread: Mapping[str, tuple[float, float]]
+    request_s: Mapping[str, float]
+    devices: tuple[str, ...]
+    models_out: Mapping[str, tuple[float, float]]
+    systems_out: Mapping[str, tuple[float, float]]
 
 
 @lru_cache(maxsize=1)
@@ -64,8 +55,7 @@ def packaged_hosts() -> HostFit:
     """Returns the fit that comes with the package."""
     file = package_folder("cdmpp.compare.llm") / "hosts.json"
     content = read_json(file, what="host times", hint="install the package again")
-    hosts = {name: Host(**one) for name, one in content["hosts"].items()}
-    return HostFit(hosts, {name: (low, high) for name, (low, high) in content["spread"].items()})
+    return from_json(HostFit, content)
 
 
 @dataclass(frozen=True)
@@ -173,7 +163,7 @@ class LoadedServer:
         held += activation_bytes(self.model, self.parallel, step)
         return _USED * self.device.mem_bytes - held
 
-    def served(self, load: Load, host: Host) -> Served:
+    def served(self, load: Load) -> Served:
         """Returns what users see of one replica of attention and one stage's share of them."""
         assert self.table is not None
         whole = load.input_tokens + load.output_tokens
@@ -183,15 +173,8 @@ class LoadedServer:
         own = replace(load, concurrency=-(-load.concurrency // groups))
         prompt = round(load.input_tokens * (1 + load.least_share) / 2)
         of_kernels = partial(self.table.seconds, prompt=prompt)
-
-        def seconds(tokens: int, past: int, sequences: int, context: float) -> float:
-            return host.step_s + host.factor * of_kernels(tokens, past, sequences, context)
-
-        found = serve(own, rules, seconds)
-        return replace(
-            found, ttft_s=host.request_s + found.ttft_s,
-            tokens_per_s=found.tokens_per_s * groups,
-        )  # fmt: skip
+        found = serve(own, rules, of_kernels, self.hosts.request_s[self.backend])
+        return replace(found, tokens_per_s=found.tokens_per_s * groups)
 
     def cell(self, load: Load, price: Price | None = None) -> LoadCell:
         """Returns the answer to a load."""
@@ -215,13 +198,16 @@ class LoadedServer:
         one = cache_bytes(self.model, self.parallel, load.input_tokens + load.output_tokens)
         if free < one:
             return replace(cell, reasons=(self._no_room(one),))
-        found = self.served(load, self.hosts.hosts[self.backend])
-        spread = self.hosts.spread
-        tpot = _around(found.tpot_s, spread["tpot"], self.table.spread)
-        ttft: Ends | None = _around(found.ttft_s, spread["ttft"], self.table.spread)
+        found = self.served(load)
+        is_known = self.device.name in self.hosts.devices
+        spread = self.hosts.models_out if is_known else self.hosts.systems_out
+        kernels = (1.0, 1.0) if is_known or self.table.is_seen else self.table.spread
+        tpot = _around(found.tpot_s, spread["tpot"], kernels)
+        ttft: Ends | None = _around(found.ttft_s, spread["ttft"], kernels)
         value = found.tokens_per_s
         rate = value, value * tpot[0] / tpot[2], value * tpot[0] / tpot[1]
-        reasons = self.table.reasons
+        each = load.input_tokens + load.output_tokens
+        reasons = self.table.reasons(load.concurrency * each, load.input_tokens)
         if found.waited:
             ttft = None
             reasons = (self._queues(found.waited, free / one), *reasons)
@@ -248,7 +234,7 @@ class LoadedServer:
 
 
 def _around(value: float, spread: tuple[float, float], kernels: tuple[float, float]) -> Ends:
-    """Returns a value with the wider of two intervals: errors on models left out, kernels'."""
+    """Returns a value with the wider of two intervals: errors of servers, kernels'."""
     return value, value * min(spread[0], kernels[0]), value * max(spread[1], kernels[1])
 
 

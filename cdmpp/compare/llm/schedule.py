@@ -6,6 +6,7 @@ The rules are in docs/serving-load.md.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from cdmpp.errors import UsageError
 StepSeconds = Callable[[int, int, int, float], float]
 #: Rounds of requests, as published runs have them: the first comes at once and fills the server.
 _ROUNDS = 10
+#: Published runs draw lengths from this share of the nominal ones up (InferenceX).
+LEAST_SHARE = 0.8
 _MOST = 10_000
 #: Tokens by which caches may grow until a step's time is read again.
 _STRETCH = 64
@@ -89,6 +92,7 @@ class Served:
 @dataclass
 class _Request:
     arrival_s: float
+    ready_s: float
     prompt: int
     output: int
     read: int = 0
@@ -99,8 +103,8 @@ class _Request:
 class _Server:
     """A server: requests that wait, one prompt that is read in parts, and running sequences."""
 
-    def __init__(self, load: Load, rules: Rules, seconds: StepSeconds) -> None:
-        self._rules, self._seconds = rules, seconds
+    def __init__(self, load: Load, rules: Rules, seconds: StepSeconds, request_s: float) -> None:
+        self._rules, self._seconds, self._request_s = rules, seconds, request_s
         rng = np.random.default_rng(0)
         count = max(2 * load.concurrency, min(_MOST, _ROUNDS * load.concurrency))
         share = rng.uniform(load.least_share, 1.0, size=(count, 2))
@@ -123,7 +127,8 @@ class _Server:
     def _arrive(self) -> None:
         size = next(self._sizes, None)
         if size is not None:
-            self._waiting.append(_Request(self.now_s, size[0], size[1]))
+            ready_s = self.now_s + self._request_s
+            self._waiting.append(_Request(self.now_s, ready_s, size[0], size[1]))
 
     def run(self) -> None:
         """Runs until all requests have their answer."""
@@ -131,13 +136,15 @@ class _Server:
             self._admit()
             if self._reading:
                 self._read()
-            else:
+            elif self._running:
                 self._decode()
+            else:
+                self.now_s = self._waiting[0].ready_s
 
     def _admit(self) -> None:
-        """Lets requests in that have room: the first comes first."""
+        """Lets requests in that have reached it and have room: the first comes first."""
         rules = self._rules
-        while self._waiting:
+        while self._waiting and self._waiting[0].ready_s <= self.now_s:
             one = self._waiting[0]
             inside = len(self._running) + len(self._reading)
             is_full = self._reserved + one.prompt + one.output > rules.cache_tokens
@@ -145,7 +152,7 @@ class _Server:
                 self._blocked_s = self.now_s
                 return
             self._waiting.popleft()
-            one.has_waited = one.arrival_s <= self._blocked_s
+            one.has_waited = one.ready_s <= self._blocked_s
             self._reserved += one.prompt + one.output
             self._reading.append(one)
 
@@ -177,11 +184,14 @@ class _Server:
             self._cached += one.prompt + 1
 
     def _decode(self) -> None:
-        """Makes all steps until a sequence is done, or caches have grown."""
+        """Makes all steps until a sequence is done, a request comes, or caches have grown."""
         count = len(self._running)
         steps = max(1, min(self._running[0][0] - self._step, _STRETCH))
-        mean = self._cached / count + steps / 2
-        self.now_s += steps * self._seconds(0, 0, count, mean)
+        each_s = self._seconds(0, 0, count, self._cached / count + steps / 2)
+        until_s = self._waiting[0].ready_s - self.now_s if self._waiting else 0.0
+        if until_s > 0:
+            steps = min(steps, math.ceil(until_s / each_s))
+        self.now_s += steps * each_s
         self._advance(steps)
 
     def _advance(self, steps: int) -> None:
@@ -196,13 +206,14 @@ class _Server:
             self._arrive()
 
 
-def serve(load: Load, rules: Rules, seconds: StepSeconds) -> Served:
+def serve(load: Load, rules: Rules, seconds: StepSeconds, request_s: float = 0.0) -> Served:
     """Returns what users of a server see.
 
     Args:
         seconds: what a step takes.
+        request_s: from a user's request until the server may read its prompt.
     """
-    server = _Server(load, rules, seconds)
+    server = _Server(load, rules, seconds, request_s)
     server.run()
     requests = [one for one, _ in server.done]
     ends = np.array([end for _, end in server.done])

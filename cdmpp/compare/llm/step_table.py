@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cdmpp.compare.llm.decoder import Decoder, Parallel
@@ -43,7 +43,9 @@ class StepTable:
     """Times of steps of one decoder on one device.
 
     Attributes:
-        reasons: why they are guesses.
+        spread: ends of the kernels' interval over their value, of a step of the middle.
+        is_seen: whether all kernels were measured on the device.
+        _reasons: why they are guesses -> the fewest tokens of caches, and of a prompt, for which.
     """
 
     _decode: _Line
@@ -51,14 +53,19 @@ class StepTable:
     _logits: _Line
     _of_prompt: _Line
     _of_caches: tuple[_Line, ...]
-    _ends: tuple[float, float]
-    reasons: tuple[str, ...]
+    spread: tuple[float, float]
+    is_seen: bool
+    _reasons: Mapping[str, tuple[float, float]]
 
     @classmethod
     def of(
-        cls, model: Decoder, parallel: Parallel, device: DeviceSpec, kernels: KernelModel
-    ) -> StepTable:
+        cls, model: Decoder, parallel: Parallel, device: DeviceSpec, kernels: KernelModel,
+        software: str | None = None,
+    ) -> StepTable:  # fmt: skip
         """Returns the table of a decoder.
+
+        Args:
+            software: as of `step_times`.
 
         Raises:
             UsageError: the devices cannot share the decoder.
@@ -67,7 +74,9 @@ class StepTable:
         caches = [ServingStep(sequences=n, context=c) for n in _SEQUENCES for c in _CONTEXTS]
         decodes = [ServingStep(sequences=n, context=_CONTEXTS[0]) for n in _TOKENS]
         prompts = [ServingStep(prompts=1, chunk=length) for length in _PROMPTS]
-        found = step_times(model, parallel, [*caches, *decodes, *prompts], device, kernels)
+        found = step_times(
+            model, parallel, [*caches, *decodes, *prompts], device, kernels, software
+        )
         of_caches = found[: len(caches)]
         of_tokens = found[len(caches) : len(caches) + len(decodes)]
         of_prompts = found[len(caches) + len(decodes) :]
@@ -85,14 +94,17 @@ class StepTable:
                 ])
                 for place in range(len(_SEQUENCES))
             ),
-            (middle[1] / middle[0], middle[2] / middle[0]),
-            tuple(dict.fromkeys(text for one in found for text in one.reasons)),
+            (middle[1] / middle[0], middle[2] / middle[0]), found[0].is_seen,
+            _least([*caches, *decodes, *prompts], found),
         )  # fmt: skip
 
-    @property
-    def spread(self) -> tuple[float, float]:
-        """Ends of the kernels' interval over their value, of a step of the middle."""
-        return self._ends
+    def reasons(self, cached: float, prompt: int) -> tuple[str, ...]:
+        """Returns why steps with so many tokens in caches and in a prompt are guesses."""
+        return tuple(
+            reason
+            for reason, (tokens, length) in self._reasons.items()
+            if tokens <= cached or length <= prompt
+        )
 
     def seconds(
         self, tokens: int, past: int, sequences: int, context: float, *, prompt: int
@@ -121,6 +133,19 @@ class StepTable:
         left = min(int(power), len(self._of_caches) - 2)
         near, far = self._of_caches[left](context), self._of_caches[left + 1](context)
         return float(near * (far / near) ** (power - left))
+
+
+def _least(
+    steps: Sequence[ServingStep], found: Sequence[StepTime]
+) -> dict[str, tuple[float, float]]:
+    least: dict[str, tuple[float, float]] = {}
+    for step, one in zip(steps, found, strict=True):
+        cached = float(step.sequences * step.context) if step.sequences else math.inf
+        length = float(step.chunk) if step.prompts else math.inf
+        for reason in one.reasons:
+            known = least.get(reason, (math.inf, math.inf))
+            least[reason] = min(known[0], cached), min(known[1], length)
+    return least
 
 
 def _sum(one: StepTime, names: Sequence[str]) -> float:

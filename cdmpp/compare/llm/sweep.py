@@ -74,7 +74,7 @@ def _server(
     table = None
     if not refusal:
         try:
-            table = StepTable.of(model, parallel, device, kernels)
+            table = StepTable.of(model, parallel, device, kernels, backend)
         except CdmppError as error:
             refusal = str(error)
     return LoadedServer(model, parallel, device, backend, table, refusal)

@@ -9,16 +9,19 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.analytic.gpu_kernels.calls import GpuCall
+from cdmpp.analytic.gpu_kernels.calls import SERVING, GpuCall, family_of
 from cdmpp.analytic.kernels.sums import Ends, KindSums
 from cdmpp.analytic.kernels.times import KernelCall, KernelTimes
 from cdmpp.compare.llm.decoder import Decoder, Parallel
 from cdmpp.compare.llm.kernels import OUTSIDE, Launches, Moves, ServingStep, step_kernels
+from cdmpp.compare.llm.measured_calls import AskedCall, measured_call
 from cdmpp.compare.llm.memory import least_step_s
-from cdmpp.compare.llm.substitutes import SubstitutedCall, measured_call
 from cdmpp.devices.spec import DeviceSpec
 
 _MOVES = "element-wise"
+#: Whose products and attention a server's are taken for: vLLM's were measured in the newest version
+#: (0.24), TensorRT-LLM's on B200 in 1.2.0rc5, whose products took up to 2.5 times those of 1.3.
+_LIBRARIES = "vllm"
 #: A kernel that only moves is timed as the operator that reads and writes as many bytes.
 _MOVING, _BYTES_PER_ELEMENT = "relu", 8
 
@@ -46,8 +49,14 @@ class Times(Protocol):
 class KernelModel(Protocol):
     """A model of serving kernels, such as `GpuKernels`."""
 
-    def times(self, calls: Sequence[GpuCall], device: DeviceSpec) -> Times:
-        """Returns the times of calls on a device."""
+    def times(
+        self, calls: Sequence[GpuCall], device: DeviceSpec, *, software: str | None = None
+    ) -> Times:
+        """Returns the times of calls on a device.
+
+        Args:
+            software: whose kernels; None = the one that most GPUs were measured with.
+        """
 
 
 @dataclass(frozen=True)
@@ -75,12 +84,14 @@ class StepTime:
         ends: seconds with the ends of the interval, not below what the device can do.
         parts: seconds by kind of kernels.
         operators: the same by kind of layer and operator.
+        is_seen: whether all its kernels were measured on the device.
         reasons: why it is a guess.
     """
 
     ends: Ends
     parts: dict[str, float]
     operators: tuple[LayerOperator, ...]
+    is_seen: bool
     reasons: tuple[str, ...]
 
 
@@ -90,8 +101,13 @@ def step_times(
     steps: Sequence[ServingStep],
     device: DeviceSpec,
     kernels: KernelModel,
+    software: str | None = None,
 ) -> list[StepTime]:
     """Returns what steps take on a device; the kernels' model is asked once for all of them.
+
+    Args:
+        software: whose kernels, in the newest version that was measured; None, and on other than
+            NVIDIA's GPUs = the one that most GPUs were measured with.
 
     Raises:
         UsageError: the devices cannot share the decoder.
@@ -99,15 +115,15 @@ def step_times(
     """
     plans = [step_kernels(model, step, parallel) for step in steps]
     calls: dict[GpuCall, int] = {}
-    wanted: list[list[tuple[Launches, SubstitutedCall]]] = []
+    wanted: list[list[tuple[Launches, AskedCall]]] = []
     for launches, _ in plans:
         measured = [(launch, measured_call(launch.call, device)) for launch in launches]
         for _, one in measured:
             calls.setdefault(one.call, len(calls))
         wanted.append(measured)
-    found = kernels.times(list(calls), device)
+    ends_of, is_seen = _asked(list(calls), device, kernels, software)
     moving = _Moving(device)
-    doubt = () if found.is_seen_device else (
+    doubt = () if is_seen else (
         f"not all kinds of its kernels were measured on {device.name}",
     )  # fmt: skip
     answers = []
@@ -115,7 +131,7 @@ def step_times(
         sums, operators = KindSums(), list[LayerOperator]()
         for launch, one in measured:
             place = calls[one.call]
-            ends = _ends(found, place, launch, one)
+            ends = _ends(ends_of[place], launch, one)
             sums.add(launch.kind, ends, launch.count)
             operators.append(_operator(launch, ends[0]))
         for move in moves:
@@ -126,15 +142,34 @@ def step_times(
         answers.append(
             StepTime(
                 _above(sums.total(), least_step_s(model, parallel, step, device)),
-                sums.by_kind, tuple(operators), (*doubt, *reasons),
+                sums.by_kind, tuple(operators), is_seen, (*doubt, *reasons),
             )
         )  # fmt: skip
     return answers
 
 
-def _ends(found: Times, place: int, launch: Launches, one: SubstitutedCall) -> Ends:
-    each = (found.latency_s[place], found.low_s[place], found.high_s[place])
-    value, low, high = (float(end) * launch.share + one.more_s for end in each)
+def _asked(
+    calls: Sequence[GpuCall], device: DeviceSpec, kernels: KernelModel, software: str | None
+) -> tuple[NDArray[np.float64], bool]:
+    """Returns float64 [N, 3], seconds of calls with their ends, and whether all were measured on
+    the device.
+    """
+    found, is_seen = np.empty((len(calls), 3)), True
+    is_serving = np.array([family_of(call) in SERVING for call in calls])
+    names: tuple[str | None, str | None] = (None, None)
+    if software is not None and device.vendor == "NVIDIA":
+        names = None if device.kernel_sweep else _LIBRARIES, software
+    for place, name in enumerate(names):
+        rows = np.flatnonzero(is_serving == bool(place)).tolist()
+        if rows:
+            times = kernels.times([calls[row] for row in rows], device, software=name)
+            found[rows] = np.stack([times.latency_s, times.low_s, times.high_s], axis=1)
+            is_seen &= times.is_seen_device
+    return found, is_seen
+
+
+def _ends(each: NDArray[np.float64], launch: Launches, one: AskedCall) -> Ends:
+    value, low, high = (float(end) * launch.share for end in each)
     if one.spread == 1.0:
         return value, low, high
     return value, min(low, value / one.spread), max(high, value * one.spread)

@@ -1,0 +1,132 @@
+"""The kernel that was measured for each call of a layer, by device and serving framework."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import singledispatch
+
+from cdmpp.analytic.gpu_kernels.calls import Collective, Gemm, GpuCall
+from cdmpp.analytic.gpu_kernels.serving_calls import (
+    LatentDecode,
+    LatentPrefill,
+    MoeLayer,
+    OneShotReduce,
+)
+from cdmpp.compare.llm.decoder import WEIGHT_BYTES, WIDE_BYTES, LatentAttention
+from cdmpp.compare.llm.kernels import ExpertProducts, LatentKernel, LayerCall, WeightProduct
+from cdmpp.devices.spec import DeviceSpec
+
+_GEMM_TYPES = {
+    "bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8", "fp8_block": "fp8_block", "fp4": "nvfp4",
+}  # fmt: skip
+#: MXFP4 has 8-bit arithmetic where a device has units for 4 bits, else 16-bit.
+_MOE_TYPES = {**_GEMM_TYPES, "int4": "int4_wo", "mxfp4": "w4a16_mxfp4"}
+#: How tokens spread over experts: the least skew that was measured beside an even one, in which
+#: fewer experts rest than where tokens draw them (32 tokens of 4 of 128 hit all, drawn 81).
+_DISTRIBUTION = "power_law_1.01"
+#: Frameworks' own all-reduces are for messages up to 8 MiB of up to 8 GPUs: the default `max_size`
+#: of CustomAllreduce in vLLM and SGLang, and TensorRT-LLM's workspace (NVIDIA/TensorRT-LLM #9145).
+#: They need a direct link between all GPUs where there are more than two of them.
+_ONE_SHOT_BYTES, _ONE_SHOT_GPUS = 8 * 2**20, 8
+_LEAST_LINK_BYTES_PER_S = 100e9
+#: The sizes of latent attention that were measured.
+_LATENT = LatentAttention(0, 0, 512, 128, 64, 128)
+#: Most tokens of an expert layer, of prompts and of caches of latent attention in llm-kernels.
+_MOST_TOKENS = {MoeLayer: 65_536, LatentPrefill: 65_536, LatentDecode: 2**24}
+#: Factors that hold 90 % of 939 expert layers with weight-only products, taken for 16-bit products
+#: (llm-kernels); and what is left where sizes are other, or larger, than the measured.
+_WEIGHT_ONLY_SPREAD, _OTHER_SIZES_SPREAD = 6.1, 2.0
+
+
+@dataclass(frozen=True)
+class AskedCall:
+    """What is asked of the kernel models for a call of a layer.
+
+    Attributes:
+        call: of a family that was measured.
+        reason: what it stands in for; empty = it is the call itself.
+        spread: factor by which the interval is wider on both sides.
+    """
+
+    call: GpuCall
+    reason: str = ""
+    spread: float = 1.0
+
+
+@singledispatch
+def measured_call(call: LayerCall, device: DeviceSpec) -> AskedCall:
+    """Returns what to ask for a call of a layer on a device."""
+    return AskedCall(call)  # type: ignore[arg-type]
+
+
+@measured_call.register
+def _sum(call: Collective, device: DeviceSpec) -> AskedCall:
+    has_links = (device.link_bandwidth_bytes_per_s or 0) > _LEAST_LINK_BYTES_PER_S
+    is_one_shot = (
+        call.kind == "all_reduce"
+        and call.message_bytes <= _ONE_SHOT_BYTES
+        and call.gpus <= (_ONE_SHOT_GPUS if has_links else 2)
+    )
+    return AskedCall(OneShotReduce(call.message_bytes, call.gpus) if is_one_shot else call)
+
+
+@measured_call.register
+def _product(call: WeightProduct, device: DeviceSpec) -> AskedCall:
+    if call.format in _GEMM_TYPES:
+        return AskedCall(Gemm(call.m, call.n, call.k, _GEMM_TYPES[call.format]))
+    if call.format == "mxfp4" and device.peak_fp4_flop_per_s:
+        return AskedCall(Gemm(call.m, call.n, call.k, "nvfp4"))
+    # As many operations, and as many bytes of weights: fewer columns and more rows.
+    ratio = WIDE_BYTES / WEIGHT_BYTES[call.format]
+    same = Gemm(max(1, round(call.m * ratio)), max(1, round(call.n / ratio)), call.k)
+    reason = (
+        f"no products of that kind were measured: those with {call.format} weights and 16-bit "
+        "arithmetic are taken for 16-bit products with as many operations and bytes"
+    )
+    return AskedCall(same, reason, _WEIGHT_ONLY_SPREAD)
+
+
+@measured_call.register
+def _experts(call: ExpertProducts, device: DeviceSpec) -> AskedCall:
+    dtype = _MOE_TYPES[call.format]
+    if call.format == "mxfp4" and device.peak_fp4_flop_per_s:
+        dtype = "w4a8_mxfp4_mxfp8"
+    return _within(
+        MoeLayer(
+            call.tokens, call.width, call.ffn, call.active, call.experts, call.tensor, call.expert,
+            dtype, _DISTRIBUTION,
+        ),
+        call.tokens,
+    )  # fmt: skip
+
+
+def _within(call: MoeLayer | LatentPrefill | LatentDecode, tokens: int) -> AskedCall:
+    most = _MOST_TOKENS[type(call)]
+    if tokens <= most:
+        return AskedCall(call)
+    what = "expert layers" if isinstance(call, MoeLayer) else "latent attention"
+    reason = f"{what} of more than {most:,} tokens at once were not measured"
+    return AskedCall(call, reason, _OTHER_SIZES_SPREAD)
+
+
+@measured_call.register
+def _latent(call: LatentKernel, device: DeviceSpec) -> AskedCall:
+    one, known = call.attention, _LATENT
+    if call.kind == "prefill":
+        ratio = (one.nope + one.rope + one.value) / (known.nope + known.rope + known.value)
+        heads = max(1, round(call.heads * ratio))
+        same: LatentPrefill | LatentDecode = LatentPrefill(
+            call.batch, call.length, heads, call.kv_dtype
+        )
+    else:
+        ratio = (one.kv_rank + one.rope) / (known.kv_rank + known.rope)
+        context = max(1, round(call.length * ratio))
+        same = LatentDecode(call.batch, context, call.heads, call.kv_dtype)
+    sizes = [(a.kv_rank, a.nope, a.rope, a.value) for a in (one, known)]
+    if sizes[0] == sizes[1]:
+        return _within(same, call.batch * call.length)
+    reason = (
+        "latent attention was measured with a latent of 512 + 64 and heads of 128 + 64 and 128: "
+        "other sizes are taken for as much work"
+    )
+    return AskedCall(same, reason, _OTHER_SIZES_SPREAD)
