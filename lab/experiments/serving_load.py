@@ -323,7 +323,9 @@ def page(reports: Mapping[str, ServingReport], fit: HostFit) -> str:
         "# Servers under load in `cdmpp compare`\n",
         "Published runs of TensorRT-LLM, SGLang and vLLM (llm-serving, aggregated) beside the "
         "answers. Nothing is fitted to times per token; seconds of a request and intervals are "
-        "fitted without the model, or the system, that is judged.\n",
+        "fitted without the model, or the system, that is judged. Whose kernels count and the form "
+        "of what a backend adds were chosen on these rows: what a choice without the model gives "
+        "is on the [page of experiments](../lab/experiments.md).\n",
         markdown_table(goals, goal_lines, "llr"),
         "",
         "AIConfigurator: the tool of the data's source, run on 163 of these rows by this project; "

@@ -133,10 +133,10 @@ def test_the_examples_of_the_page_are_what_the_command_says(
     page = (ROOT / "docs" / "results" / "serving-load.md").read_text("utf-8")
     blocks = re.findall(r"^```\n\$ cdmpp (.*?)\n(.*?)^```", page, re.M | re.S)
     assert len(blocks) == 3
-    command, shown = blocks[0]
-    assert main(shlex.split(command)) == 0
-    words = [line.split()[:1] for line in capsys.readouterr().out.splitlines()]
-    assert sorted(words) == sorted(line.split()[:1] for line in shown.strip("\n").splitlines())
+    for command, shown in blocks:
+        assert main(shlex.split(command)) == 0
+        words = [line.split()[:1] for line in capsys.readouterr().out.splitlines()]
+        assert sorted(words) == sorted(line.split()[:1] for line in shown.strip("\n").splitlines())
 
 
 def test_what_does_not_fit_says_so() -> None:
