@@ -134,7 +134,7 @@ EXPERIMENTS = (
     # Whole networks and analytic models.
     Experiment("networks", "time, memory and utilisation of whole networks", "20 min"),
     Experiment("networks-gpu", "steps of timm's networks on three GPUs, families and devices left "
-               "out", "1 min; 40 min with the training"),
+               "out", "1 min; 100 min with the trainings"),
     Experiment("compare", "whole networks measured on nine GPUs, beside the answers of `cdmpp "
                "compare`", "5 min"),
     Experiment("compare-serving", "passes of LLaMA that NVIDIA published, beside the answers of "

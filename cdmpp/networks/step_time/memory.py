@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,8 +11,9 @@ import numpy as np
 from cdmpp.conformal import owner_quantile
 from cdmpp.devices.registry import get_device
 from cdmpp.networks.graph.execution import MODES, Execution
-from cdmpp.networks.kernels.gpu_memory import gpu_peak_bytes
+from cdmpp.networks.kernels.gpu_memory import gpu_peak_bytes, largest_indexed_batch
 from cdmpp.networks.step_time.graphs import ArchitectureGraphs
+from cdmpp.networks.step_time.inputs import release
 from cdmpp.networks.step_time.model import MemoryFactor, memory_key
 from cdmpp.networks.step_time.runs import MeasuredRun
 
@@ -20,6 +22,8 @@ BATCH_SERIES = (
     1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1,
 )  # fmt: skip
 _COVERAGE = 0.9
+#: The release of torch whose compiled networks have a `largest_indexed_batch`.
+_LIMITED_SINCE = "2.9"
 #: Logs of the factors that are tried.
 _LOG_FACTORS = np.linspace(np.log(0.5), np.log(8.0), 200)
 
@@ -32,11 +36,23 @@ class LargestBatch:
         run: as it was measured.
         fitted: bytes of its tensors over the device's memory.
         failed: the same of the next larger batch.
+        most_batch: beyond it nothing runs whatever the memory, see `largest_indexed_batch`.
     """
 
     run: MeasuredRun
     fitted: float
     failed: float
+    most_batch: float = math.inf
+
+    @property
+    def larger_batch(self) -> int:
+        """The next batch of the series, which did not run."""
+        return BATCH_SERIES[BATCH_SERIES.index(self.run.batch) - 1]
+
+    @property
+    def is_of_memory(self) -> bool:
+        """Whether memory is why the larger batch did not run."""
+        return self.larger_batch <= self.most_batch
 
 
 def largest_batches(runs: Sequence[MeasuredRun], graphs: ArchitectureGraphs) -> list[LargestBatch]:
@@ -51,14 +67,18 @@ def largest_batches(runs: Sequence[MeasuredRun], graphs: ArchitectureGraphs) -> 
         limit = get_device(run.device).mem_bytes
         if run.batch >= first[_benchmark(run)] or run.batch not in BATCH_SERIES or not limit:
             continue
-        shares = [
-            gpu_peak_bytes(
-                graphs.graph(run.arch, run.size, batch), run.execution,
-                fused_attention=not run.torch.startswith("1."),
-            ) / limit
+        pair = [
+            graphs.graph(run.arch, run.size, batch)
             for batch in (run.batch, BATCH_SERIES[BATCH_SERIES.index(run.batch) - 1])
-        ]  # fmt: skip
-        found.append(LargestBatch(run, *shares))
+        ]
+        is_old = run.torch.startswith("1.")
+        fitted, failed = (
+            gpu_peak_bytes(graph, run.execution, fused_attention=not is_old) / limit
+            for graph in pair
+        )
+        is_limited = release(run.torch) >= release(_LIMITED_SINCE)
+        most = largest_indexed_batch(pair[0], run.execution) if is_limited else math.inf
+        found.append(LargestBatch(run, fitted, failed, most))
     return found
 
 
@@ -75,6 +95,7 @@ def memory_factors(
             key = memory_key(Execution(compiled=compiled, mode=mode))
             of_mode = [one for one in labels if one.run.execution.mode == mode]
             own = [one for one in of_mode if one.run.execution.compiled == compiled] or of_mode
+            own = [one for one in own if one.is_of_memory]
             found[key] = _factor(own) if own else MemoryFactor(1.0, float(np.log(2.0)))
     return found
 
