@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 from cdmpp.analytic.conv.errors import LAYER, ConvErrors
 from cdmpp.analytic.conv.layers.model import LayerModel
 from cdmpp.analytic.intervals import LogErrors
-from cdmpp.analytic.kernels.predictor import ROOFLINE, KernelPredictor
+from cdmpp.analytic.kernels.predictor import OPERATOR_MODEL, ROOFLINE, KernelPredictor
 from cdmpp.analytic.kernels.sums import Ends, KindSums
 from cdmpp.analytic.kernels.times import NOMINAL_KERNEL_S, KernelTimes
 from cdmpp.analytic.kernels.work import Work, WorkKind
@@ -117,7 +117,7 @@ def network_sums(
     Args:
         operators: model of the operators; None = the packaged one.
     """
-    pricer, sums = _Pricer(device, operators or packaged_operators()), KindSums()
+    pricer, sums = _Pricer(device, operators), KindSums()
     floors = operator_floor_s(graph, device).tolist()
     for (task, floor_s), count in Counter(zip(_tasks(graph), floors, strict=True)).items():
         if task.works:
@@ -156,11 +156,11 @@ class _Task:
 class _Pricer:
     """Seconds of operators on one GPU, with their ends."""
 
-    def __init__(self, device: DeviceSpec, operators: JudgedOperators) -> None:
-        self._device, self._operators = device, operators
+    def __init__(self, device: DeviceSpec, operators: JudgedOperators | None) -> None:
+        self._device, self._operators = device, operators or packaged_operators()
         self._predictor = KernelPredictor(device, operators)
         self._times = KernelTimes(device, operators)
-        self._label = _label(device, operators)
+        self._label = _label(device, self._operators)
 
     def ends(self, task: _Task, floor_s: float) -> Ends:
         """Returns the seconds of an operator and their ends, none below its floor."""
@@ -190,6 +190,8 @@ class _Pricer:
         if found is None:
             return 0.0, 0.0, 0.0
         errors = _errors(work, self._label, self._operators)
+        if found.model == OPERATOR_MODEL:
+            errors = self._times.swept_errors(work.name, dict(work.sizes)) or errors
         if found.model == ROOFLINE:
             low_s = max(found.seconds / _MOST_SHARE, least_kernel_s(self._device))
             seconds, high_s = max(found.seconds, _smallest_call_s()), found.seconds / LEAST_SHARE

@@ -14,7 +14,7 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import CdmppError
 
 _HALF = frozenset({"c10::Half", "c10::BFloat16"})
-ROOFLINE = "roofline"
+ROOFLINE, OPERATOR_MODEL = "roofline", "operator model"
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class KernelPredictor:
                 lookup = EmbeddingShape(**dict(work.sizes))
                 return KernelPrediction(self._times.embedding_s(lookup), "embedding model")
             return KernelPrediction(
-                self._times.operator_s(work.name, dict(work.sizes)), "operator model"
+                self._times.operator_s(work.name, dict(work.sizes)), OPERATOR_MODEL
             )
         except CdmppError:
             return None  # a shape or device beyond the model: the roofline answers

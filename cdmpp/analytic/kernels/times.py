@@ -24,7 +24,7 @@ from cdmpp.analytic.kernels.data_movement import (
 )
 from cdmpp.analytic.operators.device import Hardware, hardware
 from cdmpp.analytic.operators.intervals import JudgedOperators, packaged_operators
-from cdmpp.analytic.operators.operators import make_operators
+from cdmpp.analytic.operators.operators import Operators, make_operators
 from cdmpp.analytic.roofline.floor import least_kernel_s
 from cdmpp.analytic.sweep.predict import SweptKernels, SweptOperators
 from cdmpp.devices.spec import DeviceSpec
@@ -146,11 +146,19 @@ class KernelTimes:
         found = self._operators.model.predict(
             operators, np.array([self.device.name]), self._hardware, context="queued"
         )
-        swept = (
-            None if self._given else SweptOperators.packaged().correction(operators, self.device)
-        )
+        swept = self._swept(operators)
         factor = 1.0 if swept is None else float(swept[0][0])
         return max(factor * float(found[0]), least_kernel_s(self.device))
+
+    def swept_errors(self, kind: str, sizes: Mapping[str, float]) -> LogErrors | None:
+        """Returns the errors of an operator that the device's sweep corrects; None = no other.
+
+        Args:
+            kind: as of `operator_s`.
+        """
+        operators = make_operators([kind], {name: [float(size)] for name, size in sizes.items()})
+        swept = self._swept(operators)
+        return None if swept is None else swept[1]
 
     def half_product_s(self, sizes: Mapping[str, int]) -> float:
         """Returns the seconds of a product in 16 bits, as serving frameworks run it."""
@@ -186,15 +194,17 @@ class KernelTimes:
         return max(self._floor_s, movement_s(name, sizes, self.rates))
 
     def _swept_errors(self, call: KernelCall) -> LogErrors | None:
-        """Returns the errors of an operator that the device's sweep corrects; None = no other."""
         is_product = call.kernel == "gemm"
-        if self._given or not (is_product or call.kernel in _ROW_WISE):
+        if not is_product and call.kernel not in _ROW_WISE:
             return None
         kind = _product_kind(call.sizes) if is_product else _ROW_WISE[call.kernel]
         names = ("batch", "m", "n", "k") if is_product else ("rows", "cols")
-        sizes = {name: [float(call.sizes.get(name, 1))] for name in names}
-        swept = SweptOperators.packaged().correction(make_operators([kind], sizes), self.device)
-        return None if swept is None else swept[1]
+        return self.swept_errors(kind, {name: call.sizes.get(name, 1) for name in names})
+
+    def _swept(self, operators: Operators) -> tuple[NDArray[np.float64], LogErrors | None] | None:
+        if self._given:
+            return None
+        return SweptOperators.packaged().correction(operators, self.device)
 
     @property
     def _floor_s(self) -> float:

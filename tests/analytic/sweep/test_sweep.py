@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 from cdmpp.analytic.gpu_kernels.calls import DecodeAttention, Gemm, PrefillAttention
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
@@ -38,6 +39,8 @@ from cdmpp.devices.device_file import load_device_spec
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, DeviceError
+from cdmpp.networks.gpu_operators import network_sums
+from cdmpp.networks.graph.torch_graph import torch_graph
 
 CALLS = sweep_calls()
 NEW = replace(get_device("h100"), name="my-gpu", launch_s=None)
@@ -197,6 +200,18 @@ def test_the_sweep_corrects_kernels_and_operators(added: tuple[DeviceSpec, Sweep
     correction = SweptOperators.packaged().correction(operators_of([linear]), device)
     assert correction is not None
     assert correction[0] == pytest.approx([1.25], rel=0.02)
+
+
+def test_the_sweep_corrects_torch_networks_in_float32(
+    added: tuple[DeviceSpec, Sweep, Path],
+) -> None:
+    device, _, _ = added
+    graph = torch_graph(lambda: nn.Linear(900, 700), [(900,)], batch=300, name="product")
+    (found, *ends), (before, *wider) = (
+        network_sums(graph, one).total() for one in (device, replace(device, kernel_sweep=None))
+    )
+    assert found / before == pytest.approx(1.25, rel=0.02)
+    assert ends[1] / ends[0] != pytest.approx(wider[1] / wider[0], rel=0.02)
 
 
 def test_what_the_sweep_did_not_measure_stays(added: tuple[DeviceSpec, Sweep, Path]) -> None:
