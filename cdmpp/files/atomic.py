@@ -102,8 +102,11 @@ def write_bytes(path: Path, content: bytes) -> None:
     write_atomic(path, write)
 
 
-def write_columns(path: Path, columns: Mapping[str, Any]) -> None:
+def write_columns(path: Path, columns: Mapping[str, Any], *, packed: bool = False) -> None:
     """Writes columns [N] as a Parquet table; NaN becomes null.
+
+    Args:
+        packed: as small as can be, for files that come with the package.
 
     Raises:
         DataError: the file cannot be written.
@@ -112,7 +115,8 @@ def write_columns(path: Path, columns: Mapping[str, Any]) -> None:
     import pyarrow.parquet as parquet
 
     table = pa.table({name: pa.array(col, from_pandas=True) for name, col in columns.items()})
-    write_atomic(path, lambda temporary: parquet.write_table(table, temporary))
+    how = {"compression": "brotli", "compression_level": 11} if packed else {}
+    write_atomic(path, lambda temporary: parquet.write_table(table, temporary, **how))
 
 
 @contextlib.contextmanager

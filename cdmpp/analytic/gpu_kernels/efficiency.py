@@ -9,8 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.analytic.gpu_kernels.account.work import KernelWork, flags, logs
+from cdmpp.analytic.gpu_kernels.account.work import Columns, KernelWork, flags, logs
+from cdmpp.analytic.gpu_kernels.calls import Family
+from cdmpp.analytic.gpu_kernels.families import work_on
+from cdmpp.analytic.gpu_kernels.nearest import NearRows
 from cdmpp.arrays import FloatArray, TextArray
+from cdmpp.devices.spec import DeviceSpec
 from cdmpp.files.boosted_trees import grow_trees, tree_rows
 
 #: Software that the trees of a family tell apart.
@@ -67,29 +71,65 @@ class Efficiency:
             software counts as the first.
         weights: term of the nominal time -> its weight.
         largest: size of the largest call of the fit.
+        near: the calls of the fit, which correct the trees; None = they are not kept.
     """
 
     booster: Any
     launch_s: Mapping[str, float]
     weights: Mapping[str, float]
     largest: float
+    near: NearRows | None = None
 
-    def latency_s(self, work: KernelWork, software: TextArray) -> FloatArray:
+    def latency_s(
+        self, work: KernelWork, software: TextArray, correction: FloatArray | float = 0.0
+    ) -> FloatArray:
         """Returns float64 [N], seconds; never below the floor, so that the floor over it, the
         efficiency, is in (0, 1].
 
         Args:
             software: text [N].
+            correction: float64 [N], is added to the logarithm.
         """
-        names = list(self.launch_s)
-        known = np.where(np.isin(software, names), software, names[0])
-        nominal_s = _columns(work, known, names) @ np.array(
-            [*self.launch_s.values(), *(self.weights[name] for name in work.terms)]
-        )
-        logs = self.booster.predict(tree_rows(_matrix(work, known, nominal_s), threads=1))
-        kept = np.minimum(1.0, self.largest / work.size) ** work.fade
-        found = nominal_s * np.exp(kept * np.asarray(logs, np.float64))
+        nominal_s = self.nominal_s(work, software)
+        found = nominal_s * np.exp(self.effort(work, software) + correction)
         return np.asarray(np.maximum(found, work.floor_s), np.float64)
+
+    def near_s(
+        self, work: KernelWork, family: Family, columns: Columns, whose: TextArray,
+        device: DeviceSpec,
+    ) -> FloatArray:  # fmt: skip
+        """Returns float64 [N], `latency_s` of calls on one GPU, corrected by what was measured near
+        them.
+
+        Args:
+            work: of the calls.
+            columns: fields of the calls.
+            whose: text [N], the software.
+        """
+        if self.near is None:
+            return self.latency_s(work, whose)
+
+        def effort(there: Columns, software: TextArray) -> FloatArray:
+            return self.effort(work_on(family, there, device), software)
+
+        return self.latency_s(work, whose, self.near.correction(columns, whose, device, effort))
+
+    def nominal_s(self, work: KernelWork, software: TextArray) -> FloatArray:
+        """Returns float64 [N], seconds."""
+        weights = [*self.launch_s.values(), *(self.weights[name] for name in work.terms)]
+        whose = self._known(software)
+        return np.asarray(_columns(work, whose, list(self.launch_s)) @ np.array(weights))
+
+    def effort(self, work: KernelWork, software: TextArray) -> FloatArray:
+        """Returns float64 [N], log(time / nominal time) by the trees."""
+        matrix = _matrix(work, self._known(software), self.nominal_s(work, software))
+        kept = np.minimum(1.0, self.largest / work.size) ** work.fade
+        logs = self.booster.predict(tree_rows(matrix, threads=1))
+        return np.asarray(kept * np.asarray(logs, np.float64), np.float64)
+
+    def _known(self, software: TextArray) -> TextArray:
+        names = list(self.launch_s)
+        return np.where(np.isin(software, names), software, names[0])
 
 
 def fit_efficiency(

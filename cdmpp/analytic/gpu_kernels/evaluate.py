@@ -47,7 +47,7 @@ class EvaluatedKernels:
     too); `packaged` of `evaluate_packaged`. Models: `cdmpp`, `cdmpp-one-factor` (times the best
     factor on the device), `roofline` (times one factor of the other devices), `constant`,
     `neighbour` (times the best factor on the device), `version-before` (times the best factor on
-    each device).
+    each device), both also `-as-is` without a factor.
 
     Attributes:
         scores: of every prediction; `covered` is the share of the rows in the interval that the
@@ -122,7 +122,10 @@ def _of_left_out_versions(measured: Measured, seed: int) -> Iterator[Score]:
     table = measured.table
     seconds = measured.version_left_out_s(seed)
     whose = np.char.add(np.char.add(table.software, " "), table.version)
-    before = version_before_s(measured)
+    before = {
+        "version-before": version_before_s(measured),
+        "version-before-as-is": version_before_s(measured, has_factor=False),
+    }
     logs = np.log(table.latency_s / seconds)
     is_judged = np.isfinite(seconds)
     names = sorted(map(str, np.unique(whose[is_judged])), key=_version_order)
@@ -132,9 +135,9 @@ def _of_left_out_versions(measured: Measured, seed: int) -> Iterator[Score]:
         covered = None if others is None else float(np.mean(others.holds(logs[own])))
         score = _score(measured, "version-left-out", name, "all", "cdmpp", seed, seconds, own)
         yield replace(score, covered=covered)
-        shared = own & np.isfinite(before)
+        shared = own & np.isfinite(before["version-before"])
         if shared.any():
-            for model, one in {"cdmpp": seconds, "version-before": before}.items():
+            for model, one in {"cdmpp": seconds, **before}.items():
                 yield _score(measured, "shared-versions", name, "all", model, seed, one, shared)
 
 
@@ -172,7 +175,9 @@ def _is_covered(measured: Measured, logs: FloatArray) -> BoolArray:
     table, fitted = measured.table, measured.devices
     for label in fitted:
         others = [other for other in fitted if other != label]
-        known = left_out_errors(logs, table.device, measured.groups, fitted, but=label)
+        known = left_out_errors(
+            logs, table.device, measured.groups, fitted, but=label, is_near=measured.is_near
+        )
         for group in map(str, np.unique(measured.groups)):
             errors = errors_of(known, group, get_device(label), others)
             rows = (table.device == label) & (measured.groups == group)
@@ -192,10 +197,9 @@ def _of_references(measured: Measured) -> Iterator[Score]:
         seconds = _of_neighbour(measured, label)
         is_shared = np.isfinite(seconds)
         if is_shared.any():
-            seconds = best_factor(measured_s[is_shared], seconds[is_shared]) * seconds
-            yield _score(
-                measured, "shared-calls", label, "all", "neighbour", "-", seconds, is_shared
-            )
+            factor = best_factor(measured_s[is_shared], seconds[is_shared])
+            for model, one in {"neighbour": factor * seconds, "neighbour-as-is": seconds}.items():
+                yield _score(measured, "shared-calls", label, "all", model, "-", one, is_shared)
 
 
 def _of_neighbour(measured: Measured, label: str) -> FloatArray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from cdmpp.analytic.gpu_kernels.calls import SERVING, Family
 from cdmpp.analytic.gpu_kernels.efficiency import Efficiency, EfficiencyOptions, fit_efficiency
 from cdmpp.analytic.gpu_kernels.families import error_groups, whose_kernels, work_of_rows
 from cdmpp.analytic.gpu_kernels.frameworks import Frameworks
+from cdmpp.analytic.gpu_kernels.nearest import NearRows
 from cdmpp.analytic.gpu_kernels.table import GpuKernelTable, read_kernels
 from cdmpp.arrays import BoolArray, FloatArray, TextArray
 from cdmpp.devices.registry import get_device
@@ -24,6 +25,8 @@ _MOST_IMPOSSIBLE = 0.04
 _SMALL_S, _HOST_S, _LEAST_SMALL = 5.0e-6, 40.0e-6, 10
 #: The same of a serving family, of the nominal time beyond its launches: they are several kernels.
 _SMALL_BLOCK_S, _HOST_BLOCK_S = 10.0e-6, 90.0e-6
+#: Words of calls, each of which may have been timed in its own way.
+_PARTS = ("dtype", "kv_dtype", "kind", "step", "phase")
 #: Parts of the shapes, one of which is held out of a fit.
 _FOLDS = 5
 #: Rows of a fit of a serving family that leaves something out: there are many of them.
@@ -56,6 +59,11 @@ class Measured:
         return [str(label) for label in np.unique(self.table.device)]
 
     @property
+    def is_near(self) -> bool:
+        """Whether a fit keeps the rows themselves, to correct its trees by."""
+        return self.family in SERVING
+
+    @property
     def frameworks(self) -> Frameworks:
         """What the rows say of frameworks, of a family of `SERVING`."""
         table = self.table
@@ -64,14 +72,16 @@ class Measured:
     def fit(
         self, rows: BoolArray, *, seed: int, options: EfficiencyOptions | None = None
     ) -> Efficiency:
-        """Returns what the kernels of some rows (bool [N]) reach."""
-        return fit_efficiency(
-            self.work[rows],
-            self.software[rows],
-            self.table.latency_s[rows],
-            seed=seed,
-            options=options,
-        )
+        """Returns what the kernels of some rows (bool [N]) reach; of a family of `SERVING` with
+        the rows themselves.
+        """
+        work, software, table = self.work[rows], self.software[rows], self.table[rows]
+        found = fit_efficiency(work, software, table.latency_s, seed=seed, options=options)
+        if not self.is_near:
+            return found
+        effort = np.log(table.latency_s / found.nominal_s(work, software))
+        near = NearRows.of(table.columns, software, table.device, effort)
+        return replace(found, near=near)
 
     def fit_part(self, rows: BoolArray, *, seed: int) -> Efficiency:
         """Returns a fit to judge the family by, on fewer rows where the family has many."""
@@ -79,7 +89,16 @@ class Measured:
 
     def predicted_s(self, model: Efficiency, rows: BoolArray) -> FloatArray:
         """Returns float64 [R], the seconds of some rows (bool [N])."""
-        return model.latency_s(self.work[rows], self.software[rows])
+        table, work, software = self.table[rows], self.work[rows], self.software[rows]
+        if model.near is None:
+            return model.latency_s(work, software)
+        seconds = np.empty(len(table))
+        for label in map(str, np.unique(table.device)):
+            own = table.device == label
+            seconds[own] = model.near_s(
+                work[own], self.family, table[own].columns, software[own], get_device(label)
+            )
+        return seconds
 
     def left_out_s(self, seed: int) -> FloatArray:
         """Returns float64 [N], the seconds of every row by the fit without its device."""
@@ -122,9 +141,9 @@ class Measured:
 
 
 def host_timed(table: GpuKernelTable, work: KernelWork) -> dict[str, BoolArray]:
-    """Returns device, software, version and type -> bool [N], the rows of products, expert layers
-    and latent attention that were timed eagerly: none of the small ones is faster than the host
-    launches.
+    """Returns device, software, version and type -> bool [N], the rows of products, expert layers,
+    latent and linear attention that were timed eagerly: none of the small ones is faster than the
+    host launches.
     """
     nominal_s = np.zeros(len(table))
     for name, term in work.terms.items():
@@ -132,12 +151,12 @@ def host_timed(table: GpuKernelTable, work: KernelWork) -> dict[str, BoolArray]:
     most_s, host_s = _SMALL_BLOCK_S, _HOST_BLOCK_S
     if "release" not in table.columns:
         nominal_s, most_s, host_s = nominal_s + work.launch_s, _SMALL_S, _HOST_S
-    words = [table.columns[name] for name in ("dtype", "kv_dtype") if name in table.columns]
+    words = [table.columns[name] for name in _PARTS if name in table.columns]
     facts = (table.device, table.software, table.version, *(word.astype(np.str_) for word in words))
     names = np.array([" ".join(row) for row in zip(*facts, strict=True)])
     found = {}
     for name in map(str, np.unique(names)):
-        rows = names == name
+        rows = (names == name) & (table.fault == "")
         small_s = table.latency_s[rows & (nominal_s < most_s)]
         if len(small_s) >= _LEAST_SMALL and small_s.min() > host_s:
             found[name] = rows
@@ -149,8 +168,8 @@ def read_measured(folder: Path, family: Family) -> Measured:
 
     Left out are: faults that the data's README names (`FAULTS`); products of a type that take 40 us
     however small they are (vLLM's in blocks of fp8 55 to 170 us: the host was timed, not the GPU),
-    expert layers and attention that take 90 us; rows below their floor; and all of a device
-    and software that has more than a few of those.
+    expert layers, attention and steps of linear attention that take 90 us; rows below their floor;
+    and all of a device and software that has more than a few of those.
 
     Raises:
         DataError: the file is missing or lacks a column.

@@ -33,6 +33,7 @@ from cdmpp.analytic.gpu_kernels.families import (
 )
 from cdmpp.analytic.gpu_kernels.frameworks import Frameworks, type_words
 from cdmpp.analytic.gpu_kernels.measured import Measured
+from cdmpp.analytic.gpu_kernels.nearest import NearRows
 from cdmpp.analytic.gpu_kernels.unseen import NEW_VERSION, errors_of
 from cdmpp.analytic.intervals import DeviceErrors, LogErrors
 from cdmpp.arrays import FloatArray, TextArray
@@ -43,8 +44,10 @@ from cdmpp.files.atomic import make_folder, read_json, write_json
 from cdmpp.files.boosted_trees import load_booster, save_booster
 from cdmpp.files.stored import from_json, to_json
 
-FORMAT = "gpu-kernels-3"
+FORMAT = "gpu-kernels-4"
 MODEL_FILE = "kernels.json"
+#: Of a family of `SERVING`: the calls that correct its trees.
+NEAR_FILE = "{}.near.parquet"
 #: Fields of `Efficiency` beside its trees.
 _FACTS = ("launch_s", "weights", "largest")
 
@@ -145,7 +148,7 @@ class GpuKernels(AnalyticModel):
                 is_seen_version &= not is_new
             work = work_on(family, columns, device)
             whose = whose_kernels(family, columns, np.full(len(rows), name))
-            latency_s = self.families[family].latency_s(work, whose)
+            latency_s = self.families[family].near_s(work, family, columns, whose, device)
             low_s, high_s = self._ends(family, groups, device, latency_s, is_new=is_new)
             numbers["latency"][rows], numbers["floor"][rows] = latency_s, work.floor_s
             numbers["low"][rows] = np.maximum(low_s, work.floor_s)
@@ -247,6 +250,8 @@ class GpuKernels(AnalyticModel):
         families = {}
         for family, one in self.families.items():
             save_booster(one.booster, path / f"{family}.ubj.xz")
+            if one.near is not None:
+                one.near.save(path / NEAR_FILE.format(family))
             facts = {name: getattr(one, name) for name in _FACTS}
             families[family] = {**facts, "devices": list(self.devices[family])}
         about = dict(self.about)
@@ -269,7 +274,10 @@ class GpuKernels(AnalyticModel):
             families = {
                 family: Efficiency(
                     load_booster(path / f"{family}.ubj.xz", hint=cls.again),
-                    *(one[name] for name in _FACTS),
+                    **{name: one[name] for name in _FACTS},
+                    near=NearRows.load(path / NEAR_FILE.format(family))
+                    if family in SERVING
+                    else None,
                 )
                 for family, one in own.items()
             }
@@ -277,7 +285,7 @@ class GpuKernels(AnalyticModel):
             errors = from_json(DeviceErrors, state["errors"])
             frameworks = from_json(dict[Family, Frameworks], state["frameworks"])
             return cls(families, devices, errors, frameworks, dict(state["about"]))
-        except (ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{file}: cannot read the {cls.what} ({error}); {cls.again}") from None
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cdmpp.analytic.gpu_kernels.account.chip import chip_of
 from cdmpp.analytic.gpu_kernels.measured import Measured
+from cdmpp.analytic.gpu_kernels.unseen import octaves_between
 from cdmpp.arrays import FloatArray
 from cdmpp.devices.registry import get_device
 
@@ -27,8 +27,7 @@ def best_factor(measured_s: FloatArray, predicted_s: FloatArray) -> float:
 
 def nearest_device(label: str, others: Sequence[str]) -> str:
     """Returns the GPU whose peak, bandwidth, cores and L2 differ the least, in octaves."""
-    place = _coordinates(label)
-    distances = [float(np.abs(place - _coordinates(other)).sum()) for other in others]
+    distances = [octaves_between(get_device(label), get_device(other)) for other in others]
     return others[int(np.argmin(distances))]
 
 
@@ -46,10 +45,13 @@ def neighbour_s(measured: Measured, label: str, neighbour: str) -> FloatArray:
     return found
 
 
-def version_before_s(measured: Measured) -> FloatArray:
+def version_before_s(measured: Measured, *, has_factor: bool = True) -> FloatArray:
     """Returns float64 [N], the seconds of the same call, kind of kernel and device in the newest
-    earlier version of the software, times the factor on a device and version that has the least
-    error on that version itself; NaN where there is none.
+    earlier version of the software; NaN where there is none.
+
+    Args:
+        has_factor: times the factor on a device and version that has the least error on that
+            version itself.
     """
     table = measured.table
     calls = [column for name, column in table.columns.items() if name != "release"]
@@ -63,13 +65,10 @@ def version_before_s(measured: Measured) -> FloatArray:
     same = (place[order][1:] == place[order][:-1]) & (release[order][1:] > release[order][:-1])
     found = np.full(len(table), np.nan)
     found[order[1:][same]] = table.latency_s[order[:-1][same]]
+    if not has_factor:
+        return found
     of_version = np.char.add(np.char.add(table.device, " "), release.astype(np.str_))
     for name in np.unique(of_version[np.isfinite(found)]):
         rows = (of_version == name) & np.isfinite(found)
         found[rows] *= best_factor(table.latency_s[rows], found[rows])
     return found
-
-
-def _coordinates(label: str) -> FloatArray:
-    chip = chip_of(get_device(label))
-    return np.log2([chip.bf16_flop_per_s, chip.dram_bytes_per_s, chip.core_count, chip.l2_bytes])

@@ -79,7 +79,10 @@ def _errors(measured: Measured, seed: int) -> DeviceErrors:
     predicted = measured.predicted_s(measured.fit_part(~held, seed=seed), held)
     logs = np.log(measured.table.latency_s[held] / predicted)
     left_out = np.log(measured.table.latency_s / measured.left_out_s(seed))
-    found = left_out_errors(left_out, measured.table.device, measured.groups, measured.devices)
+    found = left_out_errors(
+        left_out, measured.table.device, measured.groups, measured.devices,
+        is_near=measured.is_near,
+    )  # fmt: skip
     for label in measured.devices:
         own = measured.table.device[held] == label
         for group in map(str, np.unique(measured.groups)):

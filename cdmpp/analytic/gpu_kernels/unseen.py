@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.analytic.gpu_kernels.account.chip import chip_of
 from cdmpp.analytic.intervals import UNSEEN, DeviceErrors, LogErrors
 from cdmpp.arrays import FloatArray
 from cdmpp.devices.registry import get_device
@@ -36,7 +37,7 @@ def unseen_as(device: DeviceSpec, fitted: Sequence[str]) -> str:
         fitted: labels of the fit; the device's own does not count.
     """
     others = [get_device(label) for label in fitted if label != device.name]
-    if any(_are_siblings(device, other) for other in others):
+    if any(are_siblings(device, other) for other in others):
         return SIBLING
     is_relative = device.vendor is not None and device.vendor in [one.vendor for one in others]
     return RELATIVE if is_relative else UNSEEN
@@ -69,6 +70,7 @@ def left_out_errors(
     fitted: Sequence[str],
     *,
     but: str = "",
+    is_near: bool = False,
 ) -> DeviceErrors:
     """Returns name of `UNSEEN_NAMES` -> group -> errors. Those without enough rows are missing.
 
@@ -78,9 +80,12 @@ def left_out_errors(
         groups: text [N].
         fitted: labels of the fit, those that were left out in turn.
         but: label of a device whose rows do not count.
+        is_near: whether a sibling's times are kept (`NearRows`): with one, the ends are the widest
+            of the devices that have one, where there are such.
     """
     found: DeviceErrors = {}
     labels = [label for label in fitted if label != but]
+    with_sibling = [one for one in labels if unseen_as(get_device(one), fitted) == SIBLING]
     related = [label for label in labels if unseen_as(get_device(label), fitted) != UNSEEN]
     for group in map(str, np.unique(groups)):
         own = {label: logs[(groups == group) & (device == label)] for label in labels}
@@ -90,13 +95,16 @@ def left_out_errors(
             RELATIVE: LogErrors.widest(each[label] for label in related),
             UNSEEN: LogErrors.widest(each.values()),
         }
+        if is_near:
+            ends[SIBLING] = LogErrors.widest(each[one] for one in with_sibling) or ends[SIBLING]
         for name, one in ends.items():
             if one is not None:
                 found.setdefault(name, {})[group] = one
     return found
 
 
-def _are_siblings(first: DeviceSpec, second: DeviceSpec) -> bool:
+def are_siblings(first: DeviceSpec, second: DeviceSpec) -> bool:
+    """Whether two GPUs are boards of nearly the same chip."""
     architecture = architecture_of(first)
     if architecture is None or architecture != architecture_of(second):
         return False
@@ -105,3 +113,12 @@ def _are_siblings(first: DeviceSpec, second: DeviceSpec) -> bool:
         if not one or not other or max(one, other) > _MOST_RATIO * min(one, other):
             return False
     return True
+
+
+def octaves_between(first: DeviceSpec, second: DeviceSpec) -> float:
+    """Returns by how much the peaks, bandwidth, cores and L2 of two GPUs differ, octaves."""
+    chips = chip_of(first), chip_of(second)
+    numbers = [
+        (one.bf16_flop_per_s, one.dram_bytes_per_s, one.core_count, one.l2_bytes) for one in chips
+    ]
+    return float(np.abs(np.log2(numbers[0]) - np.log2(numbers[1])).sum())

@@ -145,7 +145,8 @@ def test_a_version_that_was_not_measured_has_a_wider_interval():
 def test_precision_changes_an_expert_layer():
     model = GpuKernels.packaged()
     large = replace(DEEPSEEK, tokens=16384)
-    wide, narrow = model.times([replace(large, dtype="bfloat16"), large], H100).latency_s
+    calls = [replace(large, dtype=dtype) for dtype in ("bfloat16", "fp8")]
+    wide, narrow = model.times(calls, H100).latency_s
     assert narrow < wide
 
 
@@ -166,6 +167,27 @@ def test_faults_of_the_data_are_left_out_and_counted(tmp_path):
     measured = read_measured(tmp_path, "latent_decode")
     assert measured.left_out == {"h100 vllm 0.14.0 bfloat16: the host was timed": rows // 2}
     assert set(measured.table.version) == {"0.19.0"}
+
+
+def test_convolutions_that_the_host_launched_are_left_out(tmp_path):
+    """Those of one kind and phase; its recurrence in the same version is of use."""
+    rows = 240
+    is_conv = np.arange(rows) % 2 == 0
+    sizes = {"num_k_heads": 16, "num_v_heads": 16, "head_k_dim": 128, "head_v_dim": 128}
+    others = dict.fromkeys(("n_groups", "nheads", "d_state", "head_dim"), 0)
+    columns = {
+        **{name: np.full(rows, one) for name, one in {**sizes, **others}.items()},
+        "op_name": np.full(rows, "gdn"), "phase": np.full(rows, "context"),
+        "batch_size": np.ones(rows, np.int64), "seq_len": 1 + np.arange(rows) // 4,
+        "kernel_source": np.where(is_conv, "causal_conv1d_fn", "chunk_gated_delta_rule"),
+        "system": np.full(rows, "b200_sxm"), "framework": np.full(rows, "vllm"),
+        "version": np.full(rows, "0.22.0"), "latency_s": np.where(is_conv, 210e-6, 25e-6),
+    }  # fmt: skip
+    write_columns(tmp_path / "linear_attention.parquet", columns)
+    measured = read_measured(tmp_path, "linear")
+    why = "b200 vllm 0.22.0 gdn conv prefill: the host was timed"
+    assert measured.left_out == {why: rows // 2}
+    assert set(measured.table.columns["step"]) == {"scan"}
 
 
 def _moe_rows(folder, slower):
@@ -193,6 +215,22 @@ def test_the_version_before_is_the_same_call(tmp_path):
     later = measured.table.version == "0.24.0"
     assert np.all(np.isnan(before[~later]))
     assert before[later] == pytest.approx(measured.table.latency_s[later], rel=0.01)
+    plain = version_before_s(measured, has_factor=False)
+    assert plain[later] == pytest.approx(measured.table.latency_s[later] / 1.5)
+
+
+def test_the_version_before_corrects_the_trees(tmp_path):
+    """The trees of 24 rows are leaves alone, and off by up to a factor of ten."""
+    measured = read_measured(_moe_rows(tmp_path, 1.0), "moe")
+    later = measured.table.version == "0.24.0"
+    found = measured.fit(~later, seed=0)
+    trees = found.latency_s(measured.work[later], measured.software[later])
+    errors = [
+        np.abs(np.log(seconds / measured.table.latency_s[later]))
+        for seconds in (trees, measured.predicted_s(found, later))
+    ]
+    assert errors[0].max() > 2.0
+    assert errors[1].max() < 0.4
 
 
 def test_the_packaged_model_is_judged_on_any_folder(tmp_path, capsys):

@@ -16,6 +16,11 @@ from cdmpp.devices.spec import DeviceSpec
 #: Bytes that the L2 gives a core in a clock at most. Source: NVIDIA's A100 white paper (5,120 bytes
 #: a clock for 108 multiprocessors, each with a port of 64 bytes).
 _L2_PORT_BYTES = 64.0
+#: Compute capabilities whose matrix units take groups of warps, and that whose exponentials are
+#: twice as fast as the others'. Source: NVIDIA's PTX ISA (wgmma of sm_90a, tcgen05 of sm_100 and
+#: sm_103), and its note on Blackwell Ultra.
+_GROUPED, _FAST_EXP = ("9.0", "10.0", "10.3"), "10.3"
+_EXP_PER_CLOCK = 16.0
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,9 @@ class Chip:
         l2_bytes_per_s: the most that all cores together can take from the L2.
         link_bytes_per_s: to the other GPUs, each way, all links.
         least_s: no kernel takes less, seconds.
+        is_grouped: 1 = its matrix units take groups of warps: kernels made for those run on no
+            other GPU, where the same name stands for a plainer kernel.
+        exp_per_clock: exponentials of a core in a clock.
     """
 
     bf16_flop_per_s: float
@@ -42,6 +50,8 @@ class Chip:
     l2_bytes_per_s: float
     link_bytes_per_s: float
     least_s: float
+    is_grouped: float
+    exp_per_clock: float
 
 
 def chip_of(device: DeviceSpec) -> Chip:
@@ -71,6 +81,8 @@ def chip_of(device: DeviceSpec) -> Chip:
         l2_bytes_per_s=_L2_PORT_BYTES * value["core_count"] * value["clock_hz"],
         link_bytes_per_s=device.link_bandwidth_bytes_per_s or 0.0,
         least_s=least_kernel_s(device),
+        is_grouped=float(device.compute_capability in _GROUPED),
+        exp_per_clock=_EXP_PER_CLOCK * (1.0 + (device.compute_capability == _FAST_EXP)),
     )
 
 

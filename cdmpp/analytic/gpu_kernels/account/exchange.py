@@ -22,6 +22,8 @@ from cdmpp.analytic.gpu_kernels.serving_calls import EXCHANGE_MODES
 _NODE_RANKS, _NETWORK_BYTES_PER_S = 8.0, 50e9
 #: Bytes a second that one multiprocessor copies over the links.
 _CORE_BYTES_PER_S = 15e9
+#: Links of more bytes a second are NVLink's, others go through the host.
+_SWITCHED_BYTES_PER_S = 100e9
 #: Of a matrix to fp8: read in 16 bits, written in 8.
 _SCALED_BYTES = 3.0
 
@@ -85,6 +87,7 @@ def one_shot_work(columns: Columns, chip: ChipRows) -> KernelWork:
         times={"memory": size * gpus / chip["dram_bytes_per_s"]},
         inputs={
             **logs(gpus=gpus, size=size, link=link, chunk=size / gpus),
+            "is_switched": np.asarray(link > _SWITCHED_BYTES_PER_S, np.float64),
             "release": number(columns, "release"),
         },
         size=size,

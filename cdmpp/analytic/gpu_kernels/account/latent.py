@@ -23,7 +23,6 @@ _KEY, _VALUE = 192.0, 128.0
 #: Elements of a token's latent, and of it with the part that has positions.
 _LATENT, _CACHED = 512.0, 576.0
 _TILE, _CHUNK, _UNIT_ROWS = 128.0, 256.0, 64.0
-_EXP_PER_CLOCK = 16.0
 _PREFILL_PRIOR = {"busiest": 1.3, "exponentials": 0.4, "memory": 1.2}
 _DECODE_PRIOR = {"longest": 1.0, "memory": 0.3, "units": 0.4}
 _PREFILL_LAUNCH_S, _DECODE_LAUNCH_S = 12.0e-6, 9.0e-6
@@ -48,7 +47,7 @@ def latent_prefill_work(columns: Columns, chip: ChipRows) -> KernelWork:
     share = np.maximum.reduce([tiles / cores, rows, tiles / blocks * np.ceil(blocks / cores)])
     tile_flop = 2.0 * _TILE * _TILE * (_KEY + _VALUE)
     busiest = share * tile_flop / (chip["bf16_flop_per_s"] / cores)
-    exponentials = share * _TILE * _TILE / (_EXP_PER_CLOCK * chip["clock_hz"])
+    exponentials = share * _TILE * _TILE / (chip["exp_per_clock"] * chip["clock_hz"])
     memory = 2.0 * moved / chip["dram_bytes_per_s"]
     return KernelWork(
         limits,
@@ -112,6 +111,7 @@ def latent_decode_work(columns: Columns, chip: ChipRows) -> KernelWork:
                 context=context, heads=heads,
             ),
             "cached": element,
+            "is_grouped": chip["is_grouped"],
             **_common(columns),
         },
         size=flop,
