@@ -197,18 +197,40 @@ class _Judged:
 
     def slowed(self) -> dict[str, float | int]:
         """Returns how many networks channels_last slows by more than 5 %, and of how many that is
-        predicted.
+        predicted: by the model, and by what it did to the same network on other GPUs and releases.
         """
-        pairs = _judged_pairs(self, _other_layout)
+        pairs = self.pairs(_key, _other_layout)
         measured, predicted = (
             np.exp(np.diff(self.per_sample(logs)[pairs], axis=1)[:, 0] * -1)
             for logs in (self.log_s, self.log_predicted)
         )
-        is_slow, is_said = measured > _SLOWER, predicted > 1.0
+        elsewhere = self._same_elsewhere(pairs[:, 0], measured)
+        judged = self.is_judged[pairs[:, 0]]
+        is_slow = judged & (measured > _SLOWER)
+        others = judged & ~is_slow
         return {
-            "slowed": int(is_slow.sum()), "named": int((is_slow & is_said).sum()),
-            "named_wrongly": int((~is_slow & (predicted > _SLOWER)).sum()), "pairs": len(pairs),
+            "slowed": int(is_slow.sum()), "named": int((is_slow & (predicted > 1.0)).sum()),
+            "named_wrongly": int((others & (predicted > _SLOWER)).sum()),
+            "pairs": int(judged.sum()),
+            "named_elsewhere": int((is_slow & (elsewhere > 1.0)).sum()),
+            "named_wrongly_elsewhere": int((others & (elsewhere > _SLOWER)).sum()),
         }  # fmt: skip
+
+    def _same_elsewhere(self, rows: IntArray, ratios: FloatArray) -> FloatArray:
+        """Returns float64 [N], the median ratio of the same network on other GPUs and releases of
+        torch; NaN where there is none.
+        """
+        runs = [self.runs[row] for row in rows.tolist()]
+        network = np.array([f"{run.arch} {run.size}" for run in runs])
+        place = np.array([f"{run.device} {run.torch}" for run in runs])
+        found = np.full(len(rows), np.nan)
+        for name in np.unique(network):
+            own = np.flatnonzero(network == name)
+            for row in own.tolist():
+                others = own[place[own] != place[row]]
+                if len(others):
+                    found[row] = np.median(ratios[others])
+        return found
 
     def _elsewhere(self, others: IntArray) -> FloatArray:
         """Returns float64 [N], the logs of seconds that the same network took a sample on another
@@ -291,11 +313,6 @@ def _key(run: MeasuredRun) -> Any:
     return run.arch, run.size, run.device, run.torch, way_of(run.execution)
 
 
-def _judged_pairs(steps: _Judged, other: Callable[[MeasuredRun], Any]) -> IntArray:
-    pairs = steps.pairs(_key, other)
-    return pairs[steps.is_judged[pairs[:, 0]]]
-
-
 def _ratio_row(steps: _Judged, name: str, other: Callable[[MeasuredRun], Any]) -> list[str]:
     pairs = steps.pairs(_key, other)
     measured, predicted = (
@@ -312,11 +329,17 @@ def _ratio_row(steps: _Judged, name: str, other: Callable[[MeasuredRun], Any]) -
 
 
 def _slowed_text(found: Mapping[str, float | int]) -> str:
-    share = found["named"] / max(found["slowed"], 1)
+    share, elsewhere = (
+        percent_text(found[name] / max(found["slowed"], 1), 0)
+        for name in ("named", "named_elsewhere")
+    )
     return (
         f"channels_last slows {found['slowed']} of {found['pairs']:,} networks by more than 5 %; "
-        f"a slowdown is predicted of {found['named']} of them ({percent_text(share, 0)}), and one "
-        f"of more than 5 % of {found['named_wrongly']} others."
+        f"a slowdown is predicted of {found['named']} of them ({share}), and one of more than 5 % "
+        f"of {found['named_wrongly']} others. The same network, measured on other GPUs and with "
+        f"other releases of torch, tells of {found['named_elsewhere']} ({elsewhere}) and of "
+        f"{found['named_wrongly_elsewhere']} others: much of it is the choice of algorithms of one "
+        "release of cuDNN."
     )
 
 
