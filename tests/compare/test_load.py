@@ -145,6 +145,16 @@ def test_what_does_not_fit_says_so() -> None:
     assert "does not fit" in cell.reasons[0]
 
 
+def test_nvidias_server_runs_on_nvidias_gpus_only(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "--model", "meta-llama/Llama-3.1-8B", "--concurrency", "8", "--json"]
+    words += ["--input-tokens", "256", "--output-tokens", "64", "--device", "mi300x,h100"]
+    assert main([*words, "--backend", "trtllm"]) == 0
+    cells = {cell["device"]: cell for cell in json.loads(capsys.readouterr().out)}
+    assert cells["mi300x"]["tpot_s"] is None
+    assert cells["h100"]["tpot_s"] > 0
+    assert "NVIDIA's GPUs only" in cells["mi300x"]["reasons"][0]
+
+
 def test_the_front() -> None:
     def cell(tpot_s: float, rate: float) -> LoadCell:
         ends = (tpot_s, tpot_s, tpot_s), (rate, rate, rate)

@@ -336,11 +336,15 @@ def check_parallel(model: Decoder, parallel: Parallel) -> None:
         heads, kv_heads = attention.heads, getattr(attention, "kv_heads", attention.heads)
         ffn = part.ffn if isinstance(part, GatedFeedForward) else part.shared_ffn
         kv_is_even = kv_heads % degree == 0 or degree % kv_heads == 0
-        if heads % degree or not kv_is_even or ffn % degree or model.vocab % degree:
+        uneven = {
+            f"{heads} heads": heads % degree, f"{kv_heads} kv_heads": not kv_is_even,
+            f"ffn {ffn}": ffn % degree, f"vocab {model.vocab}": model.vocab % degree,
+        }  # fmt: skip
+        if any(uneven.values()):
+            what = ", ".join(name for name, is_uneven in uneven.items() if is_uneven)
             raise UsageError(
-                f"{model.name}: {degree} devices cannot share {heads} heads, {kv_heads} kv_heads, "
-                f"ffn {ffn} and vocab {model.vocab} evenly; expected a --tensor-parallel that "
-                "divides them"
+                f"{model.name}: {degree} devices cannot share {what} evenly; expected a "
+                "--tensor-parallel that divides them"
             )
         if isinstance(part, Experts):
             _check_experts(model, part, parallel)

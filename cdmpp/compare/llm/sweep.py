@@ -71,6 +71,8 @@ def _server(
     model: Decoder, parallel: Parallel, device: DeviceSpec, backend: Backend, kernels: KernelModel
 ) -> LoadedServer:
     refusal = missing_rate(model, device)
+    if backend == "trtllm" and device.vendor != "NVIDIA":
+        refusal = f"TensorRT-LLM runs on NVIDIA's GPUs only, not on {device.name}"
     table = None
     if not refusal:
         try:
