@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,16 +37,19 @@ def seernet_logs(
         rows: the runs of one device and way of running.
         parts: int64 [N], of the families.
         judged: parts whose runs are predicted.
-        out: keeps the predictions of finished fits, so that a killed run continues.
+        out: keeps the predictions of finished fits of these runs and options, so that a killed run
+            continues.
     """
     chosen = np.flatnonzero(rows)
     samples = _samples([runs[row] for row in chosen.tolist()])
     own = parts[chosen]
     count = int(parts.max()) + 1
+    facts = [samples.names, samples.targets[:, 0].tolist(), own.tolist(), repr(OPTIONS)]
+    key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     make_folder(out, what="predictions")
     logs = np.full(len(runs), np.nan)
     for part in judged:
-        path = out / f"part-{part}-seed-{_SEED}.json"
+        path = out / f"{key}-part-{part}-seed-{_SEED}.json"
         test = np.flatnonzero(own == part)
         if not path.exists():
             held = own == (part + 1) % count

@@ -91,7 +91,7 @@ class Efficiency:
             correction: float64 [N], is added to the logarithm.
         """
         nominal_s = self.nominal_s(work, software)
-        found = nominal_s * np.exp(self.effort(work, software) + correction)
+        found = nominal_s * np.exp(self._effort(work, software, nominal_s) + correction)
         return np.asarray(np.maximum(found, work.floor_s), np.float64)
 
     def near_s(
@@ -110,7 +110,8 @@ class Efficiency:
             return self.latency_s(work, whose)
 
         def effort(there: Columns, software: TextArray) -> FloatArray:
-            return self.effort(work_on(family, there, device), software)
+            work_there = work_on(family, there, device)
+            return self._effort(work_there, software, self.nominal_s(work_there, software))
 
         return self.latency_s(work, whose, self.near.correction(columns, whose, device, effort))
 
@@ -120,9 +121,9 @@ class Efficiency:
         whose = self._known(software)
         return np.asarray(_columns(work, whose, list(self.launch_s)) @ np.array(weights))
 
-    def effort(self, work: KernelWork, software: TextArray) -> FloatArray:
+    def _effort(self, work: KernelWork, software: TextArray, nominal_s: FloatArray) -> FloatArray:
         """Returns float64 [N], log(time / nominal time) by the trees."""
-        matrix = _matrix(work, self._known(software), self.nominal_s(work, software))
+        matrix = _matrix(work, self._known(software), nominal_s)
         kept = np.minimum(1.0, self.largest / work.size) ** work.fade
         logs = self.booster.predict(tree_rows(matrix, threads=1))
         return np.asarray(kept * np.asarray(logs, np.float64), np.float64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -85,7 +85,7 @@ class Measured:
 
     def fit_part(self, rows: BoolArray, *, seed: int) -> Efficiency:
         """Returns a fit to judge the family by, on fewer rows where the family has many."""
-        return self.fit(rows, seed=seed, options=_PART if self.family in SERVING else None)
+        return self.fit(rows, seed=seed, options=_PART if self.is_near else None)
 
     def predicted_s(self, model: Efficiency, rows: BoolArray) -> FloatArray:
         """Returns float64 [R], the seconds of some rows (bool [N])."""
@@ -108,20 +108,16 @@ class Measured:
             seconds[own] = self.predicted_s(self.fit_part(~own, seed=seed), own)
         return seconds
 
-    def version_left_out_s(self, seed: int, names: Collection[str] = ()) -> FloatArray:
+    def version_left_out_s(self, seed: int) -> FloatArray:
         """Returns float64 [N], the seconds of every row by the fit without its version of its
         software; NaN where that is the only one.
-
-        Args:
-            names: `software version` of those to leave out; empty = each.
         """
         seconds = np.full(len(self.table), np.nan)
         software = self.table.software
         whose = np.char.add(np.char.add(software, " "), self.table.version)
         for name in map(str, np.unique(whose)):
             own = whose == name
-            others = software[~own] == name.split()[0]
-            if others.any() and (not names or name in names):
+            if np.any(software[~own] == name.split()[0]):
                 seconds[own] = self.predicted_s(self.fit_part(~own, seed=seed), own)
         return seconds
 

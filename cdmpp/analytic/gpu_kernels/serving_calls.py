@@ -25,6 +25,10 @@ LINEAR_KINDS = ("gdn", "kda", "mamba2")
 LINEAR_STEPS = ("conv", "scan")
 LINEAR_PHASES = ("prefill", "decode")
 LINEAR_KERNELS = ("", "plain", "flash")
+#: GPUs of a machine that exchange tokens.
+NODE_RANKS = 8
+#: Links of more bytes a second are NVLink's or the like; others go through the host.
+DIRECT_LINK_BYTES_PER_S = 100e9
 EXCHANGE_STEPS = ("dispatch", "combine")
 EXCHANGE_MODES = ("normal", "low_latency")
 

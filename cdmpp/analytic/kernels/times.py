@@ -156,6 +156,8 @@ class KernelTimes:
         Args:
             kind: as of `operator_s`.
         """
+        if self.device.kernel_sweep is None:
+            return None
         operators = make_operators([kind], {name: [float(size)] for name, size in sizes.items()})
         swept = self._swept(operators)
         return None if swept is None else swept[1]

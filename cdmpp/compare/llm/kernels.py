@@ -12,7 +12,7 @@ from cdmpp.analytic.gpu_kernels.calls import (
     GpuCall,
     PrefillAttention,
 )
-from cdmpp.analytic.gpu_kernels.serving_calls import EXCHANGE_STEPS, MoeExchange
+from cdmpp.analytic.gpu_kernels.serving_calls import EXCHANGE_STEPS, NODE_RANKS, MoeExchange
 from cdmpp.compare.llm.decoder import (
     WIDE_BYTES,
     Decoder,
@@ -28,9 +28,8 @@ from cdmpp.compare.llm.decoder import (
 
 _CACHE_TYPES = {"bf16": "bfloat16", "fp8": "fp8"}
 _WIDE = {"bf16": "bfloat16", "fp16": "float16"}
-#: DeepEP was measured on machines of so many ranks; its low-latency kernels are for steps that give
-#: a rank so many tokens at most (its README).
-_NODE_RANKS, _LOW_LATENCY_TOKENS = 8, 128
+#: DeepEP's low-latency kernels are for steps that give a rank so many tokens at most (its README).
+_LOW_LATENCY_TOKENS = 128
 #: How a kernel is called in the answer, see `Launches.kind`.
 Kind = Literal["products", "attention", "experts", "collectives", "element-wise"]
 #: What is not in a layer.
@@ -343,7 +342,7 @@ def _exchanges(part: Experts, tokens: int, width: int, ranks: int) -> list[GpuCa
     """Returns how the tokens of a rank reach their experts and come back: by an all-to-all of NCCL
     inside of a machine, by DeepEP among machines.
     """
-    nodes, rest = divmod(ranks, _NODE_RANKS)
+    nodes, rest = divmod(ranks, NODE_RANKS)
     if nodes < 2 or rest:
         copies = min(part.active, ranks)
         return [Collective("alltoall", WIDE_BYTES * tokens * copies * width, ranks)] * 2

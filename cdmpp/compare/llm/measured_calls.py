@@ -7,6 +7,7 @@ from functools import singledispatch
 
 from cdmpp.analytic.gpu_kernels.calls import Collective, Gemm, GpuCall
 from cdmpp.analytic.gpu_kernels.serving_calls import (
+    DIRECT_LINK_BYTES_PER_S,
     LatentDecode,
     LatentPrefill,
     MoeLayer,
@@ -28,7 +29,6 @@ _DISTRIBUTION = "power_law_1.01"
 #: of CustomAllreduce in vLLM and SGLang, and TensorRT-LLM's workspace (NVIDIA/TensorRT-LLM #9145).
 #: They need a direct link between all GPUs where there are more than two of them.
 _ONE_SHOT_BYTES, _ONE_SHOT_GPUS = 8 * 2**20, 8
-_LEAST_LINK_BYTES_PER_S = 100e9
 #: The sizes of latent attention that were measured.
 _LATENT = LatentAttention(0, 0, 512, 128, 64, 128)
 #: Most tokens of an expert layer, of prompts and of caches of latent attention in llm-kernels.
@@ -61,7 +61,7 @@ def measured_call(call: LayerCall, device: DeviceSpec) -> AskedCall:
 
 @measured_call.register
 def _sum(call: Collective, device: DeviceSpec) -> AskedCall:
-    has_links = (device.link_bandwidth_bytes_per_s or 0) > _LEAST_LINK_BYTES_PER_S
+    has_links = (device.link_bandwidth_bytes_per_s or 0) > DIRECT_LINK_BYTES_PER_S
     is_one_shot = (
         call.kind == "all_reduce"
         and call.message_bytes <= _ONE_SHOT_BYTES

@@ -16,14 +16,16 @@ from cdmpp.analytic.gpu_kernels.account.work import (
     memory_limits,
     number,
 )
-from cdmpp.analytic.gpu_kernels.serving_calls import EXCHANGE_MODES
+from cdmpp.analytic.gpu_kernels.serving_calls import (
+    DIRECT_LINK_BYTES_PER_S,
+    EXCHANGE_MODES,
+    NODE_RANKS,
+)
 
-#: Ranks of a node that exchange tokens, and bytes a second that one has to other nodes (400 Gb/s).
-_NODE_RANKS, _NETWORK_BYTES_PER_S = 8.0, 50e9
+#: Bytes a second that a rank has to other nodes (400 Gb/s).
+_NETWORK_BYTES_PER_S = 50e9
 #: Bytes a second that one multiprocessor copies over the links.
 _CORE_BYTES_PER_S = 15e9
-#: Links of more bytes a second are NVLink's, others go through the host.
-_SWITCHED_BYTES_PER_S = 100e9
 #: Of a matrix to fp8: read in 16 bits, written in 8.
 _SCALED_BYTES = 3.0
 
@@ -38,7 +40,7 @@ def exchange_work(columns: Columns, chip: ChipRows) -> KernelWork:
         for name in ("tokens", "hidden", "top_k", "experts", "nodes", "multiprocessors")
     )
     is_back, is_ll = is_word(columns, "step", "combine"), is_word(columns, "mode", "low_latency")
-    ranks = _NODE_RANKS * nodes
+    ranks = NODE_RANKS * nodes
     reached = np.where(is_ll, top_k, ranks * (1.0 - (1.0 - 1.0 / ranks) ** top_k))
     sent = tokens * hidden * reached * np.where(is_back, 2.0, 1.0)
     limits = {
@@ -87,7 +89,7 @@ def one_shot_work(columns: Columns, chip: ChipRows) -> KernelWork:
         times={"memory": size * gpus / chip["dram_bytes_per_s"]},
         inputs={
             **logs(gpus=gpus, size=size, link=link, chunk=size / gpus),
-            "is_switched": np.asarray(link > _SWITCHED_BYTES_PER_S, np.float64),
+            "is_switched": np.asarray(link > DIRECT_LINK_BYTES_PER_S, np.float64),
             "release": number(columns, "release"),
         },
         size=size,
