@@ -21,7 +21,7 @@ REQUIRED = $(if $(LOCKED),--require-hashes -r locks/all.lock -r locks/torch-$(LO
 $(STAMP): requirements.txt pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
 	$(if $(LOCKED),,$(BIN)/pip install --quiet --disable-pip-version-check 'pip>=25.1')
-	$(BIN)/pip install --quiet --disable-pip-version-check $(REQUIRED)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile $(REQUIRED)
 	$(if $(LOCKED),$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .)
 	@touch $@
 
