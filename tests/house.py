@@ -57,6 +57,17 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"))
 
 
+@cache
+def statements_of(path: Path) -> tuple[ast.AST, ...]:
+    """Returns a module's statements and what they hold besides expressions: few of its nodes."""
+    found: list[ast.AST] = [tree_of(path)]
+    for node in found:
+        found += (
+            child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)
+        )
+    return tuple(found)
+
+
 @lru_cache(maxsize=1)
 def modules() -> dict[str, Path]:
     """Returns the product's modules by dotted name; a package stands for its `__init__`."""
@@ -227,7 +238,7 @@ def namespace_breaches() -> list[str]:
     for name, path in modules().items():
         if not name.startswith("cdmpp.cli"):
             continue
-        for node in ast.walk(tree_of(path)):
+        for node in statements_of(path):
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("run"):
                 taken = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
                 kinds = [ast.unparse(a.annotation) for a in taken if a.annotation is not None]
@@ -238,7 +249,7 @@ def namespace_breaches() -> list[str]:
 
 def imports_any(path: Path, names: tuple[str, ...]) -> bool:
     """Whether a module imports one of these packages or modules, or a part of one, for whatever."""
-    for node in ast.walk(tree_of(path)):
+    for node in statements_of(path):
         if isinstance(node, ast.Import):
             found = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -291,7 +302,7 @@ def unresolved_imports() -> list[str]:
     names = cache(lambda name: _names_bound(trees[name]) if name in trees else set())
     found = []
     for source in others:
-        for node in ast.walk(trees[source]):
+        for node in statements_of(others[source]):
             if not isinstance(node, ast.ImportFrom) or not node.module:
                 continue
             if node.module.split(".")[0] in (*PACKAGES, "tests", "lab"):

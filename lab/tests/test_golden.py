@@ -23,7 +23,7 @@ from tests.programs.reference.operations import op_counts
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("every", [15, pytest.param(1, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     ("name", "folder", "int_share"),
     [("llvm", "tenset-cpu", 0.999), ("cuda", "tenset-cuda", 0.97), ("gpu", "ansor-gpu", 0.98)],

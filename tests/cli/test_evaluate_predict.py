@@ -149,6 +149,7 @@ def shipped_file() -> Path:
     return min(files, key=lambda path: (path.stat().st_size, path.name))
 
 
+@pytest.mark.exhaustive
 def test_predict_counts_in_what_was_measured_elsewhere(capsys):
     asked = ["predict", "--records", str(shipped_file()), "--device", DEVICES[1]]
     assert main([*asked, "--json"]) == 0

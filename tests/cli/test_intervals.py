@@ -72,6 +72,7 @@ def run(convolutions, tmp_path_factory):
     return folder
 
 
+@pytest.mark.exhaustive
 @pytest.mark.training
 def test_a_new_model_does_not_keep_the_old_ones_machine_code(convolutions, run, tmp_path):
     folder = shutil.copytree(run, tmp_path / "run")

@@ -94,6 +94,7 @@ def test_refusals(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.tvm
 def test_doctor_times_this_machine_now(capsys: pytest.CaptureFixture[str]) -> None:
     """Was a KeyError: 'choose_from' of the worker."""

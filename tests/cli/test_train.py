@@ -101,6 +101,7 @@ def test_files_of_no_run_are_not_overwritten(tmp_path, dataset, cache, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
+@pytest.mark.exhaustive
 def test_one_device_of_two(dataset, tmp_path, capsys):
     arguments = ["train", "--dataset", str(dataset), "--cache", str(tmp_path), "--jobs", "1"]
     out = tmp_path / "run"

@@ -126,6 +126,7 @@ def test_transformer_overfits_64_records():
     assert np.mean(error) < 0.08
 
 
+@pytest.mark.exhaustive
 def test_transformer_beats_constant_and_roofline_on_unseen_tasks():
     train, validation, test = split_by_task(make_samples(30, 8, seed=4))
     options = TransformerOptions(

@@ -90,6 +90,7 @@ def test_the_noise_floor_is_of_times_only():
     assert found["infer_memory_bytes"]["mape"] is None
 
 
+@pytest.mark.exhaustive
 def test_intervals_cover_architectures_that_were_held_back():
     whole = samples(60, 1)
     rng = np.random.default_rng(0)

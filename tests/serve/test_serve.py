@@ -336,6 +336,7 @@ def test_a_server_that_is_told_to_end_answers_what_is_under_way(model_folder: Pa
         assert process.wait(20) == 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_killed_server_is_a_clear_error_and_a_killed_client_is_none(model_folder: Path) -> None:
     with server(model_folder) as (url, process):

@@ -195,6 +195,7 @@ def test_the_worst_device_decides_the_width() -> None:
     assert worst.pooled == found.by_device["slow"] > found.by_device["fast"]
 
 
+@pytest.mark.exhaustive
 def test_finished_trainings_are_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,6 +136,7 @@ def test_closed_forms_find_times_and_algorithms() -> None:
     assert np.isfinite(other.min(axis=1)).all()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_model_sees_through_the_drift(tmp_path: Path) -> None:
     table = made_up_layers(drift_ms=2.0)
@@ -232,6 +233,7 @@ def test_intervals_hold_nine_of_ten_layers_with_values_never_seen(seed: int) -> 
         assert model.errors.of(label)[LAYER].low < 0 < model.errors.of(label)[LAYER].high
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_errors_come_back_and_few_rows_have_none(tmp_path: Path) -> None:
     table = made_up_layers(drift_ms=0.0, rows=200)

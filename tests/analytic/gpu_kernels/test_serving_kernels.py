@@ -256,7 +256,14 @@ def test_a_version_is_an_option_of_the_command(capsys):
     assert "moe" in KERNELS
 
 
-@pytest.mark.parametrize("family", [name for name in SERVING if name != "moe"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        name if name == "latent_prefill" else pytest.param(name, marks=pytest.mark.exhaustive)
+        for name in SERVING
+        if name != "moe"
+    ],
+)
 def test_the_packaged_model_fits_the_rows_of_the_data(family):
     measured = read_measured(shared("llm-kernels"), family)
     total = len(read_kernels(shared("llm-kernels"), family))

@@ -77,6 +77,7 @@ def test_the_bound_counts() -> None:
     assert np.allclose(np.exp(fit.log_s(high)), 1e3)
 
 
+@pytest.mark.exhaustive
 def test_familiar_programs_and_cpus_keep_the_model() -> None:
     samples, model = a100(), shipped()
     found = model.estimate(samples)

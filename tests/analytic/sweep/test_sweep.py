@@ -186,6 +186,7 @@ def test_nothing_measured_is_an_error(tmp_path: Path) -> None:
         )  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_the_sweep_corrects_kernels_and_operators(added: tuple[DeviceSpec, Sweep, Path]) -> None:
     device, sweep, path = added
     assert load_device_spec(path).kernel_sweep == device.kernel_sweep

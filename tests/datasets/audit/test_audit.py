@@ -164,6 +164,7 @@ def test_one_program_under_two_keys_is_found(
         assert report["duplicates"]["same_in_same_task"] == 0
 
 
+@pytest.mark.exhaustive
 def test_test_samples_with_training_features_are_counted(
     tiny_dataset: Path, tmp_path: Path
 ) -> None:

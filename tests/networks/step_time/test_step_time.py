@@ -182,6 +182,7 @@ def test_families_are_whole_in_a_fold(table) -> None:
     assert set(folds.tolist()) == {0, 1}
 
 
+@pytest.mark.exhaustive
 def test_simulated_gpus_are_learned_and_unseen_ones_follow_their_rates(fitted) -> None:
     model, left_out, steps = fitted
     error = np.abs(model.log_seconds(steps.inputs) - steps.log_s)

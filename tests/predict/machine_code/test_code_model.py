@@ -61,6 +61,7 @@ def found() -> CodeModel:
     return fitted()
 
 
+@pytest.mark.exhaustive
 def test_they_see_what_the_model_does_not(found):
     errors = found.errors
     assert errors.programs == 200

@@ -125,7 +125,7 @@ def test_mutated_programs_equal_the_reference(library: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [400, pytest.param(20_000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("count", [200, pytest.param(20_000, marks=pytest.mark.exhaustive)])
 def test_mutated_golden_programs_equal_the_reference(library: Any, count: int) -> None:
     seeds = fixture_seeds()
     for name, folder in (("cuda", "tenset-cuda"), ("gpu", "ansor-gpu"), ("llvm", "tenset-cpu")):

@@ -115,6 +115,7 @@ def tuned(base, parts):
     return run
 
 
+@pytest.mark.exhaustive
 def test_beats_zero_shot_and_one_factor_on_other_tasks(base, parts, result):
     budget, _, test = parts
     factor = np.exp(np.median(np.log(budget.latency_s / base.predict(budget))))

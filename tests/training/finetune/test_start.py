@@ -91,6 +91,7 @@ def test_the_shipped_model_wins_where_little_can_be_learned(
     assert "the shipped model" in start_sentence(facts)
 
 
+@pytest.mark.exhaustive
 def test_a_choice_of_large_tasks_takes_minutes(
     shipped: Path, handful: Samples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,6 +120,7 @@ def Reversed(run_folder: Path) -> Any:  # noqa: N802, a model like the others
     return model
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("brief_tuning")
 def test_a_search_touches_no_global_random_state(run_folder: Path, tmp_path: Path) -> None:
     # The first search imports packages of others, some of which draw a number.
@@ -224,6 +225,7 @@ def test_what_was_missed_corrects_the_other_candidates_of_the_task(
     np.testing.assert_array_equal(other.predict(others.context, others.candidates), after)
 
 
+@pytest.mark.exhaustive
 def test_tuning_to_noise_keeps_the_old_weights(run_folder: Path) -> None:
     batch = Batch(matmul(64), 24)
     model = CdmppCostModel(run_folder, DEVICE, finetune_every=24, safety_net=False)
@@ -237,6 +239,7 @@ def test_tuning_to_noise_keeps_the_old_weights(run_folder: Path) -> None:
     assert spearman(before, after) == pytest.approx(1.0)
 
 
+@pytest.mark.exhaustive
 def test_the_search_blends_to_xgb_where_it_ranks_better(
     run_folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -164,6 +164,7 @@ def test_a_dataset_without_machine_code(
     assert "cdmpp measure --machine-code" in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 def test_predict_compiles_where_it_is_asked_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,6 +77,7 @@ def test_the_tvm_of_this_environment_is_too_new() -> None:
         import tvm_helper.cost_model.ansor.model  # noqa: F401
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_side_of_the_model_needs_no_tvm() -> None:
     code = (
