@@ -44,7 +44,7 @@ TEST_JOBS ?= $(shell env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2)
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive \
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
 
-test: $(STAMP) ## run all tests, TEST_JOBS at a time (default: the cores; 20 CPU minutes)
+test: $(STAMP) ## run all tests, TEST_JOBS at a time (default: the cores; 15 CPU minutes)
 	$(BIN)/python -c "from cdmpp.programs.native import native_library; native_library()"
 	$(PYTEST) $(TEST_ARGS)
 

@@ -62,9 +62,7 @@ def statements_of(path: Path) -> tuple[ast.AST, ...]:
     """Returns a module's statements and what they hold besides expressions: few of its nodes."""
     found: list[ast.AST] = [tree_of(path)]
     for node in found:
-        found += (
-            child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)
-        )
+        found += (child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr))
     return tuple(found)
 
 

@@ -10,7 +10,9 @@ from tests.datasets.extraction.memory_probe import AXES, make_dataset, measure
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("axis", [pytest.param("devices", marks=pytest.mark.exhaustive), "one-file"])
+@pytest.mark.parametrize(
+    "axis", [pytest.param("devices", marks=pytest.mark.exhaustive), "one-file"]
+)
 def test_peak_memory_does_not_follow_the_data(axis: str) -> None:
     sizes = {"axis": axis, "files": 60, "device": "xeon-avx512-2c", "is_real": False}
     small = measure(scale=1, **sizes)  # type: ignore[arg-type]
