@@ -25,7 +25,7 @@ LAYERS = (
     "predict",
     "training",
     "report testing",
-    "compare",
+    "comparison",
     "serve",
     "autotune tvm_helper",
     "api",

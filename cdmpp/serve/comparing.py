@@ -13,12 +13,12 @@ from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from cdmpp.analytic.sweep.predict import SweptKernels
-from cdmpp.compare.cell import CompareCell, Objective, ranked
-from cdmpp.compare.prices import prices_of
-from cdmpp.compare.run import Question, asked_devices, compare
-from cdmpp.compare.tables import groups, json_rows
-from cdmpp.compare.transformer import Pass, parse_transformer
-from cdmpp.compare.what_if import LEAST_FACTOR, MOST_FACTOR, SCALED
+from cdmpp.comparison.cell import CompareCell, Objective, ranked
+from cdmpp.comparison.prices import prices_of
+from cdmpp.comparison.run import Question, asked_devices, compare
+from cdmpp.comparison.tables import groups, json_rows
+from cdmpp.comparison.transformer import Pass, parse_transformer
+from cdmpp.comparison.what_if import LEAST_FACTOR, MOST_FACTOR, SCALED
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.serve.gate import FewAtATime

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from cdmpp.analytic.operators.intervals import JudgedOperators, packaged_operators
-from cdmpp.compare.eager import eager_cells
+from cdmpp.comparison.eager import eager_cells
 from cdmpp.devices.registry import get_device
 from cdmpp.networks.gpu_operators import OPERATORS, network_sums
 from cdmpp.networks.graph.execution import Running

@@ -14,9 +14,9 @@ from functools import partial
 import numpy as np
 
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
-from cdmpp.compare.llm.memory import least_step_s
-from cdmpp.compare.serving import serving_cell
-from cdmpp.compare.transformer import Pass, TransformerShape
+from cdmpp.comparison.llm.memory import least_step_s
+from cdmpp.comparison.serving import serving_cell
+from cdmpp.comparison.transformer import Pass, TransformerShape
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError
 from cdmpp.text import markdown_table, percent_text

@@ -18,7 +18,7 @@ import numpy as np
 
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
 from cdmpp.cli.main import main
-from cdmpp.compare.llm.evaluate import (
+from cdmpp.comparison.llm.evaluate import (
     MeasuredLoad,
     ServingReport,
     evaluate_serving,
@@ -26,7 +26,7 @@ from cdmpp.compare.llm.evaluate import (
     report_lines,
     scores,
 )
-from cdmpp.compare.llm.load import BACKENDS, HostFit, LoadedServer, packaged_hosts
+from cdmpp.comparison.llm.load import BACKENDS, HostFit, LoadedServer, packaged_hosts
 from cdmpp.files.atomic import write_json, write_text
 from cdmpp.files.places import package_folder
 from cdmpp.files.stored import to_json
@@ -232,7 +232,7 @@ def experiment() -> None:
         group: ServingReport(tuple(judged(table, kernels, rows, group, servers)), first.left_out)
         for group in ("family", "system")
     }
-    write_json(package_folder("cdmpp.compare.llm") / "hosts.json", to_json(fit))
+    write_json(package_folder("cdmpp.comparison.llm") / "hosts.json", to_json(fit))
     packaged_hosts.cache_clear()
     write_text(RESULTS / "serving-load.svg", curve_svg(reports["family"], table))
     found = stamp("python -m lab run serving-load", models=("pretrained:gpu_kernels",))

@@ -31,7 +31,7 @@ from cdmpp.cli.shared.options import (
     labels_of,
     parse_seeds,
 )
-from cdmpp.compare.run import asked_devices
+from cdmpp.comparison.run import asked_devices
 from cdmpp.config import named_values
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec

@@ -34,13 +34,13 @@ from cdmpp.cli.shared.options import (
     labels_of,
 )
 from cdmpp.cli.shared.running import add_running_options, given_running
-from cdmpp.compare.cell import OBJECTIVES, CompareCell
-from cdmpp.compare.compiled import compiled_cell
-from cdmpp.compare.page import comparison_page
-from cdmpp.compare.prices import prices_of
-from cdmpp.compare.run import Question, TorchNetwork, asked_devices, compare
-from cdmpp.compare.tables import groups, json_rows, notes, operator_tables, rows, titles
-from cdmpp.compare.what_if import parse_scales
+from cdmpp.comparison.cell import OBJECTIVES, CompareCell
+from cdmpp.comparison.compiled import compiled_cell
+from cdmpp.comparison.page import comparison_page
+from cdmpp.comparison.prices import prices_of
+from cdmpp.comparison.run import Question, TorchNetwork, asked_devices, compare
+from cdmpp.comparison.tables import groups, json_rows, notes, operator_tables, rows, titles
+from cdmpp.comparison.what_if import parse_scales
 from cdmpp.devices.registry import load_registry
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.files.atomic import write_text

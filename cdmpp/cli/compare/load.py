@@ -13,20 +13,20 @@ from cdmpp.analytic.gpu_kernels.model import GpuKernels
 from cdmpp.analytic.sweep.predict import SweptKernels
 from cdmpp.cli.compare.models import numbers
 from cdmpp.cli.shared.option_table import add_table
-from cdmpp.compare.llm.config_file import read_model
-from cdmpp.compare.llm.decoder import Decoder, Parallel
-from cdmpp.compare.llm.evaluate import (
+from cdmpp.comparison.llm.config_file import read_model
+from cdmpp.comparison.llm.decoder import Decoder, Parallel
+from cdmpp.comparison.llm.evaluate import (
     evaluate_serving,
     groups,
     read_serving,
     report_lines,
     scores,
 )
-from cdmpp.compare.llm.load import BACKENDS, Backend
-from cdmpp.compare.llm.schedule import LEAST_SHARE, Load
-from cdmpp.compare.llm.sweep import load_cells, sweep_json, sweep_notes, sweep_rows
-from cdmpp.compare.prices import Price
-from cdmpp.compare.tables import number
+from cdmpp.comparison.llm.load import BACKENDS, Backend
+from cdmpp.comparison.llm.schedule import LEAST_SHARE, Load
+from cdmpp.comparison.llm.sweep import load_cells, sweep_json, sweep_notes, sweep_rows
+from cdmpp.comparison.prices import Price
+from cdmpp.comparison.tables import number
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.text import aligned

@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Sequence
 
 from cdmpp.cli.shared.option_table import add_table
-from cdmpp.compare.llm.config_file import read_model
-from cdmpp.compare.llm.decoder import FORMATS, Decoder, Parallel
-from cdmpp.compare.transformer import Pass, parse_transformer
+from cdmpp.comparison.llm.config_file import read_model
+from cdmpp.comparison.llm.decoder import FORMATS, Decoder, Parallel
+from cdmpp.comparison.transformer import Pass, parse_transformer
 from cdmpp.errors import UsageError
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from cdmpp.compare.cell import CompareCell, no_fit
+from cdmpp.comparison.cell import CompareCell, no_fit
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.networks.gpu_operators import MEASURED, RATES
 from cdmpp.networks.graph.execution import Mode, Running

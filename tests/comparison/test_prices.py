@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cdmpp.compare.prices import prices_of, read_prices
+from cdmpp.comparison.prices import prices_of, read_prices
 from cdmpp.devices.registry import load_registry
 from cdmpp.errors import DataError, UsageError
 from tests.paths import ROOT

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cdmpp.compare.llm.decoder import Decoder, Parallel, check_parallel
-from cdmpp.compare.llm.load import Backend, Ends, LoadCell, LoadedServer
-from cdmpp.compare.llm.memory import missing_rate
-from cdmpp.compare.llm.schedule import Load
-from cdmpp.compare.llm.step_table import StepTable
-from cdmpp.compare.llm.times import KernelModel
-from cdmpp.compare.prices import Price
+from cdmpp.comparison.llm.decoder import Decoder, Parallel, check_parallel
+from cdmpp.comparison.llm.load import Backend, Ends, LoadCell, LoadedServer
+from cdmpp.comparison.llm.memory import missing_rate
+from cdmpp.comparison.llm.schedule import Load
+from cdmpp.comparison.llm.step_table import StepTable
+from cdmpp.comparison.llm.times import KernelModel
+from cdmpp.comparison.prices import Price
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import CdmppError, DataError, UsageError
 from cdmpp.text import interval_text

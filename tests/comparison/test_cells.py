@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from cdmpp.compare.cell import CompareCell, front, no_fit, ranked, ranks
-from cdmpp.compare.page import comparison_page
-from cdmpp.compare.prices import Price
-from cdmpp.compare.run import asked_devices
-from cdmpp.compare.tables import groups, json_rows, notes, number, rows
-from cdmpp.compare.what_if import parse_scales, scaled
+from cdmpp.comparison.cell import CompareCell, front, no_fit, ranked, ranks
+from cdmpp.comparison.page import comparison_page
+from cdmpp.comparison.prices import Price
+from cdmpp.comparison.run import asked_devices
+from cdmpp.comparison.tables import groups, json_rows, notes, number, rows
+from cdmpp.comparison.what_if import parse_scales, scaled
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import fits_into
 from cdmpp.errors import UsageError

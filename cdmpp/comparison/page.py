@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cdmpp.compare.cell import CompareCell, Objective, front, ranked, ranks
-from cdmpp.compare.compiled import METHOD as COMPILED
-from cdmpp.compare.plots import front_svg, parts_svg
-from cdmpp.compare.serving import METHOD
-from cdmpp.compare.tables import axes_of, groups, notes, number, rows, titles
+from cdmpp.comparison.cell import CompareCell, Objective, front, ranked, ranks
+from cdmpp.comparison.compiled import METHOD as COMPILED
+from cdmpp.comparison.plots import front_svg, parts_svg
+from cdmpp.comparison.serving import METHOD
+from cdmpp.comparison.tables import axes_of, groups, notes, number, rows, titles
 from cdmpp.networks.gpu_operators import MEASURED, OPERATOR_ROOFLINES, OPERATORS, WHOLE_ROOFLINE
 from cdmpp.report.page import Page, Section
 from cdmpp.report.tables import plain_table

@@ -7,12 +7,12 @@ import math
 import pytest
 
 from cdmpp.analytic.kernels.times import KernelCall, KernelTimes
-from cdmpp.compare.prices import prices_of
-from cdmpp.compare.run import Question, compare
-from cdmpp.compare.tables import rows, titles
-from cdmpp.compare.transformer import Pass
+from cdmpp.comparison.prices import prices_of
+from cdmpp.comparison.run import Question, compare
+from cdmpp.comparison.tables import rows, titles
+from cdmpp.comparison.transformer import Pass
 from cdmpp.devices.registry import get_device
-from tests.compare.llama import BLOCK, MODEL, Millisecond
+from tests.comparison.llama import BLOCK, MODEL, Millisecond
 
 
 def no_onnx(path, name, devices):

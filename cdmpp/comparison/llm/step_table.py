@@ -7,9 +7,9 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cdmpp.compare.llm.decoder import Decoder, Parallel
-from cdmpp.compare.llm.kernels import ServingStep
-from cdmpp.compare.llm.times import KernelModel, StepTime, step_times
+from cdmpp.comparison.llm.decoder import Decoder, Parallel
+from cdmpp.comparison.llm.kernels import ServingStep
+from cdmpp.comparison.llm.times import KernelModel, StepTime, step_times
 from cdmpp.devices.spec import DeviceSpec
 
 _SEQUENCES = tuple(2**power for power in range(11))

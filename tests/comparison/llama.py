@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.analytic.gpu_kernels.calls import GpuCall
-from cdmpp.compare.transformer import parse_transformer
+from cdmpp.comparison.transformer import parse_transformer
 from cdmpp.devices.spec import DeviceSpec
 
 EIGHT_B = "layers=32,width=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256,dtype=bf16,name=8b"

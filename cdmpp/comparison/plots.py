@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cdmpp.compare.cell import CompareCell, Objective, front
+from cdmpp.comparison.cell import CompareCell, Objective, front
 from cdmpp.report.plots import COLOURS, log_scale, new_figure, svg_text
 
 _WORDS: dict[Objective, str] = {

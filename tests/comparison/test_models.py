@@ -15,22 +15,28 @@ from cdmpp.analytic.gpu_kernels.serving_calls import (
     MoeLayer,
     OneShotReduce,
 )
-from cdmpp.compare.llm.config_file import known_models, read_model
-from cdmpp.compare.llm.decoder import Experts, Format, GroupedAttention, LatentAttention, Parallel
-from cdmpp.compare.llm.kernels import (
+from cdmpp.comparison.llm.config_file import known_models, read_model
+from cdmpp.comparison.llm.decoder import (
+    Experts,
+    Format,
+    GroupedAttention,
+    LatentAttention,
+    Parallel,
+)
+from cdmpp.comparison.llm.kernels import (
     ExpertProducts,
     LatentKernel,
     ServingStep,
     WeightProduct,
     step_kernels,
 )
-from cdmpp.compare.llm.measured_calls import AskedCall, measured_call
-from cdmpp.compare.llm.memory import least_step_s, memory_need, weight_bytes
-from cdmpp.compare.llm.step_table import StepTable
-from cdmpp.compare.llm.times import step_times
+from cdmpp.comparison.llm.measured_calls import AskedCall, measured_call
+from cdmpp.comparison.llm.memory import least_step_s, memory_need, weight_bytes
+from cdmpp.comparison.llm.step_table import StepTable
+from cdmpp.comparison.llm.times import step_times
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import CdmppError, UsageError
-from tests.compare.llama import MODEL, Millisecond
+from tests.comparison.llama import MODEL, Millisecond
 
 QWEN = {
     "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 2048, "num_attention_heads": 32,

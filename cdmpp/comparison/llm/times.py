@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from cdmpp.analytic.gpu_kernels.calls import SERVING, GpuCall, family_of
 from cdmpp.analytic.kernels.sums import Ends, KindSums
 from cdmpp.analytic.kernels.times import KernelCall, KernelTimes
-from cdmpp.compare.llm.decoder import Decoder, Parallel
-from cdmpp.compare.llm.kernels import OUTSIDE, Launches, Moves, ServingStep, step_kernels
-from cdmpp.compare.llm.measured_calls import AskedCall, measured_call
-from cdmpp.compare.llm.memory import least_step_s
+from cdmpp.comparison.llm.decoder import Decoder, Parallel
+from cdmpp.comparison.llm.kernels import OUTSIDE, Launches, Moves, ServingStep, step_kernels
+from cdmpp.comparison.llm.measured_calls import AskedCall, measured_call
+from cdmpp.comparison.llm.memory import least_step_s
 from cdmpp.devices.spec import DeviceSpec
 
 _MOVES = "element-wise"

@@ -13,18 +13,18 @@ import pyarrow.parquet as parquet
 import pytest
 
 from cdmpp.cli.main import main
-from cdmpp.compare.llm.config_file import read_model
-from cdmpp.compare.llm.decoder import Parallel
-from cdmpp.compare.llm.evaluate import evaluate_serving, read_serving, scores
-from cdmpp.compare.llm.kernels import ServingStep
-from cdmpp.compare.llm.load import HostFit, LoadCell, LoadedServer
-from cdmpp.compare.llm.schedule import Load, Rules, serve
-from cdmpp.compare.llm.step_table import StepTable
-from cdmpp.compare.llm.sweep import on_front
-from cdmpp.compare.llm.times import step_times
+from cdmpp.comparison.llm.config_file import read_model
+from cdmpp.comparison.llm.decoder import Parallel
+from cdmpp.comparison.llm.evaluate import evaluate_serving, read_serving, scores
+from cdmpp.comparison.llm.kernels import ServingStep
+from cdmpp.comparison.llm.load import HostFit, LoadCell, LoadedServer
+from cdmpp.comparison.llm.schedule import Load, Rules, serve
+from cdmpp.comparison.llm.step_table import StepTable
+from cdmpp.comparison.llm.sweep import on_front
+from cdmpp.comparison.llm.times import step_times
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError, UsageError
-from tests.compare.llama import MODEL, Millisecond
+from tests.comparison.llama import MODEL, Millisecond
 from tests.paths import ROOT
 
 _ENDS = {"ttft": (0.5, 2.0), "tpot": (0.8, 1.25)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cdmpp.compare.cell import CompareCell
+from cdmpp.comparison.cell import CompareCell
 from cdmpp.devices.spec import DeviceSpec
 
 METHOD = "TVM, untuned"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from cdmpp.compare.cell import CompareCell, Objective, is_on_front, ranked, ranks
+from cdmpp.comparison.cell import CompareCell, Objective, is_on_front, ranked, ranks
 from cdmpp.text import interval_text, listed, seconds_text
 
 _FITS = {True: "yes", False: "no", None: "not sure"}

@@ -13,8 +13,8 @@ from cdmpp.analytic.gpu_kernels.serving_calls import (
     MoeLayer,
     OneShotReduce,
 )
-from cdmpp.compare.llm.decoder import WEIGHT_BYTES, WIDE_BYTES, LatentAttention
-from cdmpp.compare.llm.kernels import ExpertProducts, LatentKernel, LayerCall, WeightProduct
+from cdmpp.comparison.llm.decoder import WEIGHT_BYTES, WIDE_BYTES, LatentAttention
+from cdmpp.comparison.llm.kernels import ExpertProducts, LatentKernel, LayerCall, WeightProduct
 from cdmpp.devices.spec import DeviceSpec
 
 _GEMM_TYPES = {

@@ -9,7 +9,7 @@ import pytest
 
 from cdmpp.cli.main import main
 from cdmpp.devices.registry import get_device
-from tests.compare.llama import EIGHT_B, eight_b
+from tests.comparison.llama import EIGHT_B, eight_b
 
 SMALL = """
 import torch

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any, Literal
 
-from cdmpp.compare.llm.decoder import Decoder, Parallel
-from cdmpp.compare.llm.kernels import ServingStep
-from cdmpp.compare.llm.memory import activation_bytes, cache_bytes, weight_bytes
-from cdmpp.compare.llm.schedule import Load, Rules, Served, serve
-from cdmpp.compare.llm.step_table import StepTable
-from cdmpp.compare.prices import Price
+from cdmpp.comparison.llm.decoder import Decoder, Parallel
+from cdmpp.comparison.llm.kernels import ServingStep
+from cdmpp.comparison.llm.memory import activation_bytes, cache_bytes, weight_bytes
+from cdmpp.comparison.llm.schedule import Load, Rules, Served, serve
+from cdmpp.comparison.llm.step_table import StepTable
+from cdmpp.comparison.prices import Price
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import read_json
@@ -53,7 +53,7 @@ class HostFit:
 @lru_cache(maxsize=1)
 def packaged_hosts() -> HostFit:
     """Returns the fit that comes with the package."""
-    file = package_folder("cdmpp.compare.llm") / "hosts.json"
+    file = package_folder("cdmpp.comparison.llm") / "hosts.json"
     content = read_json(file, what="host times", hint="install the package again")
     return from_json(HostFit, content)
 

@@ -9,13 +9,13 @@ from cdmpp.analytic.gpu_kernels.calls import (
     DecodeAttention,
     PrefillAttention,
 )
-from cdmpp.compare.llm.decoder import Decoder
-from cdmpp.compare.llm.kernels import Launches, Moves, WeightProduct, step_kernels
-from cdmpp.compare.llm.memory import MemoryNeed
-from cdmpp.compare.llm.memory import memory_need as need_of
-from cdmpp.compare.transformer import Pass, TransformerShape, parse_transformer
+from cdmpp.comparison.llm.decoder import Decoder
+from cdmpp.comparison.llm.kernels import Launches, Moves, WeightProduct, step_kernels
+from cdmpp.comparison.llm.memory import MemoryNeed
+from cdmpp.comparison.llm.memory import memory_need as need_of
+from cdmpp.comparison.transformer import Pass, TransformerShape, parse_transformer
 from cdmpp.errors import UsageError
-from tests.compare.llama import BLOCK, EIGHT_B, MODEL, SHAPE, eight_b
+from tests.comparison.llama import BLOCK, EIGHT_B, MODEL, SHAPE, eight_b
 
 
 def pass_kernels(model: Decoder, one: Pass) -> tuple[list[Launches], list[Moves]]:

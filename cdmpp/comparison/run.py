@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdmpp.compare.cell import CompareCell
-from cdmpp.compare.eager import eager_cells
-from cdmpp.compare.llm.decoder import Decoder
-from cdmpp.compare.llm.times import KernelModel
-from cdmpp.compare.prices import Price
-from cdmpp.compare.serving import serving_cell
-from cdmpp.compare.transformer import Pass
-from cdmpp.compare.what_if import scaled
+from cdmpp.comparison.cell import CompareCell
+from cdmpp.comparison.eager import eager_cells
+from cdmpp.comparison.llm.decoder import Decoder
+from cdmpp.comparison.llm.times import KernelModel
+from cdmpp.comparison.prices import Price
+from cdmpp.comparison.serving import serving_cell
+from cdmpp.comparison.transformer import Pass
+from cdmpp.comparison.what_if import scaled
 from cdmpp.devices.device_file import read_device_file
 from cdmpp.devices.registry import get_device, load_registry
 from cdmpp.devices.spec import DeviceSpec

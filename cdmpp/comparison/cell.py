@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from cdmpp.compare.llm.times import LayerOperator
-from cdmpp.compare.prices import Price
+from cdmpp.comparison.llm.times import LayerOperator
+from cdmpp.comparison.prices import Price
 
 Objective = Literal["latency", "throughput", "cost", "energy"]
 OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput", "cost", "energy")

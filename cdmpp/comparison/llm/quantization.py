@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from cdmpp.compare.llm.decoder import CacheFormat, Format, Formats
+from cdmpp.comparison.llm.decoder import CacheFormat, Format, Formats
 from cdmpp.errors import DataError
 
 #: Part of a layer -> how Hugging Face calls one of its matrices in the i-th layer.

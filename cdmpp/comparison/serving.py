@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cdmpp.compare.cell import CompareCell, no_fit
-from cdmpp.compare.llm.decoder import Decoder
-from cdmpp.compare.llm.memory import memory_need, missing_rate
-from cdmpp.compare.llm.times import KernelModel, step_times
-from cdmpp.compare.transformer import Pass
+from cdmpp.comparison.cell import CompareCell, no_fit
+from cdmpp.comparison.llm.decoder import Decoder
+from cdmpp.comparison.llm.memory import memory_need, missing_rate
+from cdmpp.comparison.llm.times import KernelModel, step_times
+from cdmpp.comparison.transformer import Pass
 from cdmpp.devices.spec import DeviceSpec, fits_into
 from cdmpp.errors import CdmppError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from cdmpp.compare.llm.decoder import (
+from cdmpp.comparison.llm.decoder import (
     Decoder,
     Formats,
     GatedFeedForward,
@@ -13,7 +13,7 @@ from cdmpp.compare.llm.decoder import (
     Layer,
     Parallel,
 )
-from cdmpp.compare.llm.kernels import ServingStep
+from cdmpp.comparison.llm.kernels import ServingStep
 from cdmpp.config import named_values
 from cdmpp.devices.device_file import nearest
 from cdmpp.errors import UsageError

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from cdmpp.compare.llm.decoder import (
+from cdmpp.comparison.llm.decoder import (
     FORMATS,
     Attention,
     CacheFormat,
@@ -22,7 +22,7 @@ from cdmpp.compare.llm.decoder import (
     LatentAttention,
     Layer,
 )
-from cdmpp.compare.llm.quantization import stored_formats
+from cdmpp.comparison.llm.quantization import stored_formats
 from cdmpp.devices.device_file import nearest
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import read_json
@@ -226,7 +226,7 @@ def read_model(
 @lru_cache(maxsize=1)
 def known_models() -> Mapping[str, dict[str, Any]]:
     """Returns Hugging Face name -> the keys of its config.json, of models that come along."""
-    file = package_folder("cdmpp.compare.llm") / "known_models.json"
+    file = package_folder("cdmpp.comparison.llm") / "known_models.json"
     content = read_json(file, what="list of models", hint="install the package again")
     return {name: one["config"] for first, one in content.items() for name in (first, *one["also"])}
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cdmpp.compare.llm.decoder import (
+from cdmpp.comparison.llm.decoder import (
     CACHE_BYTES,
     LOGIT_BYTES,
     WEIGHT_BYTES,
@@ -20,7 +20,7 @@ from cdmpp.compare.llm.decoder import (
     check_parallel,
     matrix_weights,
 )
-from cdmpp.compare.llm.kernels import ServingStep
+from cdmpp.comparison.llm.kernels import ServingStep
 from cdmpp.devices.spec import DeviceSpec
 
 PEAKS: Mapping[Format, str] = {

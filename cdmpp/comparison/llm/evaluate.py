@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from cdmpp.arrays import FloatArray
-from cdmpp.compare.llm.config_file import known_models, read_model
-from cdmpp.compare.llm.decoder import Decoder, Formats, LatentAttention, Parallel, check_parallel
-from cdmpp.compare.llm.load import BACKENDS, HostFit, LoadCell, LoadedServer, packaged_hosts
-from cdmpp.compare.llm.memory import cache_bytes, missing_rate, weight_bytes
-from cdmpp.compare.llm.schedule import LEAST_SHARE, Load
-from cdmpp.compare.llm.step_table import StepTable
-from cdmpp.compare.llm.times import KernelModel
+from cdmpp.comparison.llm.config_file import known_models, read_model
+from cdmpp.comparison.llm.decoder import Decoder, Formats, LatentAttention, Parallel, check_parallel
+from cdmpp.comparison.llm.load import BACKENDS, HostFit, LoadCell, LoadedServer, packaged_hosts
+from cdmpp.comparison.llm.memory import cache_bytes, missing_rate, weight_bytes
+from cdmpp.comparison.llm.schedule import LEAST_SHARE, Load
+from cdmpp.comparison.llm.step_table import StepTable
+from cdmpp.comparison.llm.times import KernelModel
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.metrics import spearman

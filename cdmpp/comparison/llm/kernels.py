@@ -13,7 +13,7 @@ from cdmpp.analytic.gpu_kernels.calls import (
     PrefillAttention,
 )
 from cdmpp.analytic.gpu_kernels.serving_calls import EXCHANGE_STEPS, NODE_RANKS, MoeExchange
-from cdmpp.compare.llm.decoder import (
+from cdmpp.comparison.llm.decoder import (
     WIDE_BYTES,
     Decoder,
     Experts,
