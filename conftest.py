@@ -10,11 +10,15 @@ from pathlib import Path
 
 import pytest
 
+import cdmpp
 from tests.paths import ROOT
 
 # Until all tests are collected no garbage is looked for: next to nothing of what is imported, and
 # of the asserts that are rewritten, ever becomes garbage.
 gc.disable()
+
+# Errors name options as of a command, whatever of `cdmpp` a test has used before.
+cdmpp.speak_python = lambda: None
 
 COSTLY = ("slow", "training")
 #: What trains a model for the tests of a file.

@@ -12,18 +12,29 @@ True
 from importlib import import_module
 from typing import Any
 
+from cdmpp.errors import speak_python
+
 __version__ = "0.2.0"
 
 #: Public name -> where it is. The folders `devices` and `testing` have public names of their own.
 _PLACES = {
     "CdmppError": "errors",
+    "Comparison": "api.compare",
     "Dataset": "api.dataset",
     "ExplainedAnswer": "predict.explained",
+    "LoadComparison": "api.compare",
     "Model": "api.model",
     "Predicted": "api.predictions",
     "Predictions": "api.predictions",
+    "Runs": "api.runs",
+    "Search": "api.measuring",
+    "compare": "api.compare",
     "devices": "",
+    "finetune": "api.train",
     "load": "api.model",
+    "measure": "api.measuring",
+    "runs": "api.runs",
+    "search": "api.measuring",
     "testing": "",
     "train": "api.train",
 }
@@ -37,6 +48,7 @@ def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     place = _PLACES[name]
+    speak_python()
     return (
         getattr(import_module(f"cdmpp.{place}"), name) if place else import_module(f"cdmpp.{name}")
     )

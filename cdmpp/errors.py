@@ -4,6 +4,10 @@ step.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 EXIT_USAGE = 2
 EXIT_DATA = 3
 EXIT_DEVICE = 4
@@ -18,6 +22,10 @@ class CdmppError(Exception):
     """
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return in_python(text) if _speaks_python else text
 
 
 class UsageError(CdmppError):
@@ -63,6 +71,48 @@ class ReplayError(DataError):
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
+
+
+#: Whether errors name options as Python's arguments; whoever uses `cdmpp.load` and the like has it.
+_speaks_python = False
+#: A command with its options, which stays; an option with its value; an option.
+_OPTION = re.compile(
+    r"`[^`]*`|\bcdmpp [a-z-]+(?: [^\s;:,)]+)*"
+    r"|--(?P<option>[a-z][a-z-]*)[ =](?P<value>[A-Z0-9][^\s;,)]*)|--(?P<name>[a-z][a-z-]*)"
+)
+
+
+def speak_python(*, is_on: bool = True) -> None:
+    """Has errors name options as Python's arguments from now on: `budget=10`, not `--budget 10`."""
+    global _speaks_python
+    _speaks_python = is_on
+
+
+@contextmanager
+def speaking_commands() -> Iterator[None]:
+    """Has errors name options as of a command for a while."""
+    before = _speaks_python
+    speak_python(is_on=False)
+    try:
+        yield
+    finally:
+        speak_python(is_on=before)
+
+
+def in_python(text: str) -> str:
+    """Returns a sentence whose options are named as Python's arguments.
+
+    Example:
+        >>> in_python("give --device LABEL, or --all (see `cdmpp compare --help`)")
+        'give device=LABEL, or all (see `cdmpp compare --help`)'
+    """
+
+    def word(found: re.Match[str]) -> str:
+        if found["option"]:
+            return f"{found['option'].replace('-', '_')}={found['value']}"
+        return found["name"].replace("-", "_") if found["name"] else found[0]
+
+    return _OPTION.sub(word, text)
 
 
 def first_line(error: BaseException, most: int = 200) -> str:

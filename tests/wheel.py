@@ -144,11 +144,13 @@ class Installed:
         print(f"ok: cdmpp {words}", flush=True)
 
     def python_once(self) -> None:
-        """Asks the packaged model from Python for one prediction."""
+        """Asks the packaged model from Python for one prediction, as a frame and a plot too."""
         code = (
             "import cdmpp\n"
             f"found = cdmpp.load('pretrained').predict('kernel.py', {_DEVICE!r})\n"
             "assert 0 < found.low_s < found.latency_s < found.high_s\n"
+            "assert found.to_frame()['latency_s'].item() == found.latency_s\n"
+            "assert found.plot().get_xlabel() == 'latency'\n"
         )
         python = str(Path(self._command).with_name("python"))
         _run([python, "-c", code], cwd=self._work, env=self._variables)

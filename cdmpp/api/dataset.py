@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 CACHE_DIR = "cache"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dataset:
     """Measured programs: features, devices and seconds. `Dataset.read` makes one.
 
@@ -84,6 +84,10 @@ class Dataset:
             featurisers=tvm_featurisers(prepare), on_progress=on_progress or (lambda _: None),
         )  # fmt: skip
         return cls(folder, place, labels)
+
+    def __repr__(self) -> str:
+        labels = f" of {', '.join(self.labels)}" if self.labels else ""
+        return f"<Dataset {str(self.place or self.folder)!r}{labels}>"
 
     @cached_property
     def samples(self) -> Samples:

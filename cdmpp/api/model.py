@@ -76,14 +76,23 @@ class Model:
         place: as of `load`.
 
     Attributes:
+        place: what it was loaded by: a name such as `pretrained`, or a folder.
         folder: folder of the model.
     """
 
+    place: str | Path
     folder: Path
 
     def __init__(self, place: str | Path) -> None:
-        self._place = place
+        self.place = place
         self.folder = model_folder(place)
+
+    def __repr__(self) -> str:
+        kind = "networks" if self.is_of_networks else "programs"
+        names = self.devices
+        more = f" and {len(names) - 4} more" if len(names) > 5 else ""
+        shown = ", ".join(names[:4] if more else names)
+        return f"<Model {str(self.place)!r} of {kind}, trained on {shown}{more}>"
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -108,7 +117,7 @@ class Model:
     @cached_property
     def is_of_networks(self) -> bool:
         """Whether the model predicts only whole torch networks."""
-        if str(self._place).partition(":")[0] == PRETRAINED:
+        if str(self.place).partition(":")[0] == PRETRAINED:
             return False
         from cdmpp.networks.run import is_networks_run  # it loads pyarrow
 
@@ -120,19 +129,24 @@ class Model:
         device: Device | Sequence[Device] | None = None,
         *,
         machine_code: bool | None = None,
+        shapes: Sequence[tuple[int, ...]] | None = None,
+        batches: Sequence[int] | None = None,
     ) -> Predictions:
         """Predicts the latency of programs, records or networks. Nothing is run or measured.
 
         Args:
             source: a `PrimFunc` or `IRModule` of TVM; TVMScript as text, of which nothing is run;
                 a Python file with such (`.py`), which is run; a file of Tenset's measure records
-                (`.json`, `.json.gz`); a network (`.onnx`, or `.pt2` of `torch.export.save`);
+                (`.json`, `.json.gz`); a network (a torch module or a function that makes one,
+                `.onnx`, or `.pt2` of `torch.export.save`);
                 a `Dataset` or samples of one; or a list of these.
             device: label, `DeviceSpec`, device file (YAML), or several of them; None = those of
                 the records or samples, else the model's only device.
             machine_code: whether programs are compiled, half a second each, so that their machine
                 code counts in: True = always, an error where the model cannot read it; None = of
                 networks only, and where it can; False = never.
+            shapes: of a torch module's inputs, without the batch; such a network needs them.
+            batches: of networks, as of `network`, which has more options.
 
         Returns:
             program after program and for each device after device; records fastest first; networks
@@ -145,7 +159,10 @@ class Model:
             DeviceError: a device is not known.
         """
         if isinstance(source, list | tuple):
-            parts = [self.predict(one, device, machine_code=machine_code) for one in source]
+            parts = [
+                self.predict(one, device, machine_code=machine_code, shapes=shapes, batches=batches)
+                for one in source
+            ]
             return Predictions(
                 (one for part in parts for one in part),
                 notes=[note for part in parts for note in part.notes],
@@ -158,7 +175,15 @@ class Model:
         if kind == "records":
             return self.records(source, device, machine_code=bool(machine_code))
         if kind == "network":
-            return self.network(source, device, machine_code=machine_code)
+            if not isinstance(source, str | Path) and shapes is None:
+                raise UsageError(
+                    f"{type(source).__name__} is a network whose input is not known; add its shape "
+                    "without the batch, e.g. shapes=[(3, 224, 224)]"
+                )
+            return self.network(
+                source, device, machine_code=machine_code, batches=batches,
+                shapes=shapes or ((3, 224, 224),),
+            )  # fmt: skip
         return self.samples(source, device)
 
     def programs(
@@ -437,7 +462,7 @@ class Model:
         source = Path(network) if is_file else network
         named = source.stem if is_file else getattr(network, "__name__", type(network).__name__)
         return NetworkQuestion(
-            source, name or named, labels=labels, descriptions=files, model=self._place,
+            source, name or named, labels=labels, descriptions=files, model=self.place,
             loaded=None if self.is_of_networks else lambda: self.trained(machine_code=compiles),
             compiles=compiles, must_compile=machine_code is True,
             batches=(None,) if is_file else (1,),

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any
 
+from cdmpp.api.answers import Answers, draw_times
 from cdmpp.errors import UsageError
 from cdmpp.predict.explained import ExplainedAnswer
 from cdmpp.predict.prediction import Prediction
+from cdmpp.text import interval_text, seconds_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 #: What `import cdmpp` calls a row.
 Predicted = Prediction
 
 
-class Predictions(Sequence[Prediction]):
+class Predictions(Answers[Prediction]):
     """A list of predictions. The values of a single prediction are attributes of the list.
 
     Example:
@@ -24,26 +28,6 @@ class Predictions(Sequence[Prediction]):
     Attributes:
         notes: which records of a file were not predicted, and why.
     """
-
-    notes: tuple[str, ...]
-
-    def __init__(self, found: Iterable[Prediction] = (), *, notes: Iterable[str] = ()) -> None:
-        self._found = tuple(found)
-        self.notes = tuple(notes)
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    @overload
-    def __getitem__(self, place: int) -> Prediction: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> Predictions: ...
-
-    def __getitem__(self, place: int | slice) -> Prediction | Predictions:
-        if isinstance(place, slice):
-            return Predictions(self._found[place], notes=self.notes)
-        return self._found[place]
 
     @property
     def only(self) -> Prediction:
@@ -89,8 +73,41 @@ class Predictions(Sequence[Prediction]):
         """Returns what `cdmpp predict --json` prints."""
         return [one.to_json() for one in self._found]
 
-    def __repr__(self) -> str:
-        return f"Predictions({list(self._found)!r})"
+    def table(self) -> list[list[str]]:
+        """Returns titles and lines: name, device, latency, and what else any of them has."""
+        ways = [" ".join(filter(None, (one.way, one.mode))) for one in self._found]
+        columns = {
+            "program": [one.name for one in self._found],
+            "device": [one.device for one in self._found],
+            "run": ways,
+            "batch": [str(one.batch or "") for one in self._found],
+            "latency [90 % interval]": [
+                interval_text(one.latency_s, one.low_s, one.high_s) for one in self._found
+            ],
+            "measured": [seconds_text(one.measured_s, none="") for one in self._found],
+            "note": ["; ".join(one.reasons) for one in self._found],
+        }
+        used = {title: cells for title, cells in columns.items() if any(cells)}
+        return [list(used), *map(list, zip(*used.values(), strict=True))]
 
-    def __str__(self) -> str:
-        return "\n".join(map(str, self._found))
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """Draws each latency with its interval, and what was measured.
+
+        Args:
+            axes: of matplotlib; None = those of a new figure.
+
+        Raises:
+            UsageError: no row has a latency.
+        """
+        columns = [
+            [one.name for one in self._found], [one.device for one in self._found],
+            [" ".join(filter(None, (one.way, one.mode))) for one in self._found],
+            [f"batch {one.batch}" if one.batch else "" for one in self._found],
+        ]  # fmt: skip
+        told = [cells for cells in columns if len(set(cells)) > 1] or columns[:1]
+        names = [", ".join(filter(None, words)) for words in zip(*told, strict=True)]
+        return draw_times(axes, [
+            (name, one.latency_s, one.low_s, one.high_s, one.measured_s)
+            for name, one in zip(names, self._found, strict=True)
+            if one.latency_s is not None
+        ])  # fmt: skip

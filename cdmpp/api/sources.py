@@ -25,7 +25,7 @@ SourceKind = Literal["program", "records", "network", "samples"]
 _FILES: tuple[Literal["program", "records", "network"], ...] = ("program", "records", "network")
 _EXPECTED = (
     "expected TVMScript or a PrimFunc, a Python file with them (.py), a record file (.json, "
-    ".json.gz), a network (.onnx, .pt2), samples, or a list of these"
+    ".json.gz), a network (a torch module, .onnx, .pt2), samples, or a list of these"
 )
 
 
@@ -51,10 +51,7 @@ def source_kind(source: Source) -> SourceKind:
     if is_of(source, "tvm"):
         return "program"
     if is_of(source, "torch") or callable(source):
-        raise UsageError(
-            f"{type(source).__name__} is a network whose input is not known; expected "
-            "model.network(module, device=..., shapes=[(3, 224, 224)])"
-        )
+        return "network"
     raise UsageError(f"cannot predict {type(source).__name__}; {_EXPECTED}")
 
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from cdmpp.api.dataset import CACHE_DIR, Dataset
 from cdmpp.api.model import Model, load
 from cdmpp.errors import UsageError
+from cdmpp.pretrained import PRETRAINED
 
 if TYPE_CHECKING:
     from cdmpp.datasets.samples import Samples
+    from cdmpp.datasets.sampling import SamplingMethod
     from cdmpp.models.loop.progress import RunProgress
     from cdmpp.models.nets.options import DeviceType
     from cdmpp.training.finetune.run import Budget, FinetuneRunOptions
@@ -94,6 +96,81 @@ def train(
     )  # fmt: skip
     if result is None:
         raise UsageError("cdmpp.train trains in one process; under torchrun use `cdmpp train`")
+    return load(result.run_dir)
+
+
+def finetune(
+    model: Model | str | Path = PRETRAINED,
+    device: str | Sequence[str] = (),
+    *,
+    dataset: Dataset | str | Path | None = None,
+    network: str = "",
+    budget: int = 10,
+    sampler: SamplingMethod = "kmeans",
+    measured_on: str = "",
+    compare: bool = False,
+    seed: int = 0,
+    out: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    cache_dir: str | Path = CACHE_DIR,
+    jobs: int | None = None,
+    on_progress: RunProgress | None = None,
+) -> Model:
+    """Adapts a trained model to a new device or network with a few measured tasks, as `cdmpp
+    finetune` does, and judges it on the other tasks. The same call resumes.
+
+    Args:
+        model: what to start from: a model, a run folder, or `pretrained`.
+        device: labels to adapt to.
+        dataset: their measurements, or what `Dataset.read` reads; None = whatever is shipped or
+            fetched of the devices.
+        network: only the tasks of this network.
+        budget: tasks to learn from; 0 = all, where the model is selected by cross-validation.
+        sampler: how the tasks are chosen: `kmeans`, `random` or `k-center`; none needs a
+            measurement.
+        measured_on: a device of the training data whose times of the same programs correct the
+            predictions.
+        compare: whether models that learn from the budget alone are judged too.
+        seed: of the choice and the training.
+        out: run folder; None = `runs/NAME` of the options.
+        settings: other options, nested as in the files of `configs/finetune`.
+        cache_dir, jobs: as of `Dataset.read`.
+        on_progress: is told what is done, and how far.
+
+    Returns:
+        the adapted model; its folder has `metrics.json` and `report.html`.
+
+    Raises:
+        UsageError: nothing new is named, the budget does not fit, or the folder holds another run.
+        DataError: the model is incomplete, or measurements are missing.
+        DeviceError: a device is not known.
+    """
+    from cdmpp.config import from_dict, load_config
+    from cdmpp.training.finetune.run import FinetuneRunOptions, run_name
+
+    given = dataset.place if isinstance(dataset, Dataset) else dataset
+    labels = [device] if isinstance(device, str) else list(device)
+    options = load_config(
+        FinetuneRunOptions,
+        base=from_dict(FinetuneRunOptions, settings or {}),
+        given={
+            "from_run": str(model.place if isinstance(model, Model) else model),
+            "dataset": str(given) if given else None, "devices": tuple(sorted(labels)) or None,
+            "network": network, "budget": budget, "sampler": sampler, "seed": seed,
+            "compare": compare, "measured_on": measured_on,
+        },
+    )  # fmt: skip
+
+    def read(names: Sequence[str]) -> Dataset:
+        if isinstance(dataset, Dataset):
+            return replace(dataset, labels=tuple(names))
+        return Dataset.read(options.dataset or None, names, cache_dir=cache_dir, jobs=jobs)
+
+    run_dir = Path(out) if out else Path("runs") / run_name(options)
+    result, _ = finetune_in_folder(
+        options, run_dir, read, on_progress=on_progress or (lambda what, progress: None),
+        command=f"cdmpp finetune --config {run_dir / 'config.yaml'} --out {run_dir}",
+    )  # fmt: skip
     return load(result.run_dir)
 
 

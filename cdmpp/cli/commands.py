@@ -56,6 +56,7 @@ dataset  extract measure records into a dataset, look at datasets
 train = train.command  train a cost model and evaluate it on unseen tasks
 finetune = finetune  adapt a trained model to a new device or network with a few measured tasks
 autotune = autotune  find hyper-parameters of a cost model by trials on the validation part
+runs = runs  list run folders, compare them
 evaluate = evaluate  evaluate a trained model on measured programs
 predict = predict.command  predict the latency of programs, best first
 explain = explain.command  where the time of a program or network goes, line by line

@@ -21,7 +21,7 @@ from cdmpp.cli.commands import (
     add_commands,
 )
 from cdmpp.cli.guide import questions_text
-from cdmpp.errors import CdmppError, DataError, UsageError
+from cdmpp.errors import CdmppError, DataError, UsageError, speaking_commands
 from cdmpp.renames import current_option
 from cdmpp.text import printable
 
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run_main(parser: CommandParser, words: Sequence[str]) -> int:
     """Runs one command of a parser, as `main`."""
     try:
-        with _ended_as_by_ctrl_c():
+        with _ended_as_by_ctrl_c(), speaking_commands():
             return _run(parser, words)
     except KeyboardInterrupt as interrupt:
         print("cdmpp: interrupted; run the same command again to continue", file=sys.stderr)

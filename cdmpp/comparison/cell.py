@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from cdmpp.comparison.llm.times import LayerOperator
 from cdmpp.comparison.prices import Price
+from cdmpp.text import interval_text
 
 Objective = Literal["latency", "throughput", "cost", "energy"]
 OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput", "cost", "energy")
@@ -60,6 +61,11 @@ class CompareCell:
     reasons: tuple[str, ...] = ()
     parts: Mapping[str, float] = field(default_factory=dict)
     operators: tuple[LayerOperator, ...] = ()
+
+    def __str__(self) -> str:
+        each = f"{self.degree} x {self.device}" if self.degree > 1 else self.device
+        latency = interval_text(self.latency_s, self.low_s, self.high_s)
+        return f"{self.network}, batch {self.batch} on {each}: {latency}"
 
     @property
     def throughput_per_s(self) -> float | None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from cdmpp.comparison.cell import CompareCell, Objective, front
 from cdmpp.report.plots import COLOURS, log_scale, new_figure, svg_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _WORDS: dict[Objective, str] = {
     "cost": "US dollars a million items", "energy": "joule an item, at most",
@@ -23,6 +27,14 @@ def front_svg(cells: Sequence[CompareCell], first: Objective, second: Objective)
         second: `latency`, or what has no interval.
     """
     figure, axes = new_figure(6.0, 4.0)
+    draw_front(axes, cells, first, second)
+    return svg_text(figure)
+
+
+def draw_front(
+    axes: Axes, cells: Sequence[CompareCell], first: Objective, second: Objective
+) -> None:
+    """Draws `front_svg` on axes."""
     best = front(cells, first, second)
     scale = _MS if second == "latency" else 1.0
     known = [
@@ -54,7 +66,6 @@ def front_svg(cells: Sequence[CompareCell], first: Objective, second: Objective)
     axes.margins(x=0.18)
     axes.set_xlabel(_WORDS[first])
     axes.set_ylabel(_WORDS[second])
-    return svg_text(figure)
 
 
 def parts_svg(cells: Sequence[CompareCell]) -> str:

@@ -78,7 +78,7 @@ class Question:
 
 
 def asked_devices(
-    labels: Sequence[str],
+    labels: Sequence[str | DeviceSpec],
     descriptions: Iterable[Path],
     scales: Mapping[str, float],
     *,
@@ -91,8 +91,13 @@ def asked_devices(
         UsageError: none is named.
         DeviceError: an unknown label, or a description that is not as it should be.
     """
-    real = list(load_registry().values()) if takes_all else [get_device(label) for label in labels]
-    own = [spec for path in descriptions for spec in read_device_file(path).devices.values()]
+    known = load_registry()
+    real = list(known.values()) if takes_all else []
+    real += [get_device(label) for label in labels if isinstance(label, str)]
+    given = [spec for spec in labels if not isinstance(spec, str)]
+    real += [spec for spec in given if known.get(spec.name) == spec]
+    own = [spec for spec in given if known.get(spec.name) != spec]
+    own += [spec for path in descriptions for spec in read_device_file(path).devices.values()]
     devices = list({spec.name: spec for spec in [*real, *own]}.values())
     if not devices:
         raise UsageError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -152,6 +154,37 @@ class Pass:
         return (
             f"prefill {self.length:,}" if self.kind == "prefill" else f"decode at {self.length:,}"
         )
+
+
+def all_parallels(
+    tensor: Sequence[int], data: Sequence[int], expert: Sequence[int], pipeline: Sequence[int]
+) -> list[Parallel]:
+    """Returns all combinations of how devices share a model; those that cannot be are left out
+    where others can.
+
+    Raises:
+        UsageError: none of the combinations can be.
+    """
+    found = list(itertools.product(tensor, data, expert, pipeline))
+    fitting = [one for one in found if one[2] and not one[0] * one[1] % one[2]]
+    return [Parallel(*one) for one in fitting or found]
+
+
+def all_passes(
+    prefill: Sequence[int], decode_at: Sequence[int], batches: Sequence[int],
+    parallels: Sequence[Parallel],
+) -> list[Pass]:  # fmt: skip
+    """Returns the passes of all these lengths, in every way of sharing, at every batch."""
+    kinds: tuple[tuple[Literal["prefill", "decode"], Sequence[int]], ...] = (
+        ("prefill", prefill), ("decode", decode_at),
+    )  # fmt: skip
+    return [
+        Pass(kind, length, batch, one.tensor, one.expert, one.data, one.pipeline)
+        for kind, lengths in kinds
+        for length in lengths
+        for one in parallels
+        for batch in batches
+    ]
 
 
 def parse_transformer(text: str) -> TransformerShape:

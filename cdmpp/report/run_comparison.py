@@ -61,7 +61,7 @@ class RunsFolder:
 
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
-            raise DataError(f"--runs {folder}: expected a folder of run folders")
+            raise DataError(f"{folder}: expected a folder of run folders")
         self.folder = folder
 
     def names(self) -> list[str]:
@@ -112,14 +112,16 @@ class RunsFolder:
         folders = [self._run(name) for name in names]
         errors = [_errors(folder) for folder in folders]
         runs = [
-            {**_facts(name, folder), "test": _test(folder), "curve": _curve(folder / "log.jsonl")}
+            {**_facts(name, folder), "curve": _curve(folder / "log.jsonl")}
             for name, folder in zip(names, folders, strict=True)
         ]
         return {"runs": runs, "tasks": _tasks(errors), "worst": _worst(errors)}
 
     def _run(self, name: str) -> Path:
         if name not in self.names():
-            raise UsageError(f"no run {name[:100]!r}; `/v1/runs` lists what there is")
+            raise UsageError(
+                f"no run {name[:100]!r} in {self.folder}; `cdmpp runs` and `/v1/runs` list them"
+            )
         return self.folder / name
 
 
@@ -130,7 +132,8 @@ def _facts(name: str, folder: Path) -> dict[str, Any]:
         "name": name, "problem": None, "kind": card.kind, "data_hash": card.data_hash,
         "devices": [spec.name for spec in card.devices],
         "split": card.split.get("description", ""), "seed": card.split.get("seed"),
-        "training_s": metrics.get("training_s"), "has_report": (folder / "report.html").is_file(),
+        "training_s": metrics.get("training_s"), "test": _test(metrics),
+        "has_report": (folder / "report.html").is_file(),
     }  # fmt: skip
 
 
@@ -141,9 +144,9 @@ def _metrics(folder: Path) -> dict[str, Any]:
     return value
 
 
-def _test(folder: Path) -> dict[str, Any]:
+def _test(metrics: dict[str, Any]) -> dict[str, Any]:
     """Returns the metrics of every line on the test part, devices together."""
-    lines = _metrics(folder)["test"]
+    lines = metrics["test"]
     return {
         line: {key: value for key, value in found.items() if isinstance(value, int | float)}
         for line, found in lines.items()

@@ -147,7 +147,7 @@ def test_a_torch_module_needs_its_shapes(model):
     import torch
 
     module = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.ReLU())
-    with pytest.raises(UsageError, match=r"input is not known.*model\.network"):
+    with pytest.raises(UsageError, match=r"input is not known.*shapes="):
         model.predict(module, DEVICE)
     found = model.network(module, DEVICE, shapes=[(16,)], ways=["torch-eager"], batches=[1, 4])
     assert {one.batch for one in found} == {1, 4}

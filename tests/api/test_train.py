@@ -52,3 +52,23 @@ def test_a_dataset_is_read_once_and_settings_are_checked(tiny_dataset, tmp_path,
         cdmpp.train(data, out=tmp_path / "other", settings={"gbdt": {"tree": 3}})
     with pytest.raises(UsageError, match="did you mean 'gbdt'"):
         cdmpp.train(data, model="gbtd", out=tmp_path / "other")
+
+
+def test_a_tuning_is_that_of_the_command(tiny_dataset, tmp_path, capsys):
+    cache = tmp_path / "cache"
+    small = {"network": {"hidden": 16, "layers": 1}, "loop": {"epochs": 1}}
+    start = cdmpp.train(
+        tiny_dataset, device="epyc-avx2-1c", out=tmp_path / "start", from_nothing=True,
+        settings={**SETTINGS, "transformer": small}, cache_dir=cache, jobs=1,
+    )  # fmt: skip
+    quick = {"finetune": {"steps": 2, "validate_every": 1, "folds": 2}}
+    run, again = tmp_path / "tuned", tmp_path / "again"
+    tuned = cdmpp.finetune(
+        start, "xeon-avx2-1c", dataset=tiny_dataset, budget=3, out=run, settings=quick,
+        cache_dir=cache, jobs=1,
+    )  # fmt: skip
+    assert "xeon-avx2-1c" in tuned.devices
+    words = ["finetune", "--config", str(run / "config.yaml"), "--out", str(again), "--json", "-q"]
+    assert main([*words, "--cache", str(cache), "--jobs", "1"]) == 0
+    metrics = [json.loads((one / "metrics.json").read_text()) for one in (run, again)]
+    assert metrics[0]["test"] == metrics[1]["test"]

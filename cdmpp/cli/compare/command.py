@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from cdmpp.analytic.sweep.predict import SweptKernels
-from cdmpp.api.model import load
+from cdmpp.api.compare import onnx_cells
 from cdmpp.cli.compare.load import (
     add_load_options,
     check_load,
@@ -23,7 +23,6 @@ from cdmpp.cli.compare.models import (
     models_of,
     numbers,
     parallels_of,
-    passes_of,
 )
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
@@ -34,19 +33,15 @@ from cdmpp.cli.shared.options import (
     labels_of,
 )
 from cdmpp.cli.shared.running import add_running_options, given_running
-from cdmpp.comparison.cell import OBJECTIVES, CompareCell
-from cdmpp.comparison.compiled import compiled_cell
+from cdmpp.comparison.cell import OBJECTIVES
 from cdmpp.comparison.page import comparison_page
 from cdmpp.comparison.prices import prices_of
 from cdmpp.comparison.run import Question, TorchNetwork, asked_devices, compare
 from cdmpp.comparison.tables import groups, json_rows, notes, operator_tables, rows, titles
+from cdmpp.comparison.transformer import all_passes
 from cdmpp.comparison.what_if import parse_scales
-from cdmpp.devices.registry import load_registry
-from cdmpp.devices.spec import DeviceSpec
 from cdmpp.files.atomic import write_text
 from cdmpp.networks.graph.execution import Running
-from cdmpp.networks.graph.network_file import onnx_batch
-from cdmpp.networks.onnx_files.sizes import InputSizes
 from cdmpp.networks.shape_text import parse_input_shapes
 from cdmpp.replay.file_kind import file_kind
 from cdmpp.report.page import page_html
@@ -158,11 +153,14 @@ def run(args: argparse.Namespace) -> int:
             devices, hypothetical,
             networks=_networks(args.networks, "export" if args.export else "fx"),
             transformers=models,
-            passes=passes_of(args.prefill, args.decode_at, batches, parallels),
+            passes=all_passes(
+                numbers(args.prefill, "--prefill"), numbers(args.decode_at, "--decode-at"),
+                batches, parallels,
+            ),
             batches=batches, prices=prices, running=running,
         ),
         onnx_cells=partial(
-            _onnx_cells, batches=batches if args.batch else [None],
+            onnx_cells, batches=batches if args.batch else [None],
             shapes=parse_input_shapes(args.input or ()),
         ),
         kernels=SweptKernels.packaged,
@@ -205,25 +203,3 @@ def _network(text: str, method: str) -> TorchNetwork:
     shapes, dtypes = parse_inputs((inputs or _DEFAULT_INPUT).split("+"))
     name = factory.rpartition(":")[2]
     return TorchNetwork(name, load_factory(factory), shapes, dtypes, method)
-
-
-def _onnx_cells(
-    path: Path,
-    name: str,
-    devices: Sequence[DeviceSpec],
-    *,
-    batches: Sequence[int | None],
-    shapes: Mapping[str, tuple[int, ...]],
-) -> list[CompareCell]:
-    known, model = load_registry(), load()
-    labels = [spec.name for spec in devices if spec.name in known]
-    found: list[CompareCell] = []
-    for batch in batches:
-        samples = onnx_batch(path, InputSizes(shapes, batch))
-        rows = model.network(
-            path, labels, name=name, ways=("tvm-untuned",), input_shapes=shapes,
-            batches=None if batch is None else [batch],
-        )  # fmt: skip
-        answers = {one.device: (one.latency_s, one.low_s, one.high_s, one.reasons) for one in rows}
-        found += [compiled_cell(name, samples, spec, answers.get(spec.name)) for spec in devices]
-    return found

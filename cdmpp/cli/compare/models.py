@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 from collections.abc import Sequence
 
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.comparison.llm.config_file import read_model
 from cdmpp.comparison.llm.decoder import FORMATS, Decoder, Parallel
-from cdmpp.comparison.transformer import Pass, parse_transformer
+from cdmpp.comparison.transformer import all_parallels, parse_transformer
 from cdmpp.errors import UsageError
 
 
@@ -58,43 +57,17 @@ def models_of(
 def parallels_of(
     tensor: str | None, data: str | None, expert: str | None, pipeline: str | None
 ) -> list[Parallel]:
-    """Returns all combinations of how devices share a model; those that cannot be are left out
-    where others can.
+    """Returns all combinations of how devices share a model; see `all_parallels`.
 
     Raises:
         UsageError: a number cannot be, or none of the combinations.
     """
-    sizes = (
+    return all_parallels(
         numbers(tensor or "1", "--tensor-parallel"),
         numbers(data or "1", "--data-parallel-attention"),
         numbers(expert or "1", "--expert-parallel"),
         numbers(pipeline or "1", "--pipeline-parallel"),
     )
-    found = list(itertools.product(*sizes))
-    fitting = [one for one in found if not one[0] * one[1] % one[2]]
-    return [Parallel(*one) for one in fitting or found]
-
-
-def passes_of(
-    prefill: str | None, decode_at: str | None, batches: Sequence[int],
-    parallels: Sequence[Parallel],
-) -> list[Pass]:  # fmt: skip
-    """Returns the passes that are asked about.
-
-    Raises:
-        UsageError: a number cannot be.
-    """
-    lengths = [("prefill", one) for one in numbers(prefill, "--prefill")]
-    lengths += [("decode", one) for one in numbers(decode_at, "--decode-at")]
-    return [
-        Pass(
-            "prefill" if kind == "prefill" else "decode", length, batch, one.tensor, one.expert,
-            one.data, one.pipeline,
-        )
-        for kind, length in lengths
-        for one in parallels
-        for batch in batches
-    ]  # fmt: skip
 
 
 def numbers(text: str | None, option: str) -> list[int]:

@@ -19,6 +19,7 @@ from cdmpp.errors import UsageError
 from cdmpp.files.atomic import read_json
 from cdmpp.files.places import package_folder
 from cdmpp.files.stored import from_json
+from cdmpp.text import interval_text
 
 Backend = Literal["vllm", "sglang", "trtllm"]
 BACKENDS: tuple[Backend, ...] = ("vllm", "sglang", "trtllm")
@@ -90,6 +91,10 @@ class LoadCell:
     price: Price | None = None
     is_hypothetical: bool = False
     reasons: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        each = f"{self.parallel.gpus} x {self.device}, {self.load.concurrency} users"
+        return f"{self.network} on {each}: {interval_text(*(self.tpot_s or (None,)))} a token"
 
     @property
     def tokens_per_s_gpu(self) -> Ends | None:

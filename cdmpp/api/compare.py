@@ -1,0 +1,363 @@
+"""Networks on many devices side by side, as `cdmpp compare` puts them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cdmpp.api.answers import Answers, draw_times, new_axes, time_axis
+from cdmpp.api.model import load
+from cdmpp.api.sources import Device, is_of, split_devices
+from cdmpp.comparison.cell import CompareCell, Objective, ranked
+from cdmpp.comparison.compiled import compiled_cell
+from cdmpp.comparison.llm.config_file import read_model
+from cdmpp.comparison.llm.decoder import Decoder, Parallel
+from cdmpp.comparison.llm.load import Backend, LoadCell
+from cdmpp.comparison.llm.schedule import LEAST_SHARE, Load
+from cdmpp.comparison.llm.sweep import load_cells, sweep_json, sweep_notes, sweep_rows
+from cdmpp.comparison.plots import draw_front
+from cdmpp.comparison.prices import prices_of
+from cdmpp.comparison.run import Question, TorchNetwork, asked_devices
+from cdmpp.comparison.run import compare as compared
+from cdmpp.comparison.tables import axes_of, groups, json_rows, notes, number, rows, titles
+from cdmpp.comparison.transformer import all_parallels, all_passes
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import UsageError
+from cdmpp.networks.graph.execution import Dtype, Layout, Mode, Running
+from cdmpp.networks.graph.network_file import onnx_batch
+from cdmpp.networks.onnx_files.sizes import InputSizes
+from cdmpp.replay.file_kind import file_kind
+
+if TYPE_CHECKING:
+    import torch
+    from matplotlib.axes import Axes
+
+#: A torch module, a function that makes one, a network file (.onnx, .pt2), or a language model:
+#: Hugging Face's config.json, its folder, or a name that comes along.
+Network = Any
+Numbers = int | Sequence[int]
+_FILES = (".onnx", ".pt2")
+
+
+class Comparison(Answers[CompareCell]):
+    """Networks on devices.
+
+    Attributes:
+        objective: what the rows are ranked by.
+    """
+
+    objective: Objective
+
+    def __init__(
+        self, found: Iterable[CompareCell], *, objective: Objective = "latency",
+        notes: Iterable[str] = (),
+    ) -> None:  # fmt: skip
+        super().__init__(found, notes=notes)
+        self.objective = objective
+
+    def _part(self, found: tuple[CompareCell, ...]) -> Comparison:
+        return Comparison(found, objective=self.objective, notes=self.notes)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Returns what `cdmpp compare --json` prints."""
+        return json_rows(self._found, self.objective)
+
+    def table(self) -> list[list[str]]:
+        """Returns titles and lines, network by network, the best first; what has no answer is in
+        `notes`.
+        """
+        parts = [part for _, part in groups(self._found)]
+        lines = [
+            [part[0].network, str(part[0].batch), *line]
+            for part in parts
+            for line in rows(part, self.objective)
+        ]
+        return [["network", "batch", *titles(parts[0])], *lines]
+
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """Draws the latencies with their intervals, the best of each network first.
+
+        Raises:
+            UsageError: no row has a latency.
+        """
+        parts = groups(self._found)
+        return draw_times(axes, [
+            (
+                f"{cell.device}, {title}" if len(parts) > 1 else cell.device,
+                cell.latency_s, cell.low_s, cell.high_s, None,
+            )
+            for title, part in parts
+            for cell in ranked(part, "latency")
+            if cell.latency_s is not None
+        ])  # fmt: skip
+
+    def plot_front(self, axes: Axes | None = None) -> Axes:
+        """Draws cost (energy where fewer than two prices are known) against latency, and the
+        devices that no other beats in both.
+
+        Raises:
+            UsageError: there are several networks, or nothing to weigh.
+        """
+        if len(groups(self._found)) != 1:
+            raise UsageError(
+                f"plot_front() draws one network at one batch, got {len(groups(self._found))}; "
+                "compare one, or take a part of the rows"
+            )
+        first, second = axes_of(self._found)
+        if all(cell.value(first) is None for cell in self._found):
+            raise UsageError(f"nothing to plot: the {first} of no device is known")
+        axes = new_axes(axes, 4.2)
+        draw_front(axes, self._found, first, second)
+        return axes
+
+
+class LoadComparison(Answers[LoadCell]):
+    """Servers of language models under load."""
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Returns what `cdmpp compare --concurrency ... --json` prints."""
+        return sweep_json(self._found)
+
+    def table(self) -> list[list[str]]:
+        """Returns titles and lines, model by model, the cheapest first."""
+        found: list[list[str]] = []
+        for name in dict.fromkeys(cell.network for cell in self._found):
+            part = [cell for cell in self._found if cell.network == name]
+            own, *lines = sweep_rows(part, number)
+            found = found or [["model", *own]]
+            found += [[name, *line] for line in lines]
+        return found
+
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """Draws tokens a second and GPU against the time of a token, a curve for each server."""
+        axes = new_axes(axes, 4.2)
+
+        def server(cell: LoadCell) -> tuple[str, str, Parallel]:
+            return cell.network, cell.device, cell.parallel
+
+        is_one = len({cell.network for cell in self._found}) == 1
+        for (name, device, parallel), found in groupby(self._found, server):
+            points = [
+                (cell.tpot_s, cell.tokens_per_s_gpu[0], cell.load.concurrency)
+                for cell in found
+                if cell.tpot_s is not None and cell.tokens_per_s_gpu is not None
+            ]
+            if not points:
+                continue
+            label = f"{parallel.gpus} x {device}" + ("" if is_one else f", {name}")
+            times = [tpot for tpot, _, _ in points]
+            heights = [rate for _, rate, _ in points]
+            (line,) = axes.plot([one[0] for one in times], heights, "o-", ms=4, label=label)
+            axes.hlines(
+                heights, [one[1] for one in times], [one[2] for one in times],
+                color=line.get_color(), alpha=0.3,
+            )  # fmt: skip
+            for time, height, users in points:
+                axes.annotate(
+                    str(users), (time[0], height), xytext=(3, 4), textcoords="offset points",
+                    fontsize="x-small",
+                )  # fmt: skip
+        time_axis(axes, "x")
+        axes.set_yscale("log")
+        axes.set_xlabel("time of a token; the numbers are users")
+        axes.set_ylabel("tokens/s a GPU")
+        axes.legend(frameon=False, fontsize="small")
+        return axes
+
+
+def compare(
+    networks: Network | Sequence[Network],
+    device: Device | Sequence[Device],
+    *,
+    batch: Numbers | None = None,
+    shapes: Sequence[tuple[int, ...]] = ((3, 224, 224),),
+    dtypes: Sequence[torch.dtype] | None = None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    dtype: Dtype | None = None,
+    layout: Layout = "nchw",
+    compiled: bool = False,
+    mode: Mode | None = None,
+    precision: str | None = None,
+    kv_precision: str | None = None,
+    prefill: Numbers = (),
+    decode_at: Numbers = (),
+    tensor_parallel: Numbers = 1,
+    data_parallel_attention: Numbers = 1,
+    expert_parallel: Numbers = 1,
+    pipeline_parallel: Numbers = 1,
+    concurrency: Numbers = (),
+    input_tokens: int | None = None,
+    output_tokens: int | None = None,
+    backend: Backend = "vllm",
+    objective: Objective = "latency",
+    scale: Mapping[str, float] | None = None,
+    prices: Sequence[str | Path] = (),
+    provider: str | None = None,
+) -> Comparison | LoadComparison:
+    """Predicts networks on many devices: time with its interval, memory, cost, energy. Nothing is
+    run.
+
+    Example:
+        >>> import cdmpp
+        >>> found = cdmpp.comparison("Qwen/Qwen3-32B", ["h100", "l40s"], decode_at=2048)
+        >>> [cell.device for cell in found]
+        ['h100', 'l40s']
+
+    Args:
+        networks: one or several: torch modules or functions that make one, files (`.onnx`, `.pt2`),
+            language models (config.json, its folder, or the name of one that comes along).
+        device: labels, `DeviceSpec`s, device files, or `all`.
+        batch: samples or sequences of one run; None = 1, of a file as it says.
+        shapes, dtypes: of a torch module's inputs, without the batch; as of `Model.network`.
+        input_shapes: of an ONNX file's inputs, where it leaves some open.
+        dtype, layout, compiled, mode: how torch runs its networks; as of `Model.network`.
+        precision, kv_precision: formats of a language model's weights and cache; None = as its file
+            says.
+        prefill: tokens of a prompt that are read in one pass.
+        decode_at: tokens in the cache when one more is made.
+        tensor_parallel, data_parallel_attention, expert_parallel, pipeline_parallel: how devices
+            share a language model; all combinations are answered.
+        concurrency: requests in flight: asks for servers under load instead of passes.
+        input_tokens, output_tokens: of a request.
+        backend: whose scheduler and kernels serve.
+        objective: what rows are ranked by: `latency`, `throughput`, `cost` or `energy`.
+        scale: every device once more with some numbers multiplied, e.g. `{"bandwidth": 1.5}`.
+        prices: your price files; they count before the shipped ones.
+        provider: whose shipped prices count.
+
+    Returns:
+        a row for each network, batch and device, with why a device has no answer; under load one
+        for each server and load.
+
+    Raises:
+        UsageError: nothing that can be compared, or options that do not go together.
+        DataError: a network cannot be read, or no device has an answer.
+        DeviceError: a device is not known.
+    """
+    asked = list(networks) if isinstance(networks, list | tuple) else [networks]
+    labels, files = split_devices(device)
+    takes_all = labels == ["all"]
+    devices, hypothetical = asked_devices(
+        [] if takes_all else labels, files, scale or {}, takes_all=takes_all
+    )
+    models = [
+        read_model(str(one), precision=precision, kv_precision=kv_precision)
+        for one in asked
+        if _is_language_model(one)
+    ]
+    of_torch = [_torch_network(one, shapes, dtypes) for one in asked if not _is_language_model(one)]
+    parallels = all_parallels(
+        _numbers(tensor_parallel), _numbers(data_parallel_attention), _numbers(expert_parallel),
+        _numbers(pipeline_parallel),
+    )  # fmt: skip
+    own_prices = prices_of(map(Path, prices), [spec.name for spec in devices], provider=provider)
+    if _numbers(concurrency):
+        return _under_load(
+            models, of_torch, parallels, devices, hypothetical, own_prices,
+            _loads(_numbers(concurrency), input_tokens, output_tokens), backend,
+        )  # fmt: skip
+    batches = _numbers(batch or 1)
+    question = Question(
+        devices, hypothetical, networks=of_torch, transformers=models,
+        passes=all_passes(_numbers(prefill), _numbers(decode_at), batches, parallels),
+        batches=batches, prices=own_prices, running=Running(dtype, layout, compiled, mode),
+    )  # fmt: skip
+    found = compared(
+        question,
+        onnx_cells=partial(
+            onnx_cells, batches=[None] if batch is None else batches, shapes=input_shapes or {}
+        ),
+        kernels=_kernels,
+    )
+    said = [note for _, part in groups(found) for note in notes(part, objective)]
+    return Comparison(found, objective=objective, notes=dict.fromkeys(said))
+
+
+def onnx_cells(
+    path: Path,
+    name: str,
+    devices: Sequence[DeviceSpec],
+    *,
+    batches: Sequence[int | None],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> list[CompareCell]:
+    """Returns the cells of an ONNX file, which TVM compiles.
+
+    Args:
+        batches: None = as the file says.
+        shapes: of inputs that it leaves open.
+
+    Raises:
+        CdmppError: the file cannot be read or compiled.
+    """
+    from cdmpp.devices.registry import load_registry
+
+    known, model = load_registry(), load()
+    labels = [spec.name for spec in devices if spec.name in known]
+    found: list[CompareCell] = []
+    for batch in batches:
+        samples = onnx_batch(path, InputSizes(shapes, batch))
+        answers = {
+            one.device: (one.latency_s, one.low_s, one.high_s, one.reasons)
+            for one in model.network(
+                path, labels, name=name, ways=("tvm-untuned",), input_shapes=shapes,
+                batches=None if batch is None else [batch],
+            )
+        }  # fmt: skip
+        found += [compiled_cell(name, samples, spec, answers.get(spec.name)) for spec in devices]
+    return found
+
+
+def _kernels() -> Any:
+    from cdmpp.analytic.sweep.predict import SweptKernels
+
+    return SweptKernels.packaged()
+
+
+def _under_load(
+    models: Sequence[Decoder], others: Sequence[TorchNetwork], parallels: Sequence[Parallel],
+    devices: Sequence[DeviceSpec], hypothetical: frozenset[str], prices: Mapping[str, Any],
+    loads: Sequence[Load], backend: Backend,
+) -> LoadComparison:  # fmt: skip
+    if others or not models:
+        names = ", ".join(one.name for one in others) or "no network"
+        raise UsageError(
+            f"concurrency asks for servers of language models, got {names}; expected config.json "
+            "or a name such as Qwen/Qwen3-32B"
+        )
+    cells = load_cells(models, parallels, devices, loads, backend, _kernels(), prices, hypothetical)
+    return LoadComparison(cells, notes=sweep_notes(cells, None))
+
+
+def _loads(users: Sequence[int], tokens_in: int | None, tokens_out: int | None) -> list[Load]:
+    if tokens_in is None or tokens_out is None:
+        raise UsageError("concurrency needs input_tokens and output_tokens, a request's lengths")
+    return [Load(one, tokens_in, tokens_out, LEAST_SHARE) for one in users]
+
+
+def _is_language_model(network: Network) -> bool:
+    return isinstance(network, str | Path) and not str(network).endswith(_FILES)
+
+
+def _torch_network(
+    network: Network, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[torch.dtype] | None
+) -> TorchNetwork:
+    if isinstance(network, str | Path):
+        path = Path(network)
+        file_kind(path, ["network"])
+        return TorchNetwork(path.stem, path)
+    is_module = is_of(network, "torch") and not isinstance(network, type)
+    if not (is_module or callable(network)):
+        raise UsageError(
+            f"cannot compare {type(network).__name__}; expected a torch module or a function that "
+            "makes one, a file (.onnx, .pt2), or a language model's config.json"
+        )
+    name = getattr(network, "__name__", type(network).__name__)
+    return TorchNetwork(name, (lambda: network) if is_module else network, shapes, dtypes)
+
+
+def _numbers(given: Numbers) -> list[int]:
+    return [given] if isinstance(given, int) else list(dict.fromkeys(given))
