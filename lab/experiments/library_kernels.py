@@ -1,4 +1,4 @@
-"""Products of two libraries: the tables in data/gpu-kernels, and GPUs predicted from another."""
+"""Kernels of two libraries: the tables in data/gpu-kernels, and GPUs predicted from another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from cdmpp.analytic.gpu_kernels.calls import LIBRARIES
+from cdmpp.analytic.gpu_kernels.calls import Family
 from cdmpp.analytic.gpu_kernels.measured import Measured, read_measured
 from cdmpp.analytic.gpu_kernels.references import best_factor
 from cdmpp.analytic.gpu_kernels.table import FILES
@@ -26,11 +26,21 @@ _TYPES = {
     "bf16": "bfloat16", "a8w8_blockscale": "fp8_block", "a8w8_blockscale_bpreshuffle": "fp8_block",
     "a8w8": "fp8_static", "a8w8_bpreshuffle": "fp8_static", "a4w4_blockscale": "nvfp4",
 }  # fmt: skip
+#: aiter's types of activations and weights with their scales -> type of an expert layer; the last
+#: is one that no call has, and its rows count as faults.
+_MOE_TYPES = {
+    ("bfloat16", "bfloat16", "No"): "bfloat16", ("float8", "float8", "per_Token"): "fp8",
+    ("float8", "float8", "per_1x128"): "fp8_block", ("float4", "float4", "per_1x32"): "nvfp4",
+    ("float8", "float4", "per_1x32"): "w4a8_mxfp4_mxfp8",
+    ("bfloat16", "float4", "per_1x32"): "w4a16_mxfp4", ("bfloat16", "int4", "per_1x32"): "int4_wo",
+    ("float8", "float8", "per_1x32"): "mxfp8_mxfp8",
+}  # fmt: skip
 #: Share of aiter's products in blocks that is kept, by a hash of their sizes; of other types all.
 _SHARE = 0.25
 #: Fit on the first, evaluated on the second.
-_TRANSFERS = {
+_TRANSFERS: dict[Family, tuple[tuple[str, str], ...]] = {
     "gemm_tuned": (("mi300x", "mi350x"), ("mi350x", "mi300x")),
+    "moe_tuned": (("mi300x", "mi350x"), ("mi350x", "mi300x")),
     "gemm_tile": (("h100", "h20"), ("h100", "h800")),
 }
 
@@ -44,29 +54,31 @@ def experiment(
     """Prints the errors on GPUs predicted from one other, on all rows of the shared tables; with
     `write`, also writes the parts of the tables that the repository keeps.
     """
-    whole = {"aiter": _aiter(shared), "pipeweave": _pipeweave(shared)}
-    if write:
-        for name, columns in whole.items():
-            is_kept = columns.pop("is_kept").astype(bool)
-            make_folder(out / name, what="library's table")
-            kept = {key: column[is_kept] for key, column in columns.items()}
-            write_columns(out / FILES[LIBRARIES[name]], kept)
-            print(f"{name}: {len(kept['m'])} rows of {len(columns['m'])}")
+    whole: dict[Family, dict[str, np.ndarray]] = {
+        "gemm_tuned": _aiter(shared), "gemm_tile": _pipeweave(shared), "moe_tuned": _layers(shared),
+    }  # fmt: skip
     with TemporaryDirectory() as folder:
         for name, columns in whole.items():
-            make_folder(Path(folder) / name, what="library's table")
-            columns.pop("is_kept", None)
-            write_columns(Path(folder) / FILES[LIBRARIES[name]], columns)
+            is_kept = columns.pop("is_kept").astype(bool)
+            if write:
+                kept = {key: column[is_kept] for key, column in columns.items()}
+                _write(out / FILES[name], kept)
+                print(f"{name}: {np.sum(is_kept)} rows of {len(is_kept)}")
+            _write(Path(folder) / FILES[name], columns)
         rows = list(_transfers(Path(folder), out, [int(seed) for seed in parse_seeds(seeds)]))
     head = ["fit on", "evaluated on", "type", "n", "cdmpp", "roofline", "rows"]
     print(markdown_table(head, rows))
 
 
+def _write(path: Path, columns: dict[str, np.ndarray]) -> None:
+    make_folder(path.parent, what="library's table")
+    write_columns(path, columns)
+
+
 def _transfers(whole: Path, kept: Path, seeds: list[int]) -> Iterator[list[str]]:
     for family, places in _TRANSFERS.items():
         for folder in (whole, kept):
-            tests = read_measured(whole, family)  # type: ignore[arg-type]
-            fits = read_measured(folder, family)  # type: ignore[arg-type]
+            tests, fits = read_measured(whole, family), read_measured(folder, family)
             for source, target in places:
                 yield from _transfer(fits, tests, source, target, seeds, folder is whole)
 
@@ -108,6 +120,29 @@ def _aiter(shared: Path) -> dict[str, np.ndarray]:
     return content
 
 
+def _layers(shared: Path) -> dict[str, np.ndarray]:
+    raw = _columns(shared / "amd-aiter" / "fused_moe.parquet")
+    count = len(raw["us"])
+    kinds = zip(raw["q_dtype_a"], raw["q_dtype_w"], raw["q_type"], strict=True)
+    dtype = np.array(
+        [_MOE_TYPES[a.split("_")[0], w.split("_")[0], scales] for a, w, scales in kinds]
+    )
+    names = {
+        "num_tokens": "token", "hidden_size": "model_dim", "inter_size": "inter_dim",
+        "topk": "topk", "num_experts": "expert",
+    }  # fmt: skip
+    ones = dict.fromkeys(("moe_tp_size", "moe_ep_size"), np.ones(count, np.int64))
+    is_first = raw["doweight_stage1"].astype(bool)
+    return {
+        **{name: raw[place].astype(np.int64) for name, place in names.items()}, **ones,
+        "moe_dtype": dtype, "distribution": np.full(count, "drawn"),
+        "op_name": np.where(is_first, "moe_weighted_first", "moe"),
+        "activation": raw["act_type"].astype(str),
+        **_origin(raw, np.array([_SYSTEMS[name] for name in raw["gfx"]]), "aiter", "e404860"),
+        "is_kept": np.ones(count, np.bool_),
+    }  # fmt: skip
+
+
 def _pipeweave(shared: Path) -> dict[str, np.ndarray]:
     raw = _columns(shared / "pipeweave" / "gemm_fp8.parquet")
     usable = np.ones(len(raw["us"]), np.bool_)
@@ -121,12 +156,19 @@ def _content(
     raw: dict[str, np.ndarray], rows: BoolArray, dtype: np.ndarray, system: np.ndarray,
     framework: str, version: str,
 ) -> dict[str, np.ndarray]:  # fmt: skip
-    count = len(dtype)
+    own = {name: column[rows] for name, column in raw.items()}
+    sizes = {name.lower(): own[name].astype(np.int64) for name in "MNK"}
+    return {**sizes, "gemm_dtype": dtype, **_origin(own, system, framework, version)}
+
+
+def _origin(
+    raw: dict[str, np.ndarray], system: np.ndarray, framework: str, version: str
+) -> dict[str, np.ndarray]:
+    count = len(system)
     return {
-        "m": raw["M"][rows].astype(np.int64), "n": raw["N"][rows].astype(np.int64),
-        "k": raw["K"][rows].astype(np.int64), "gemm_dtype": dtype, "system": system,
-        "framework": np.full(count, framework), "version": np.full(count, version),
-        "latency_s": (raw["us"][rows].astype(np.float64) * 1e-6).astype(np.float32),
+        "system": system, "framework": np.full(count, framework),
+        "version": np.full(count, version),
+        "latency_s": (raw["us"].astype(np.float64) * 1e-6).astype(np.float32),
     }  # fmt: skip
 
 
