@@ -1,4 +1,6 @@
-"""Kernels of two libraries: the tables in data/gpu-kernels, and GPUs predicted from another."""
+"""Kernels of two libraries: the tables in data/gpu-kernels, and GPUs predicted from another; and
+the packaged collectives on machines that no fit has seen.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,14 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from cdmpp.analytic.gpu_kernels.calls import Family
+from cdmpp.analytic.gpu_kernels.calls import Collective, Family
 from cdmpp.analytic.gpu_kernels.measured import Measured, read_measured
+from cdmpp.analytic.gpu_kernels.model import GpuKernels
 from cdmpp.analytic.gpu_kernels.references import best_factor
 from cdmpp.analytic.gpu_kernels.table import FILES
 from cdmpp.arrays import BoolArray, FloatArray
 from cdmpp.cli.shared.options import parse_seeds
+from cdmpp.devices.registry import get_device
 from cdmpp.files.atomic import make_folder, write_columns
 from cdmpp.text import markdown_table
 from lab.paths import ROOT, SHARED_DATA
@@ -37,6 +41,14 @@ _MOE_TYPES = {
 }  # fmt: skip
 #: Share of aiter's products in blocks that is kept, by a hash of their sizes; of other types all.
 _SHARE = 0.25
+#: pipeweave's name of a GPU -> label.
+_LABELS = {
+    "A100": "a100-sxm", "H100": "h100", "H20": "h20", "H800": "h800",
+    "RTX 6000 Ada": "rtx-6000-ada", "RTX PRO 6000 S": "rtx-pro-6000",
+}  # fmt: skip
+#: Messages up to so many bytes carry the host's launches there; sizes on each side whose median
+#: stands for one, as three repeats scatter.
+_SMALL, _NEAR = 2**18, 4
 #: Fit on the first, evaluated on the second.
 _TRANSFERS: dict[Family, tuple[tuple[str, str], ...]] = {
     "gemm_tuned": (("mi300x", "mi350x"), ("mi350x", "mi300x")),
@@ -51,8 +63,9 @@ def experiment(
     seeds: str = "0,1,2",
     write: bool = False,
 ) -> None:
-    """Prints the errors on GPUs predicted from one other, on all rows of the shared tables; with
-    `write`, also writes the parts of the tables that the repository keeps.
+    """Prints the errors on GPUs predicted from one other, on all rows of the shared tables, and of
+    the packaged model on pipeweave's all-reduces; with `write`, also writes the parts of the tables
+    that the repository keeps.
     """
     whole: dict[Family, dict[str, np.ndarray]] = {
         "gemm_tuned": _aiter(shared), "gemm_tile": _pipeweave(shared), "moe_tuned": _layers(shared),
@@ -68,6 +81,17 @@ def experiment(
         rows = list(_transfers(Path(folder), out, [int(seed) for seed in parse_seeds(seeds)]))
     head = ["fit on", "evaluated on", "type", "n", "cdmpp", "roofline", "rows"]
     print(markdown_table(head, rows))
+    head = [
+        "GPU",
+        "GPUs",
+        "link, GB/s",
+        "measured",
+        "bytes",
+        "n",
+        "cdmpp",
+        "measured over predicted",
+    ]
+    print(markdown_table([*head, "in the interval, %"], list(_all_reduces(shared))))
 
 
 def _write(path: Path, columns: dict[str, np.ndarray]) -> None:
@@ -96,6 +120,30 @@ def _transfer(
         cells = [_errors(measured_s, seconds, rows), _errors(measured_s, [roofline_s], rows)]
         size = "all" if is_whole else "kept"
         yield [source, target, name.split()[-1], str(int(rows.sum())), *cells, size]
+
+
+def _all_reduces(shared: Path) -> Iterator[list[str]]:
+    raw = _columns(shared / "pipeweave" / "collectives.parquet")
+    model = GpuKernels.packaged()
+    is_sum = raw["op"] == "all_reduce"
+    for name, gpus in sorted(set(zip(raw["device"][is_sum], raw["gpus"][is_sum], strict=True))):
+        own = np.flatnonzero(is_sum & (raw["device"] == name) & (raw["gpus"] == gpus))
+        own = own[np.argsort(raw["bytes"][own].astype(np.int64))]
+        sizes, device = raw["bytes"][own].astype(np.int64), get_device(_LABELS[name])
+        each_s = raw["us_median"][own].astype(np.float64) * 1e-6
+        near = [slice(max(0, i - _NEAR), i + _NEAR + 1) for i in range(len(own))]
+        seconds = np.array([np.median(each_s[rows]) for rows in near])
+        calls = [Collective("all_reduce", int(size), int(gpus)) for size in sizes]
+        times = model.times(calls, device)
+        is_inside = (times.low_s <= seconds) & (seconds <= times.high_s)
+        link = f"{(device.link_bandwidth_bytes_per_s or 0) / 1e9:.0f}"
+        for what, rows in (("to 256 KiB", sizes <= _SMALL), ("above", sizes > _SMALL)):
+            ratio = float(np.median(seconds[rows] / times.latency_s[rows]))
+            yield [
+                name, str(gpus), link, "yes" if times.is_seen_device else "no", what,
+                str(int(rows.sum())), _errors(seconds, [times.latency_s], rows), f"{ratio:.2f}",
+                f"{100 * np.mean(is_inside[rows]):.0f}",
+            ]  # fmt: skip
 
 
 def _errors(measured_s: FloatArray, seconds: list[FloatArray], rows: BoolArray) -> str:

@@ -29,6 +29,9 @@ SERVING: tuple[Family, ...] = (
     "moe", "latent_prefill", "latent_decode", "linear", "exchange", "one_shot", "quantize",
 )  # fmt: skip
 
+#: Families whose calls go over the links between GPUs.
+LINKED: tuple[Family, ...] = ("collective", "exchange", "one_shot")
+
 #: Types of a product: `fp8` takes 16-bit input and scales it itself, `fp8_static` is the product
 #: alone, `fp8_block` has a scale for each block of 128, `nvfp4` one for each 16 elements.
 GEMM_DTYPES = ("bfloat16", "float16", "fp8", "fp8_static", "fp8_block", "nvfp4")

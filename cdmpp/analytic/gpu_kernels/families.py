@@ -21,7 +21,7 @@ from cdmpp.analytic.gpu_kernels.account.latent import latent_decode_work, latent
 from cdmpp.analytic.gpu_kernels.account.linear import linear_work
 from cdmpp.analytic.gpu_kernels.account.moe import moe_work, tuned_moe_work
 from cdmpp.analytic.gpu_kernels.account.work import ChipRows, Columns, KernelWork
-from cdmpp.analytic.gpu_kernels.calls import Family, GpuCall
+from cdmpp.analytic.gpu_kernels.calls import LINKED, Family, GpuCall
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError
 
@@ -126,7 +126,7 @@ def work_of_rows(
 
 
 def _check_pipes(family: Family, columns: Columns, chip: Chip, name: str) -> None:
-    if family in ("collective", "exchange", "one_shot") and not chip.link_bytes_per_s:
+    if family in LINKED and not chip.link_bytes_per_s:
         raise DeviceError(
             f"no collective on {name!r}: the registry does not know its link_bandwidth_bytes_per_s;"
             " give it in a device file (docs/devices.md)"
