@@ -314,6 +314,7 @@ def test_the_backend_says_whose_kernels(
     assert own == {MoeLayer, OneShotReduce}
     assert found.ends[0] >= least_step_s(model, Parallel(8), step, get_device(device))
     assert sum(one.seconds for one in found.operators) == pytest.approx(found.ends[0])
+    assert any("AMD's tuned" in reason for reason in found.reasons) is (device == "mi300x")
 
 
 def test_every_model_that_comes_along_is_read() -> None:

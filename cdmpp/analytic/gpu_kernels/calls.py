@@ -20,14 +20,17 @@ from cdmpp.analytic.gpu_kernels.serving_calls import (
 from cdmpp.errors import UsageError
 
 Family = Literal[
-    "gemm", "prefill", "decode", "collective", "gemm_tuned", "gemm_tile", "moe", "latent_prefill",
-    "latent_decode", "linear", "exchange", "one_shot", "quantize",
+    "gemm", "prefill", "decode", "collective", "gemm_tuned", "gemm_tile", "moe_tuned", "moe",
+    "latent_prefill", "latent_decode", "linear", "exchange", "one_shot", "quantize",
 ]  # fmt: skip
 FAMILIES: tuple[Family, ...] = ("gemm", "prefill", "decode", "collective")
 #: Families whose calls have a framework's version: those of data in the layout of llm-kernels.
 SERVING: tuple[Family, ...] = (
     "moe", "latent_prefill", "latent_decode", "linear", "exchange", "one_shot", "quantize",
 )  # fmt: skip
+
+#: Families whose calls go over the links between GPUs.
+LINKED: tuple[Family, ...] = ("collective", "exchange", "one_shot")
 
 #: Types of a product: `fp8` takes 16-bit input and scales it itself, `fp8_static` is the product
 #: alone, `fp8_block` has a scale for each block of 128, `nvfp4` one for each 16 elements.
@@ -36,12 +39,16 @@ GEMM_DTYPES = ("bfloat16", "float16", "fp8", "fp8_static", "fp8_block", "nvfp4")
 ATTENTION_DTYPES = ("bfloat16", "float16", "fp8")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
 #: Who launches the kernels; each has its own choice of them. `vllm_xpu`: vLLM on Intel's GPUs;
-#: `aiter`: AMD's library, the fastest of its kernels for each shape; `pipeweave`: an fp8 product
+#: `aiter`: AMD's library, the fastest of its kernels for each product and each expert layer (best
+#: of tuned); `pipeweave`: an fp8 product
 #: with one tile for all shapes, as pipeweave's table has it.
 SOFTWARE = ("trtllm", "vllm", "vllm_xpu", "sglang", "aiter", "pipeweave")
-#: Software whose products have a model of their own -> that family. A folder of measured kernels
-#: need not have these.
-LIBRARIES: Mapping[str, Family] = {"aiter": "gemm_tuned", "pipeweave": "gemm_tile"}
+#: Family of a library's own kernels -> the library, and the family whose calls it answers. A folder
+#: of measured kernels need not have these.
+LIBRARIES: Mapping[Family, tuple[str, Family]] = {
+    "gemm_tuned": ("aiter", "gemm"), "gemm_tile": ("pipeweave", "gemm"),
+    "moe_tuned": ("aiter", "moe"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from cdmpp.analytic.gpu_kernels.account.exchange import (
 from cdmpp.analytic.gpu_kernels.account.gemm import gemm_work, tile_gemm_work, tuned_gemm_work
 from cdmpp.analytic.gpu_kernels.account.latent import latent_decode_work, latent_prefill_work
 from cdmpp.analytic.gpu_kernels.account.linear import linear_work
-from cdmpp.analytic.gpu_kernels.account.moe import moe_work
+from cdmpp.analytic.gpu_kernels.account.moe import moe_work, tuned_moe_work
 from cdmpp.analytic.gpu_kernels.account.work import ChipRows, Columns, KernelWork
-from cdmpp.analytic.gpu_kernels.calls import Family, GpuCall
+from cdmpp.analytic.gpu_kernels.calls import LINKED, Family, GpuCall
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError
 
@@ -32,6 +32,7 @@ _WORK: Mapping[Family, Callable[[Columns, ChipRows], KernelWork]] = {
     "collective": collective_work,
     "gemm_tuned": tuned_gemm_work,
     "gemm_tile": tile_gemm_work,
+    "moe_tuned": tuned_moe_work,
     "moe": moe_work,
     "latent_prefill": latent_prefill_work,
     "latent_decode": latent_decode_work,
@@ -74,18 +75,22 @@ def whose_kernels(family: Family, columns: Columns, software: NDArray[np.str_]) 
     return np.where(is_library, "trtllm", software)
 
 
-def has_types(family: Family) -> bool:
-    """Whether each type of a family's arithmetic is another kernel, with errors of its own."""
-    return family.startswith("gemm") or family == "moe"
+def has_groups(family: Family) -> bool:
+    """Whether kernels of a family err in ways of their own: each type of products and of expert
+    layers, and prefill attention with a window.
+    """
+    return family.startswith(("gemm", "moe")) or family == "prefill"
 
 
 def error_groups(family: Family, columns: Columns) -> NDArray[np.str_]:
     """Returns text [N], what each call is judged with: its family, and the type of a product or of
-    an expert layer.
+    an expert layer, or whether prefill attention has a window.
     """
     count = len(next(iter(columns.values())))
-    if not has_types(family):
+    if not has_groups(family):
         return np.full(count, family)
+    if family == "prefill":
+        return np.where(columns["window"] > 0, "prefill window", "prefill")  # type: ignore[operator]
     return np.char.add(f"{family} ", columns["dtype"].astype(np.str_))
 
 
@@ -121,7 +126,7 @@ def work_of_rows(
 
 
 def _check_pipes(family: Family, columns: Columns, chip: Chip, name: str) -> None:
-    if family in ("collective", "exchange", "one_shot") and not chip.link_bytes_per_s:
+    if family in LINKED and not chip.link_bytes_per_s:
         raise DeviceError(
             f"no collective on {name!r}: the registry does not know its link_bandwidth_bytes_per_s;"
             " give it in a device file (docs/devices.md)"

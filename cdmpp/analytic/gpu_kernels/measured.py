@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cdmpp.analytic.gpu_kernels.account.work import KernelWork
 from cdmpp.analytic.gpu_kernels.calls import SERVING, Family
@@ -15,6 +16,7 @@ from cdmpp.analytic.gpu_kernels.families import error_groups, whose_kernels, wor
 from cdmpp.analytic.gpu_kernels.frameworks import Frameworks
 from cdmpp.analytic.gpu_kernels.nearest import NearRows
 from cdmpp.analytic.gpu_kernels.table import GpuKernelTable, read_kernels
+from cdmpp.analytic.intervals import LogErrors
 from cdmpp.arrays import BoolArray, FloatArray, TextArray
 from cdmpp.devices.registry import get_device
 
@@ -29,6 +31,9 @@ _SMALL_BLOCK_S, _HOST_BLOCK_S = 10.0e-6, 90.0e-6
 _PARTS = ("dtype", "kv_dtype", "kind", "step", "phase")
 #: Parts of the shapes, one of which is held out of a fit.
 _FOLDS = 5
+#: Family of few rows -> the sizes that make a shape: its rows at other sizes are held out with it,
+#: and each part in turn.
+_SHAPES: Mapping[Family, tuple[str, ...]] = {"moe_tuned": ("hidden", "inter", "experts", "top_k")}
 #: Rows of a fit of a serving family that leaves something out: there are many of them.
 _PART = EfficiencyOptions(most_rows=24_000)
 
@@ -121,19 +126,43 @@ class Measured:
                 seconds[own] = self.predicted_s(self.fit_part(~own, seed=seed), own)
         return seconds
 
-    def in_fold(self, seed: int) -> BoolArray:
-        """Returns bool [N], the rows of a fifth of the shapes, on whatever device and in whatever
-        type.
+    def held_shapes(self, seed: int) -> list[BoolArray]:
+        """Returns bool [N] each, rows that a fit of their own leaves out: a fifth of the shapes; of
+        a family of `_SHAPES` each fifth in turn.
         """
-        sizes = [
-            column
-            for column in self.table.columns.values()
-            if np.issubdtype(column.dtype, np.integer)
-        ]
-        _, place = np.unique(np.stack(sizes, axis=1), axis=0, return_inverse=True)
-        place = place.reshape(-1)
-        chosen = np.random.default_rng(seed).integers(_FOLDS, size=int(place.max()) + 1) == 0
-        return np.asarray(chosen[place], np.bool_)
+        place = self.shapes()
+        fold = np.random.default_rng(seed).integers(_FOLDS, size=int(place.max()) + 1)[place]
+        return [fold == part for part in range(_FOLDS if self.family in _SHAPES else 1)]
+
+    def shape_left_out_s(self, seed: int) -> FloatArray:
+        """Returns float64 [N], the seconds of the rows of `held_shapes` by the fit without them;
+        NaN elsewhere.
+        """
+        seconds = np.full(len(self.table), np.nan)
+        for held in self.held_shapes(seed):
+            seconds[held] = self.predicted_s(self.fit_part(~held, seed=seed), held)
+        return seconds
+
+    def shapes(self) -> NDArray[np.intp]:
+        """Returns int [N], the shape of each row, on whatever device and in whatever type."""
+        names = _SHAPES.get(self.family, tuple(self.table.columns))
+        sizes = [self.table.columns[name] for name in names]
+        whole = [column for column in sizes if np.issubdtype(column.dtype, np.integer)]
+        return np.unique(np.stack(whole, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+
+    def errors(self, logs: FloatArray, groups: TextArray, group: str) -> LogErrors | None:
+        """Returns the ends of a group's errors among R held-out rows of one device; of a family of
+        `_SHAPES` the widest of its own and of all groups', as a type has few shapes. None = there
+        are no such rows, or too few.
+
+        Args:
+            logs: float64 [R], log(measured / predicted).
+            groups: text [R].
+        """
+        own = logs[groups == group]
+        if self.family not in _SHAPES or not len(own):
+            return LogErrors.of(own)
+        return LogErrors.widest([LogErrors.of(own), LogErrors.of(logs)])
 
 
 def host_timed(table: GpuKernelTable, work: KernelWork) -> dict[str, BoolArray]:

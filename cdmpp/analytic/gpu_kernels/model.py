@@ -18,7 +18,6 @@ from cdmpp.analytic.gpu_kernels.calls import (
     SERVING,
     SOFTWARE,
     Family,
-    Gemm,
     GpuCall,
     family_of,
 )
@@ -27,7 +26,7 @@ from cdmpp.analytic.gpu_kernels.families import (
     as_measured,
     columns_of,
     error_groups,
-    has_types,
+    has_groups,
     whose_kernels,
     work_on,
 )
@@ -119,7 +118,8 @@ class GpuKernels(AnalyticModel):
                 measured. Another than those has an interval as wide as versions differ.
 
         Raises:
-            UsageError: the software is not known, or the version cannot be read.
+            UsageError: the software is not known, or the version cannot be read; or a version or a
+                kind of kernel is named of expert layers of AMD's library, whose data name neither.
             DeviceError: no GPU, one without the pipe that a call is for, or one of which the
                 registry knows too little.
         """
@@ -136,6 +136,8 @@ class GpuKernels(AnalyticModel):
             if not rows:
                 continue
             columns = as_measured(family, columns_of([calls[i] for i in rows]))
+            if family == "moe_tuned":
+                _check_tuned(columns, version)
             groups = error_groups(family, columns)
             is_seen &= self._is_measured(family, groups, device)
             name = software or default_software(family, device)
@@ -208,16 +210,15 @@ class GpuKernels(AnalyticModel):
     def _family_of(self, call: GpuCall, device: DeviceSpec, software: str | None) -> Family:
         """Returns whose model answers for a call: that of the library, where it has one."""
         family = family_of(call)
-        if not isinstance(call, Gemm):
-            return family
-        own = LIBRARIES.get(software or default_software(family, device), family)
-        is_measured = own != "gemm_tile" or call.dtype.startswith("fp8")
+        whose = software or default_software(family, device), family
+        own = next((name for name, one in LIBRARIES.items() if one == whose), family)
+        is_measured = own != "gemm_tile" or getattr(call, "dtype", "").startswith("fp8")
         return own if own in self.families and is_measured else family
 
     def _is_measured(self, family: Family, groups: TextArray, device: DeviceSpec) -> bool:
         """Whether the device is in the fit, with the types of these products."""
         known = self.errors.get(device.name, {})
-        are_known = not has_types(family) or all(str(name) in known for name in groups)
+        are_known = not has_groups(family) or all(str(name) in known for name in groups)
         return device.name in self.devices[family] and are_known
 
     def _ends(
@@ -267,7 +268,7 @@ class GpuKernels(AnalyticModel):
         state = read_json(file, what=cls.what, hint=cls.again, format=FORMAT)
         try:
             known = state["families"]
-            more = [family for family in (*LIBRARIES.values(), *SERVING) if family in known]
+            more = [family for family in (*LIBRARIES, *SERVING) if family in known]
             has_serving = any(family in known for family in SERVING)
             kept = [family for family in FAMILIES if family in known or not has_serving]
             own: dict[Family, Any] = {family: known[family] for family in [*kept, *more]}
@@ -295,9 +296,20 @@ def default_software(family: Family, device: DeviceSpec) -> str:
     """
     if device.vendor == "Intel":
         return "vllm_xpu"
-    if device.vendor == "AMD" and device.peak_fp8_flop_per_s and family == "gemm":
+    if device.vendor == "AMD" and device.peak_fp8_flop_per_s and family in ("gemm", "moe"):
         return "aiter"  # measured on CDNA 3 and 4 alone; older ones as other GPUs
     return "vllm" if family == "decode" else "trtllm"
+
+
+def _check_tuned(columns: Columns, version: str | None) -> None:
+    named = np.unique(columns["kernel"][columns["kernel"] != ""])
+    if version is None and not len(named):
+        return
+    what = f"version {version!r}" if version is not None else f"kernel {str(named[0])!r}"
+    raise UsageError(
+        f"{what}: expected none of expert layers of AMD's library, the fastest of its kernels in "
+        "an unknown version; leave it out, or name a framework as the software (vllm, sglang)"
+    )
 
 
 @lru_cache(maxsize=1)

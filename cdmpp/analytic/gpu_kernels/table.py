@@ -27,6 +27,7 @@ FILES: Mapping[Family, str] = {
     "collective": "nccl.parquet",
     "gemm_tuned": "aiter/gemm.parquet",
     "gemm_tile": "pipeweave/gemm.parquet",
+    "moe_tuned": "aiter/moe.parquet",
     "moe": "moe.parquet",
     "latent_prefill": "mla.parquet",
     "latent_decode": "mla.parquet",
@@ -36,6 +37,11 @@ FILES: Mapping[Family, str] = {
     "quantize": "quantize.parquet",
 }
 _GEMM = {"m": "m", "n": "n", "k": "k", "dtype": "gemm_dtype"}
+_MOE = {
+    "tokens": "num_tokens", "hidden": "hidden_size", "inter": "inter_size", "top_k": "topk",
+    "experts": "num_experts", "tensor_parallel": "moe_tp_size", "expert_parallel": "moe_ep_size",
+    "dtype": "moe_dtype", "distribution": "distribution",
+}  # fmt: skip
 #: Column of a call -> column of the file.
 _NAMES: Mapping[Family, Mapping[str, str]] = {
     "gemm": _GEMM,
@@ -52,12 +58,8 @@ _NAMES: Mapping[Family, Mapping[str, str]] = {
         "dtype": "attn_dtype", "kv_dtype": "kv_cache_dtype",
     },
     "collective": {"kind": "op_name", "message_bytes": "message_size", "gpus": "num_gpus"},
-    "moe": {
-        "tokens": "num_tokens", "hidden": "hidden_size", "inter": "inter_size", "top_k": "topk",
-        "experts": "num_experts", "tensor_parallel": "moe_tp_size",
-        "expert_parallel": "moe_ep_size", "dtype": "moe_dtype", "distribution": "distribution",
-        "kernel": "kernel_source",
-    },
+    "moe_tuned": _MOE,
+    "moe": {**_MOE, "kernel": "kernel_source"},
     "latent_prefill": {
         "batch": "batch_size", "length": "isl", "heads": "num_heads",
         "kv_dtype": "kv_cache_dtype", "kernel": "kernel_source",
@@ -76,7 +78,8 @@ _NAMES: Mapping[Family, Mapping[str, str]] = {
 }  # fmt: skip
 #: Further columns that are read of a family's file.
 _MORE: Mapping[Family, tuple[str, ...]] = {
-    "collective": ("nccl_dtype",), "latent_prefill": ("table",), "latent_decode": ("table",),
+    "collective": ("nccl_dtype",), "moe_tuned": ("op_name",),
+    "latent_prefill": ("table",), "latent_decode": ("table",),
     "linear": (
         "kernel_source", "phase", "num_k_heads", "num_v_heads", "head_k_dim", "head_v_dim",
         "n_groups", "nheads", "d_state", "head_dim",
@@ -84,6 +87,8 @@ _MORE: Mapping[Family, tuple[str, ...]] = {
     "exchange": ("op_name",),
     "one_shot": ("kernel_source", "table"),
 }  # fmt: skip
+#: The same, of which a file may have none: its words are empty then.
+_MAYBE: Mapping[Family, tuple[str, ...]] = {"prefill": ("kernel_source",)}
 #: Family -> the tables of its file that are its own.
 _TABLES: Mapping[Family, tuple[str, ...]] = {
     "latent_prefill": ("context_mla",), "latent_decode": ("generation_mla",),
@@ -113,6 +118,10 @@ _OTHER_KIND: Mapping[Family, str] = {
 #: Family -> why rows are of no use -> column and part of the word that marks them. Source: the
 #: faults that the data's README names.
 FAULTS: Mapping[Family, Mapping[str, tuple[str, str]]] = {
+    "moe_tuned": {
+        "fp8 with scales per 32 elements, a type that no call has": ("moe_dtype", "mxfp8_mxfp8"),
+        "weights of the experts applied before the last product": ("op_name", "weighted_first"),
+    },
     "moe": {"drawn with exponent 0, a single row": ("distribution", "power_law_0")},
     "linear": {"steps that verify drafts": ("phase", "verify")},
     "one_shot": {"timed eagerly, with the host": ("kernel_source", "eager")},
@@ -122,6 +131,11 @@ FAULTS: Mapping[Family, Mapping[str, tuple[str, str]]] = {
 #: Their times are those of the channels of one of queries, keys and values, at the same bandwidth
 #: that vLLM's rows of the whole reach: 1/3 to 1/6 of the whole on every device.
 _KEYS_ALONE = "gdn's convolution of sglang and trtllm: the keys' channels alone"
+#: SGLang's prefill on B200. Above 4,096 tokens a call without a window takes 0.83 of the time of
+#: the same with one of 128, with TensorRT-LLM's kernels 2 to 18 times of it. Triton's take nearly
+#: as long with a window of 128 as with one of 1,024, and 10 to 60 times what others take.
+_NO_KEYS = "without a window, timed as if with one that is shorter than 128"
+_ALL_KEYS = "Triton's kernels, which compute what the window hides"
 
 
 @dataclass(frozen=True)
@@ -154,7 +168,7 @@ def families_in(folder: Path) -> list[Family]:
         return [family for family in families if (Path(folder) / FILES[family]).exists()]
 
     serving = known(SERVING)
-    return [*(known(FAMILIES) if serving else FAMILIES), *known(LIBRARIES.values()), *serving]
+    return [*(known(FAMILIES) if serving else FAMILIES), *known(LIBRARIES), *serving]
 
 
 def read_kernels(folder: Path, family: Family) -> GpuKernelTable:
@@ -169,6 +183,7 @@ def read_kernels(folder: Path, family: Family) -> GpuKernelTable:
     raw = _read(
         Path(folder) / FILES[family],
         [*names.values(), *more, "system", "framework", "version", "latency_s"],
+        _MAYBE.get(family, ()),
     )
     if family in _TABLES:
         own = np.isin(raw["table"], _TABLES[family])
@@ -201,6 +216,9 @@ def _faults(family: Family, raw: Columns) -> TextArray:
         words = raw[name].astype(str)
         is_whole = name == "distribution"
         found[words == part if is_whole else np.char.find(words, part) >= 0] = why
+    if family == "prefill":
+        found[(raw["kernel_source"] == "trtllm_mha") & (raw["window_size"] == 0)] = _NO_KEYS
+        found[raw["kernel_source"] == "triton"] = _ALL_KEYS
     if family == "linear":
         is_conv = np.char.find(raw["kernel_source"].astype(str), "causal_conv1d_fn") >= 0
         is_gdn = raw["op_name"] == "gdn"
@@ -236,12 +254,13 @@ def _of_framework(family: Family, raw: Columns) -> dict[str, NDArray[np.generic]
     return found
 
 
-def _read(path: Path, names: Sequence[str]) -> dict[str, NDArray[np.generic]]:
+def _read(path: Path, names: Sequence[str], maybe: Sequence[str]) -> dict[str, NDArray[np.generic]]:
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
     try:
-        table = parquet.read_table(path, columns=list(names))
+        there = [name for name in maybe if name in parquet.read_schema(path).names]
+        table = parquet.read_table(path, columns=[*names, *there])
         missing = [name for name in names if name not in table.column_names]
         if missing:
             raise KeyError(f"no column {', '.join(missing)}")
@@ -250,8 +269,10 @@ def _read(path: Path, names: Sequence[str]) -> dict[str, NDArray[np.generic]]:
             f"{path}: cannot read the measured kernels ({error}); expected a Parquet file with "
             f"{', '.join(names)}"
         ) from None
-    found = {}
-    for name in names:
+    found: dict[str, NDArray[np.generic]] = {
+        name: np.full(table.num_rows, "") for name in maybe if name not in there
+    }
+    for name in (*names, *there):
         column = table.column(name)
         if pa.types.is_dictionary(column.type):
             column = column.cast(pa.string()).fill_null("")

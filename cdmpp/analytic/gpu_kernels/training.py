@@ -75,9 +75,9 @@ def fit_kernels(
 
 
 def _errors(measured: Measured, seed: int) -> DeviceErrors:
-    held = measured.in_fold(seed)
-    predicted = measured.predicted_s(measured.fit_part(~held, seed=seed), held)
-    logs = np.log(measured.table.latency_s[held] / predicted)
+    predicted = measured.shape_left_out_s(seed)
+    held = np.isfinite(predicted)
+    logs = np.log(measured.table.latency_s[held] / predicted[held])
     left_out = np.log(measured.table.latency_s / measured.left_out_s(seed))
     found = left_out_errors(
         left_out, measured.table.device, measured.groups, measured.devices,
@@ -86,7 +86,7 @@ def _errors(measured: Measured, seed: int) -> DeviceErrors:
     for label in measured.devices:
         own = measured.table.device[held] == label
         for group in map(str, np.unique(measured.groups)):
-            one = LogErrors.of(logs[own & (measured.groups[held] == group)])
+            one = measured.errors(logs[own], measured.groups[held][own], group)
             if one is not None:
                 found.setdefault(label, {})[group] = one
     if measured.family in SERVING:

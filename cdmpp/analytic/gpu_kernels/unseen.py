@@ -2,9 +2,9 @@
 like.
 
 Each device of a fit is left out of a fit of its own. Where the fit knows a sibling, another board
-of nearly the same chip, its error is like those of all devices together. Other devices err in ways
-of their own: their intervals have the widest ends of the devices that were left out, of the same
-vendor where the fit knows others of it.
+of nearly the same chip, its error is like those of all devices together; where a kernel goes over
+links these must be alike too. Other devices err in ways of their own: their intervals have the
+widest ends of the devices that were left out, of the same vendor where the fit knows others of it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.analytic.gpu_kernels.account.chip import chip_of
+from cdmpp.analytic.gpu_kernels.calls import LINKED
+from cdmpp.analytic.gpu_kernels.serving_calls import DIRECT_LINK_BYTES_PER_S
 from cdmpp.analytic.intervals import UNSEEN, DeviceErrors, LogErrors
 from cdmpp.arrays import FloatArray
 from cdmpp.devices.registry import get_device
@@ -30,14 +32,15 @@ NEW_VERSION = "new version"
 _MOST_RATIO = 1.5
 
 
-def unseen_as(device: DeviceSpec, fitted: Sequence[str]) -> str:
-    """Returns which of `UNSEEN_NAMES` a device is.
+def unseen_as(device: DeviceSpec, fitted: Sequence[str], family: str) -> str:
+    """Returns which of `UNSEEN_NAMES` a device is for a family's kernels.
 
     Args:
         fitted: labels of the fit; the device's own does not count.
     """
     others = [get_device(label) for label in fitted if label != device.name]
-    if any(are_siblings(device, other) for other in others):
+    siblings = [other for other in others if are_siblings(device, other)]
+    if any(family not in LINKED or _have_like_links(device, other) for other in siblings):
         return SIBLING
     is_relative = device.vendor is not None and device.vendor in [one.vendor for one in others]
     return RELATIVE if is_relative else UNSEEN
@@ -54,10 +57,10 @@ def errors_of(
         group: of `error_groups`; its first word is the family.
         fitted: as of `unseen_as`.
     """
-    nearest = UNSEEN_NAMES.index(unseen_as(device, fitted))
+    family = group.split()[0]
+    nearest = UNSEEN_NAMES.index(unseen_as(device, fitted, family))
     names = device.name, *UNSEEN_NAMES[nearest:]
     own = filter(None, (errors.get(name, {}).get(group) for name in names))
-    family = group.split()[0]
     return next(own, None) or LogErrors.widest(
         one for name, one in errors.get(UNSEEN, {}).items() if name.split()[0] == family
     )
@@ -85,9 +88,10 @@ def left_out_errors(
     """
     found: DeviceErrors = {}
     labels = [label for label in fitted if label != but]
-    with_sibling = [one for one in labels if unseen_as(get_device(one), fitted) == SIBLING]
-    related = [label for label in labels if unseen_as(get_device(label), fitted) != UNSEEN]
     for group in map(str, np.unique(groups)):
+        kind = {one: unseen_as(get_device(one), fitted, group.split()[0]) for one in labels}
+        with_sibling = [label for label in labels if kind[label] == SIBLING]
+        related = [label for label in labels if kind[label] != UNSEEN]
         own = {label: logs[(groups == group) & (device == label)] for label in labels}
         each = {label: LogErrors.of(rows) for label, rows in own.items()}
         ends = {
@@ -113,6 +117,12 @@ def are_siblings(first: DeviceSpec, second: DeviceSpec) -> bool:
         if not one or not other or max(one, other) > _MOST_RATIO * min(one, other):
             return False
     return True
+
+
+def _have_like_links(first: DeviceSpec, second: DeviceSpec) -> bool:
+    """Whether the links of two GPUs are direct and about as fast; over PCIe the machine decides."""
+    ends = sorted(one.link_bandwidth_bytes_per_s or 0.0 for one in (first, second))
+    return ends[0] > DIRECT_LINK_BYTES_PER_S and ends[1] <= _MOST_RATIO * ends[0]
 
 
 def octaves_between(first: DeviceSpec, second: DeviceSpec) -> float:

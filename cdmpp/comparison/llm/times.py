@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.analytic.gpu_kernels.calls import SERVING, GpuCall, family_of
+from cdmpp.analytic.gpu_kernels.model import default_software
 from cdmpp.analytic.kernels.sums import Ends, KindSums
 from cdmpp.analytic.kernels.times import KernelCall, KernelTimes
 from cdmpp.comparison.llm.decoder import Decoder, Parallel
@@ -22,6 +23,9 @@ _MOVES = "element-wise"
 #: Whose products and attention a server's are taken for: vLLM's were measured in the newest version
 #: (0.24), TensorRT-LLM's on B200 in 1.2.0rc5, whose products took up to 2.5 times those of 1.3.
 _LIBRARIES = "vllm"
+_TUNED = (
+    "products and experts are the best of AMD's tuned kernels (aiter); other software is slower"
+)
 #: A kernel that only moves is timed as the operator that reads and writes as many bytes.
 _MOVING, _BYTES_PER_ELEMENT = "relu", 8
 
@@ -123,9 +127,9 @@ def step_times(
         wanted.append(measured)
     ends_of, is_seen = _asked(list(calls), device, kernels, software)
     moving = _Moving(device)
-    doubt = () if is_seen else (
-        f"not all kinds of its kernels were measured on {device.name}",
-    )  # fmt: skip
+    doubt = [] if is_seen else [f"not all kinds of its kernels were measured on {device.name}"]
+    if default_software("gemm", device) == "aiter":
+        doubt.append(_TUNED)
     answers = []
     for step, measured, (_, moves) in zip(steps, wanted, plans, strict=True):
         sums, operators = KindSums(), list[LayerOperator]()

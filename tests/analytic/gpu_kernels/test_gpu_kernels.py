@@ -69,9 +69,18 @@ def test_intervals_of_what_was_not_measured_are_those_of_its_like():
     fitted = ("b200", "b300", "h100", "b60")
     asked = {"gb300": "sibling", "h200": "sibling", "rtx-pro-6000": "relative",
              "l40s": "relative", "mi300x": UNSEEN}  # fmt: skip
-    found = {label: unseen_as(get_device(label), fitted) for label in asked}
+    found = {label: unseen_as(get_device(label), fitted, "gemm") for label in asked}
     assert found == asked
-    assert unseen_as(get_device("h100"), fitted) == "relative", "its own does not count"
+    assert unseen_as(get_device("h100"), fitted, "gemm") == "relative", "its own does not count"
+    linked = ("h100", "l40s", "rtx-pro-6000")
+    kinds = {
+        label: [unseen_as(get_device(label), linked, name) for name in ("gemm", "collective")]
+        for label in ("h200", "h800", "rtx-6000-ada")
+    }
+    assert kinds == {
+        "h200": ["sibling", "sibling"], "h800": ["sibling", "relative"],  # half an H100's links
+        "rtx-6000-ada": ["sibling", "relative"],  # PCIe, as the L40S has
+    }  # fmt: skip
     widths = {"b200": 0.1, "b300": 0.2, "h100": 0.5, "b60": 2.0}
     logs = np.concatenate([np.linspace(-width, width, 1001) for width in widths.values()])
     device, groups = np.repeat(list(widths), 1001), np.full(len(logs), "decode")

@@ -1,4 +1,4 @@
-"""Products of AMD's library and of one with a single tile, and products that the host timed."""
+"""Kernels of AMD's library and of one with a single tile, and kernels that were not timed right."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cdmpp.analytic.gpu_kernels.calls import FAMILIES, DecodeAttention, Gemm
+from cdmpp.analytic.gpu_kernels.calls import (
+    FAMILIES,
+    DecodeAttention,
+    Gemm,
+    MoeLayer,
+    PrefillAttention,
+)
 from cdmpp.analytic.gpu_kernels.families import columns_of, work_of_rows, work_on
 from cdmpp.analytic.gpu_kernels.measured import host_timed, read_measured
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
 from cdmpp.analytic.gpu_kernels.table import families_in, read_kernels
 from cdmpp.devices.registry import get_device
+from cdmpp.errors import UsageError
 from tests.analytic.gpu_kernels.made_kernels import SYSTEMS, write_kernels
 from tests.paths import ROOT
 
@@ -50,7 +57,7 @@ def test_a_host_floor_is_found_in_the_times(tmp_path, floor_s, count):
 
 def test_a_folder_needs_no_libraries(tmp_path):
     assert families_in(write_kernels(tmp_path)) == list(FAMILIES)
-    assert families_in(DATA) == [*FAMILIES, "gemm_tuned", "gemm_tile"]
+    assert families_in(DATA) == [*FAMILIES, "gemm_tuned", "gemm_tile", "moe_tuned"]
 
 
 def test_products_of_amd_are_those_of_its_library():
@@ -116,10 +123,84 @@ def test_products_in_blocks_have_a_weight_of_their_own():
     assert blocks["longest_in_blocks"] == plain["longest"] > 0
 
 
-@pytest.mark.parametrize(("family", "most"), [("gemm_tuned", 0.1), ("gemm_tile", 0.05)])
+LAYER = MoeLayer(128, 7168, 2048, 8, 256, 8, dtype="fp8_block")
+
+
+def test_expert_layers_of_amd_are_those_of_its_library():
+    model = GpuKernels.packaged()
+    ours = model.times([LAYER], MI350X)
+    assert ours.is_seen_device
+    assert ours.floor_s < ours.low_s < ours.latency_s < ours.high_s
+    assert np.array_equal(ours.latency_s, model.times([LAYER], MI350X, software="aiter").latency_s)
+    assert ours.latency_s != model.times([LAYER], MI350X, software="vllm").latency_s
+    other = replace(LAYER, dtype="nvfp4")
+    assert not model.times([other], MI300X).is_seen_device
+    plain, tuned = (model.times([LAYER], H100, software=name) for name in (None, "aiter"))
+    assert plain.latency_s != tuned.latency_s
+
+
+def test_a_rank_of_eight_is_a_layer_with_an_eighth_of_each_expert():
+    whole = replace(LAYER, inter=256, tensor_parallel=1)
+    times = GpuKernels.packaged().times([LAYER, whole], MI300X)
+    assert times.latency_s[0] == times.latency_s[1]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "version", "named"), [("triton", None, "'triton'"), ("", "0.24.0", "'0.24.0'")]
+)
+def test_the_library_chooses_its_kernel_itself(kernel, version, named):
+    model, call = GpuKernels.packaged(), replace(LAYER, kernel=kernel)
+    with pytest.raises(UsageError, match=f"{named}.*fastest.*name a framework"):
+        model.times([call], MI300X, version=version)
+    assert model.times([call], MI300X, software="vllm", version=version).latency_s > 0
+
+
+def test_drawn_tokens_hit_fewer_experts_than_even_ones():
+    """32 tokens that draw 8 of 256 experts hit 256 (1 - (1 - 1/32)^32) = 163.3 of them."""
+    layer = MoeLayer(32, 4096, 1024, 8, 256)
+    work = work_on("moe_tuned", columns_of([layer]), MI350X)
+    weight = 3 * 4096 * 1024 * 2
+    tokens = 2 * 32 * 8 * (4096 + 1024)
+    assert work.terms["memory"] == pytest.approx((163.3 * weight + tokens) / 8e12, rel=1e-3)
+    deviation = np.sqrt(163.3 * (1 - 163.3 / 256))
+    least = (163.3 - 3 * deviation) * weight - 33554432
+    assert work.limits["memory"] == pytest.approx(least / 8e12, rel=1e-3)
+
+
+def test_shapes_of_expert_layers_are_left_out_whole_and_each_once():
+    measured = read_measured(DATA, "moe_tuned")
+    assert measured.left_out == {
+        "fp8 with scales per 32 elements, a type that no call has": 64,
+        "weights of the experts applied before the last product": 7,
+        "below the floor of its GPU": 2,
+    }
+    parts = np.array(measured.held_shapes(0))
+    assert np.array_equal(parts.sum(axis=0), np.ones(1303 - 64 - 7 - 2))
+    names = ("hidden", "inter", "experts", "top_k")
+    sizes = np.stack([measured.table.columns[name] for name in names], axis=1)
+    for part in parts:
+        inside, outside = (set(map(tuple, sizes[rows])) for rows in (part, ~part))
+        assert inside
+        assert not inside & outside
+
+
+def test_prefill_on_b200_has_a_window_or_was_not_timed_right():
+    measured = read_measured(DATA, "prefill")
+    assert sorted(measured.left_out.values()) == [1113, 1608]
+    own = measured.table.device == "b200"
+    assert own.sum() == 6000 - 1113 - 1608
+    assert np.all(measured.table.columns["window"][own] > 0)
+    call = PrefillAttention(4, 4096, 32, 8, 128, window=128)
+    model, b200 = GpuKernels.packaged(), get_device("b200")
+    assert model.times([call], b200, software="sglang").is_seen_device
+    assert not model.times([replace(call, window=0)], b200).is_seen_device
+
+
+@pytest.mark.parametrize(
+    ("family", "most"), [("gemm_tuned", 0.1), ("gemm_tile", 0.05), ("moe_tuned", 0.06)]
+)
 def test_the_packaged_model_fits_the_shipped_rows(family, most):
     measured = read_measured(DATA, family)
-    assert not measured.left_out
     packaged = GpuKernels.packaged().families[family]
     seconds = measured.predicted_s(packaged, np.ones(len(measured.table), np.bool_))
     assert np.mean(np.abs(seconds / measured.table.latency_s - 1.0)) < most

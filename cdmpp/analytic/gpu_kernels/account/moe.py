@@ -31,13 +31,30 @@ _LARGEST_SHARE = 0.8
 _PLACES = (np.arange(32) + 0.5) / 32
 _PRIOR = {"longest": 1.0, "busiest": 0.2, "memory": 0.3, "tokens": 1.0, "cache": 0.3}
 _LAUNCH_S = 20.0e-6
+#: Distribution of rows whose tokens draw their experts, each with the same chance: the source does
+#: not say how its rows were made; fewer experts are read than an even spread hits.
+_DRAWN = "drawn"
+#: Standard deviations below the mean number of experts hit that a draw does not reach.
+_DEVIATIONS = 3.0
+
+
+def tuned_moe_work(columns: Columns, chip: ChipRows) -> KernelWork:
+    """Returns the work of expert layers (fields of `MoeLayer`) of AMD's library: of no version and
+    no kind of kernel, with tokens that draw their experts.
+    """
+    count = len(columns["tokens"])
+    fixed = {
+        "distribution": np.full(count, _DRAWN), "kernel": np.full(count, ""),
+        "release": np.zeros(count),
+    }  # fmt: skip
+    return moe_work({"gated": np.ones(count), **columns, **fixed}, chip)
 
 
 def moe_work(columns: Columns, chip: ChipRows) -> KernelWork:
     """Returns the work of expert layers (fields of `MoeLayer`, and `release`).
 
     The floor is that of evenly spread tokens, of which a power law's busiest rank has no fewer,
-    and of as few experts as can hold them.
+    and of as few experts as can hold them, or as a draw hits.
     """
     tokens, hidden, inter, top_k, experts, shared, ranks = (
         number(columns, name)
@@ -53,6 +70,9 @@ def moe_work(columns: Columns, chip: ChipRows) -> KernelWork:
     even = tokens * top_k / ranks
     is_even = is_word(columns, "distribution", "balanced")
     least = np.where(is_even, np.minimum(local, even), np.minimum(local, top_k / ranks))
+    if np.any(is_drawn := is_word(columns, "distribution", _DRAWN)):
+        spread = np.sqrt(used * np.maximum(0.0, 1.0 - used / local))
+        least = np.where(is_drawn, np.maximum(least, used - _DEVIATIONS * spread), least)
     products = 2.0 + number(columns, "gated")
     weight = hidden * inter * products
     peak = moe_peak(columns, chip)
@@ -118,13 +138,20 @@ def expert_loads(columns: Columns) -> tuple[FloatArray, FloatArray, FloatArray]:
     its busiest expert, and the share of its experts that have a token.
 
     A power law of exponent a has experts' loads spread as draws from 1 to 80 % of the tokens: its
-    quantiles stand for the draws. No expert has more than one pair of a token.
+    quantiles stand for the draws. No expert has more than one pair of a token. Where tokens draw
+    their experts the busiest has the mean and what the largest of as many normal deviates exceeds.
     """
     tokens, top_k, experts, ranks = (
         number(columns, name) for name in ("tokens", "top_k", "experts", "expert_parallel")
     )
     pairs, local = tokens * top_k, experts / ranks
     shares = np.stack([1.0 / ranks, 1.0 / experts, np.minimum(1.0, pairs / experts)])
+    if np.any(is_drawn := is_word(columns, "distribution", _DRAWN)):
+        chance, mean = np.minimum(top_k / experts, 1.0), pairs / experts
+        top = mean + np.sqrt(2.0 * mean * (1.0 - chance) * np.log(np.maximum(experts, 1.0)))
+        hit = -np.expm1(tokens * np.log1p(-np.minimum(chance, 1.0 - 1e-12)))
+        shares[1] = np.where(is_drawn, np.clip(top / pairs, 1.0 / experts, 1.0 / top_k), shares[1])
+        shares[2] = np.where(is_drawn, hit, shares[2])
     for word in np.unique(columns["distribution"]):
         if not str(word).startswith("power_law"):
             continue
