@@ -58,6 +58,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "--model gbdt --trials 40 --dataset DIR --out runs/tuned",
     ),
     "autotune report": ("--out runs/tuned",),
+    "runs": ("", "mine other --folder runs"),
     "evaluate": (
         "--model pretrained --device epyc-avx2-1c",
         "--model runs/mine --dataset DIR --json",
