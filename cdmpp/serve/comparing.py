@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from cdmpp.analytic.sweep.predict import SweptKernels
 from cdmpp.compare.cell import CompareCell, Objective, ranked
-from cdmpp.compare.known_networks import KNOWN_NETWORKS, known_graph
+from cdmpp.compare.known_networks import BATCHES, KNOWN_NETWORKS, known_graph
 from cdmpp.compare.llm.config_file import decoder_of_config, known_models, read_model
 from cdmpp.compare.llm.decoder import Decoder, Parallel
 from cdmpp.compare.llm.load import Backend
@@ -75,7 +75,10 @@ class CompareRequest(BaseModel):
     models: list[_Word] = Field([], max_length=16, description="names of models that come along")
     configs: list[ModelConfig] = Field([], max_length=16)
     networks: list[_Word] = Field(
-        [], max_length=16, description=f"that come along: {', '.join(KNOWN_NETWORKS)}"
+        [],
+        max_length=16,
+        description=f"that come along: {', '.join(KNOWN_NETWORKS)}; at batch "
+        f"{', '.join(map(str, BATCHES))}",
     )
     under_load: UnderLoad | None = Field(None, description="of language models, instead of passes")
     prefill: _Counts = Field([], description="tokens of a prompt that are read")
@@ -97,7 +100,7 @@ class CompareRequest(BaseModel):
             raise ValueError("expected transformers, models, configs or networks")
         asks = bool(self.prefill or self.decode_at)
         if is_language and asks == (self.under_load is not None):
-            raise ValueError("expected either prefill or decode_at, or under_load")
+            raise ValueError("no pass: expected prefill or decode_at, or under_load without them")
         unknown = [name for name in self.scale if name not in SCALED]
         if unknown:
             raise ValueError(f"scale: expected some of {', '.join(SCALED)}")

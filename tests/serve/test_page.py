@@ -498,7 +498,7 @@ def test_results_are_drawn_narrowed_down_and_sorted(browser: Chrome, url: str) -
         press(browser, "#results-board th[data-key=mape] button")
         shown(browser, f"#results-board th[aria-sort={state}]")
         cells = browser.find_elements(By.CSS_SELECTOR, "#results-board td:nth-child(4)")
-        values = [float(cell.text.split()[0]) for cell in cells if cell.text != "–"]
+        values = [float(cell.text.split()[0]) for cell in cells if cell.text != "\N{EN DASH}"]
         assert values == sorted(values, reverse=state == "descending")
     address_has(browser, "sort=mape")
     idle(browser, "results")
