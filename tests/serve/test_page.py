@@ -188,8 +188,12 @@ def idle(browser: Chrome, view: str) -> None:
     )
 
 
-def pictures(browser: Chrome, name: str) -> None:
-    """Keeps the view as it is at both widths for the documentation, as small as 64 colours are."""
+def pictures(browser: Chrome, name: str, answer: str = "#main") -> None:
+    """Keeps the view as it is at both widths for the documentation, as small as 64 colours are.
+
+    Args:
+        answer: where the narrow one begins.
+    """
     folder = os.environ.get("CDMPP_PICTURES")
     if not folder:
         return
@@ -197,6 +201,8 @@ def pictures(browser: Chrome, name: str) -> None:
     for width, height, is_dark in ((1400, 1250, False), (400, 900, True)):
         resize(browser, width, height)
         set_dark(browser, is_dark=is_dark)
+        if width == _WIDTHS[0]:
+            browser.execute_script(f"document.querySelector({answer!r}).scrollIntoView()")
         time.sleep(0.5)
         path = Path(folder) / f"page-{name}-{width}.png"
         browser.save_screenshot(str(path))
@@ -216,7 +222,9 @@ def wide(browser: Chrome) -> None:
 def test_the_first_paint_comes_within_a_second(browser: Chrome, url: str) -> None:
     ready(browser, url)
     paint = "return performance.getEntriesByName('first-contentful-paint')[0].startTime"
-    assert browser.execute_script(paint) < 1000
+    took_ms = browser.execute_script(paint)
+    print(f"first paint: {took_ms:.0f} ms")
+    assert took_ms < 1000
 
 
 def test_predict_opens_with_an_answer_and_a_link_brings_it_back(browser: Chrome, url: str) -> None:
@@ -232,7 +240,7 @@ def test_predict_opens_with_an_answer_and_a_link_brings_it_back(browser: Chrome,
     assert "A[v_i, v_k] * B[v_k, v_j]" in hot
     shares = browser.find_elements(By.CSS_SELECTOR, "#editor .share b")
     assert "99 %" in [one.text for one in shares]
-    pictures(browser, "predict")
+    pictures(browser, "predict", "#answers")
     check_looks(browser)
     press(browser, "[data-form=gpu]")
     shown(browser, "#why h2", "a100")
@@ -246,6 +254,7 @@ def test_predict_opens_with_an_answer_and_a_link_brings_it_back(browser: Chrome,
 
 def test_every_example_has_an_answer(browser: Chrome, url: str) -> None:
     ready(browser, url)
+    shown(browser, "#answers table")
     names = [
         one.get_attribute("data-example")
         for one in browser.find_elements(By.CSS_SELECTOR, "[data-example]")
@@ -254,9 +263,7 @@ def test_every_example_has_an_answer(browser: Chrome, url: str) -> None:
     for name in names:
         press(browser, f"[data-example={name}]")
         address_has(browser, f"example={name}")
-        idle(browser, "predict")
         assert "no latency" not in shown(browser, "#answers table").text
-        assert browser.find_elements(By.CSS_SELECTOR, "#editor .share"), name
 
 
 def test_a_kernel_of_ones_own_is_predicted_by_keyboard_alone(
@@ -291,16 +298,16 @@ def test_a_kernel_of_ones_own_is_predicted_by_keyboard_alone(
 
 
 def test_a_rewrite_opens_as_a_diff_with_its_gain(browser: Chrome, url: str) -> None:
-    ready(browser, url)
-    shown(browser, "#why h2")
-    press(browser, "#why .card")
+    ready(browser, url, "#view=predict&example=layer_norm")
+    shown(browser, "#why h2", "layer_norm")
+    press(browser, "#why .card.good")
     text = shown(browser, ".rewrite p").text
-    assert "predicted" in text
-    assert "Now 1.77 ms [" in text
+    assert "Now 94.6 \N{MICRO SIGN}s [" in text
+    assert "% faster" in text
     assert len(browser.find_elements(By.CSS_SELECTOR, ".diff .cm-editor")) == 2
     assert browser.find_elements(By.CSS_SELECTOR, ".diff .cm-changedLine")
     browser.execute_script("document.querySelector('#why').scrollIntoView()")
-    pictures(browser, "why")
+    pictures(browser, "why", "#why")
     check_looks(browser)
     check_quiet(browser, url)
 
@@ -336,7 +343,11 @@ def test_a_sample_network_has_a_graph_a_timeline_and_kernels(browser: Chrome, ur
     press(browser, "[data-sample=resnet-18]")
     shown(browser, "#net-detail h2", "ResNet-18")
     idle(browser, "network")
-    pictures(browser, "network")
+    pictures(browser, "network", "#net-detail")
+    resize(browser, 400)  # the graph moves along
+    node = browser.find_element(By.CSS_SELECTOR, ".graph .node").rect
+    assert 0 < node["x"] < 400 - node["width"] / 2
+    resize(browser, 1400)
     before = browser.find_element(By.CSS_SELECTOR, ".timeline .lane").text
     press(browser, "[aria-label='Zoom in on the timeline']")
     assert browser.find_element(By.CSS_SELECTOR, ".timeline .lane").text != before
@@ -375,7 +386,7 @@ def test_presets_are_compared_on_devices(browser: Chrome, url: str) -> None:
     ready(browser, url, "#view=compare")
     shown(browser, "#compared table", "h100")
     idle(browser, "compare")
-    pictures(browser, "compare")
+    pictures(browser, "compare", "#compared")
     check_looks(browser)
     assert "tied" in browser.find_element(By.CSS_SELECTOR, "#compared .verdict").text
     bars, costs = browser.find_elements(By.CSS_SELECTOR, "#compared svg[role=img]")
@@ -460,7 +471,7 @@ def test_load_is_drawn_over_concurrency(browser: Chrome, url: str) -> None:
         assert chart.get_attribute("aria-label").startswith(label)
         assert {"h100", "b200"} <= {one.text for one in chart.find_elements(By.TAG_NAME, "text")}
     browser.execute_script("document.querySelector('#compared').scrollIntoView()")
-    pictures(browser, "load")
+    pictures(browser, "load", "#compared")
     check_accessible(browser)
     check_quiet(browser, url)
 
@@ -481,7 +492,7 @@ def test_devices_have_units_sources_and_rooflines(browser: Chrome, url: str) -> 
     check_accessible(browser)
     ready(browser, url, "#view=devices")
     shown(browser, "#roofline svg")
-    pictures(browser, "devices")
+    pictures(browser, "devices", "#roofline")
     check_looks(browser)
     ready(browser, url, "#view=predict&example=gpu_matmul")
     press(browser, "#why a") if shown(browser, "#why a", "roofline") else None
@@ -524,7 +535,7 @@ def test_runs_are_compared_and_lead_to_their_reports(browser: Chrome, url: str) 
     assert len(curves.find_elements(By.CSS_SELECTOR, "[data-mark=line] path")) == 4
     assert "dense (" in browser.find_element(By.ID, "runs-compared").text  # no hash alone
     browser.execute_script("document.querySelector('#runs-compared h2').scrollIntoView()")
-    pictures(browser, "runs")
+    pictures(browser, "runs", "#runs-compared .two")
     check_looks(browser)
     press(browser, "#runs-choice input", Keys.SPACE)
     press(browser, "#runs button")

@@ -71,7 +71,7 @@ async function start() {
     return say("status", error.message, true);
   }
   await restore(true);
-  document.body.dataset.ready = "";
+  document.body.dataset.ready = ""; // what is asked first may still be under way
 }
 
 function wire(devices, trained) {

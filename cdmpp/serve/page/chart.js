@@ -98,14 +98,16 @@ export function beside(one, place, options) {
   return Plot.text([one], { dx, dy: dy - 4, textAnchor, stroke: "var(--paper)", strokeWidth: 4, fill: "currentColor", ...options });
 }
 
+const PLACES = [[9, 4, "start"], [-9, 4, "end"], [0, -10, "middle"], [0, 19, "middle"], [9, -9, "start"], [9, 18, "start"], [-9, -9, "end"], [-9, 18, "end"]];
+
 /** Texts at points that no other text or point covers: [dx, dy, anchor] for each, null where none fits. */
-export function placedTexts(points, size, width) {
+export function placedTexts(points, size, width, places = PLACES) {
   const taken = points.map(({ x, y }) => [x - 5, y - 5, x + 5, y + 5]);
   const clash = (a) => taken.some((b) => a[0] < b[2] && a[2] > b[0] && a[1] < b[3] && a[3] > b[1]);
   return points.map(({ x, y, text }) => {
     if (!text) return null;
     const wide = text.length * size * 0.56;
-    for (const [dx, dy, anchor] of [[9, 4, "start"], [-9, 4, "end"], [0, -10, "middle"], [0, 19, "middle"], [9, -9, "start"], [9, 18, "start"], [-9, -9, "end"], [-9, 18, "end"]]) {
+    for (const [dx, dy, anchor] of places) {
       const left = x + dx - (anchor === "end" ? wide : anchor === "middle" ? wide / 2 : 0);
       const box = [left, y + dy - size, left + wide, y + dy + 3];
       if (left < 0 || box[2] > width || clash(box)) continue;

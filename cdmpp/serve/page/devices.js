@@ -14,6 +14,7 @@ const COLUMNS = [
   ["mem_bandwidth_bytes_per_s", "bandwidth", (value) => rate(value, "B/s")], ["mem_bytes", "memory", bytes], ["l2_bytes", "L2", bytes],
   ["l3_bytes", "L3", bytes], ["tdp_w", "power", (value) => `${significant(value)} W`], ["trained_in", "training data"],
 ];
+const ABOVE = [[4, -8, "start"], [4, 20, "start"], [60, -8, "start"], [60, 20, "start"], [140, -8, "start"], [140, 20, "start"]]; // or below the flat part
 let devices = [];
 let chips;
 let sort = { key: "peak_fp32_flop_per_s", down: true };
@@ -76,7 +77,8 @@ function draw() {
     const y = { type: "log", domain, label: "↑ attainable, log scale", tickFormat: flops, ticks: powers(domain), grid: true };
     const size = { marginBottom: 44, height: Math.round(Math.min(420, Math.max(300, width * 0.5))), marginLeft: 92, marginRight: 20, x, y };
     const scale = plot(width, size).scale;
-    const places = placedTexts(lines.map((one) => ({ x: scale("x").apply(one.ridge), y: scale("y").apply(one.peak), text: one.name })), 12, width);
+    const places = placedTexts(lines.map((one) => ({ x: scale("x").apply(one.ridge), y: scale("y").apply(one.peak), text: one.name })), 12, width, ABOVE);
+    const label = point && `${point.name}: ${flops(point.rate)}`;
     return plot(width, { ...size, marks: [
       ...lines.map((one, place) => Plot.line([[low, low * one.bandwidth], [one.ridge, one.peak], [high, one.peak]], { stroke: colour(place), strokeWidth: 2 })),
       Plot.dot(lines, { x: "ridge", y: "peak", fill: (one) => colour(lines.indexOf(one)), r: 4 }),
@@ -84,7 +86,7 @@ function draw() {
       ...(point ? [
         Plot.ruleX([point.intensity], { stroke: "currentColor", strokeDasharray: "4 3" }),
         Plot.dot([point], { x: "intensity", y: "rate", r: 6, symbol: "diamond", fill: "currentColor" }),
-        beside(point, [10, 4, "start"], { x: "intensity", y: "rate", text: (one) => `${one.name}: ${flops(one.rate)}`, fontWeight: 700 }),
+        beside(point, scale("x").apply(point.intensity) + 7.5 * label.length < width ? [10, 4, "start"] : [-10, 4, "end"], { x: "intensity", y: "rate", text: () => label, fontWeight: 700 }),
       ] : []),
       Plot.tip(lines, Plot.pointer({ x: "ridge", y: "peak", title: (one) => `${one.name}\nfp32 peak ${flops(one.peak)}\nbandwidth ${rate(one.bandwidth, "B/s")}\nfull speed from ${significant(one.ridge)} FLOP/B` })),
     ] });

@@ -46,7 +46,7 @@ export function graphOf(row, pick) {
     const scale = isWhole ? Math.min(1, box.width / width, box.height / height) : Math.min(1, Math.max(0.8, box.width / width));
     chosen.call(move.transform, zoomIdentity.translate((box.width - scale * width) / 2, isWhole ? (box.height - scale * height) / 2 : 0).scale(scale));
   };
-  new ResizeObserver((_, watch) => { fit(false); watch.disconnect(); }).observe(picture);
+  new ResizeObserver(() => fit(false)).observe(picture);
   return el("div", {}, el("div", { class: "graph" }, picture), el("p", { class: "tools" },
     button("+", () => chosen.call(move.scaleBy, 1.4), { "aria-label": "Zoom in on the graph" }), button("−", () => chosen.call(move.scaleBy, 1 / 1.4), { "aria-label": "Zoom out of the graph" }),
     button("Slowest", () => centre(calls.findIndex((one) => one.time_s === most))), button("Whole graph", () => fit(true)),

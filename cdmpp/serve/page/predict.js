@@ -41,7 +41,6 @@ export async function restorePredict(asked) {
     own(text);
     forms[0].devices = (asked.get("devices") ?? "").split(",").filter(Boolean);
     chips.choose(forms[0].devices);
-    await predict(asked.get("why") ?? undefined);
   } else {
     const example = gallery.find((one) => one.name === asked.get("example")) ?? gallery[0];
     await open(example, asked.get("form"));
@@ -49,8 +48,8 @@ export async function restorePredict(asked) {
       forms[at].devices = asked.get("devices").split(",").filter(Boolean);
       chips.choose(forms[at].devices);
     }
-    await predict(asked.get("why") ?? undefined);
   }
+  predict(asked.get("why") ?? undefined); // the page can be used meanwhile
 }
 
 /** Puts a program of somebody's own into the editor. */

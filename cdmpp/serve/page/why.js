@@ -22,7 +22,7 @@ export function explained(one, { note = null, hasLines = true } = {}) {
   if (place) box.append(el("p", {}, el("a", { href: place }, `On the roofline of ${one.device}`)));
   if (hasLines) box.append(listing(one.lines));
   box.append(el("h3", {}, "Suggested rewrites"), one.counterfactuals.length ? rewrites(one) : el("p", { class: "soft" }, `None applies: ${one.no_counterfactual}`));
-  box.append(el("h3", {}, "Stores"), stores(one.leaves));
+  box.append(el("h3", {}, "Stores"), stores(one));
   if (one.nearest.length) {
     box.append(el("details", {}, el("summary", {}, "Measured programs that it resembles"), nearest(one.nearest)));
   }
@@ -73,12 +73,13 @@ function body(script) {
   return inner.join("\n");
 }
 
-function stores(leaves) {
+function stores({ leaves, unknown_rates: unknown }) {
+  const bound = unknown?.length ? `bound at nominal ${unknown.join(" and ")}` : "lower bound";
   return sortable("Stores", [
     { key: "store", title: "store", isText: true, value: (one) => `${one.leaf} to ${one.buffer}` },
     { key: "share", title: "share", value: (one) => one.share, show: (one) => percent(one.share, 1) },
     { key: "time", title: "time", unit: "s", value: (one) => one.seconds, show: (one) => seconds(one.seconds) },
-    { key: "bound", title: "lower bound", unit: "s", value: (one) => one.bound_s, show: (one) => (one.bound_s ? seconds(one.bound_s) : "–") },
+    { key: "bound", title: bound, about: unknown?.length ? `Of this device the ${unknown.join(" and ")} is not known: no bound on its time` : null, unit: "s", value: (one) => one.bound_s, show: (one) => (one.bound_s ? seconds(one.bound_s) : "–") },
     { key: "ahead", title: "next limit", about: "How far below the bound the next limit is", value: (one) => one.ahead, show: (one) => (one.ahead === null ? "–" : `${significant(one.ahead)} ×`) },
     { key: "fits", title: "data in", isText: true, value: (one) => one.fits },
     { key: "limit", title: "bound by", isText: true, value: (one) => one.bound_text },

@@ -68,15 +68,6 @@ export function percent(share, digits = 0) {
   return `${(100 * share).toFixed(digits)} %`;
 }
 
-export function table(titles, rows, attributes = {}) {
-  const isText = (place) => /^(text|wrap|bar)$/.test(rows[0]?.[place]?.className ?? "");
-  const head = titles.map((title, place) => el("th", { scope: "col", class: isText(place) ? "text" : null }, title));
-  const lines = rows.map((cells) =>
-    el("tr", {}, ...cells.map((cell) => (cell instanceof HTMLTableCellElement ? cell : el("td", {}, cell)))),
-  );
-  return el("table", attributes, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...lines));
-}
-
 /** A page of the server that opens beside this one. */
 export function link(path, text) {
   return el("a", { href: path, target: "_blank", rel: "noopener" }, text);
