@@ -69,7 +69,7 @@ def layer_norm() -> Any:
 
 
 EXAMPLES: dict[str, tuple[str, Callable[[], Any]]] = {
-    "matmul": ("Matrix product", matmul), "softmax": ("Softmax", softmax),
+    "matmul": ("Matmul", matmul), "softmax": ("Softmax", softmax),
     "conv2d": ("Convolution", convolution), "attention": ("Attention", attention),
     "layer_norm": ("Layer norm", layer_norm),
 }  # fmt: skip
@@ -83,7 +83,7 @@ def main() -> None:
         forms = [(CPU, drawn(model, name, make(), CPU)), (GPU, by_dlight(name, make()))]
         found.append(entry(name, title, forms))
     tiled = drawn(model, "matmul_tiled", matmul(), GPU)
-    found.append(entry("gpu_matmul", "GPU kernel with shared memory", [(GPU, tiled)]))
+    found.append(entry("gpu_matmul", "GPU kernel", [(GPU, tiled)]))
     write_text(FOLDER / "gallery.json", json.dumps(found, indent=1) + "\n")
 
 

@@ -238,6 +238,7 @@ def test_predict_opens_with_an_answer_and_a_link_brings_it_back(browser: Chrome,
     assert any(text.endswith("ms") for text in texts)  # ticks have units
     hot = browser.find_element(By.CSS_SELECTOR, "#editor .cm-line.heat-10").text
     assert "A[v_i, v_k] * B[v_k, v_j]" in hot
+    assert browser.execute_script("return scrollY") == 0
     shares = browser.find_elements(By.CSS_SELECTOR, "#editor .share b")
     assert "99 %" in [one.text for one in shares]
     pictures(browser, "predict", "#answers")

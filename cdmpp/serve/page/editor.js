@@ -89,7 +89,8 @@ export function editor(place, { onEdit, onRun }) {
         found.set(next++, share);
       }
       const [hottest] = [...found].sort((a, b) => b[1] - a[1])[0] ?? [1];
-      view.dispatch({ effects: [setShares.of(found), EditorView.scrollIntoView(view.state.doc.line(hottest).from, { y: "center", x: "start", xMargin: 1000 })] });
+      view.dispatch({ effects: setShares.of(found) });
+      view.scrollDOM.scrollTop = view.lineBlockAt(view.state.doc.line(hottest).from).top - view.scrollDOM.clientHeight / 2; // and not the page
       return true;
     },
   };
