@@ -203,6 +203,8 @@ def pictures(browser: Chrome, name: str, answer: str = "#main") -> None:
         set_dark(browser, is_dark=is_dark)
         if width == _WIDTHS[0]:
             browser.execute_script(f"document.querySelector({answer!r}).scrollIntoView()")
+        elif name not in ("why", "load", "runs"):
+            browser.execute_script("scrollTo(0, 0)")
         time.sleep(0.5)
         path = Path(folder) / f"page-{name}-{width}.png"
         browser.save_screenshot(str(path))

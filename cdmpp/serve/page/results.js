@@ -1,6 +1,6 @@
 // Tables of results: chosen by suite, data set, device and metric; sorted by any column.
 
-import { chart, plot } from "./chart.js";
+import { chart, plot, powers } from "./chart.js";
 import { $, ask, busy, copyLink, isOpen, remember } from "./shared.js";
 import { sortable } from "./table.js";
 import { el, link, percent, seconds, significant } from "./words.js";
@@ -80,15 +80,21 @@ function metricChart() {
   const lines = board.lines.map((line) => ({ model: line.model, ...line.values[column.key] })).filter((one) => one.mean !== null).toSorted((a, b) => sign * (a.mean - b.mean));
   if (!lines.length) return "";
   const better = { low: "lower is better", high: "higher is better" }[column.better] ?? "";
+  const means = lines.map((one) => one.mean);
+  const least = Math.min(...means), most = Math.max(...means);
+  const isLog = least > 0 && most > 30 * least;
+  const domain = isLog ? [least / 1.5, most * 1.5] : [Math.min(0, least * 1.15), Math.max(0, most * 1.15)];
+  const within = (value) => Math.min(domain[1], Math.max(domain[0], value)); // an interval beyond the axis ends at its edge
   return chart(`${column.title} of every model`, (width) => {
     const left = Math.min(width * 0.45, 20 + 7 * Math.max(...lines.map((one) => one.model.length)));
+    const count = Math.max(2, Math.floor((width - left - 80) / 80)); // of ticks
     return plot(width, {
       marginLeft: left, marginRight: 80, marginTop: 8, marginBottom: 44, height: 54 + 26 * lines.length,
-      x: { label: `${column.title}${better && `, ${better}`} →`, labelOffset: 38, grid: true, zero: true, ticks: Math.max(2, Math.floor((width - left - 80) / 80)), tickFormat: (value) => text(value, column.unit) },
+      x: { type: isLog ? "log" : "linear", domain, label: `${column.title}${better && `, ${better}`}${isLog ? ", log scale" : ""} →`, labelOffset: 38, grid: true, ticks: isLog ? powers(domain).filter((_, place, all) => place % Math.ceil(all.length / count) === 0) : count, tickFormat: (value) => text(value, column.unit) },
       y: { domain: lines.map((one) => one.model), label: null, tickSize: 0 },
       marks: [
-        Plot.barX(lines, { x: "mean", y: "model", fill: (one) => (isReference(one) ? "var(--line)" : "var(--bar)"), insetTop: 4, insetBottom: 4 }),
-        Plot.link(lines.filter((one) => one.half), { x1: (one) => one.mean - one.half, x2: (one) => one.mean + one.half, y: "model", stroke: "currentColor", strokeWidth: 1.5 }),
+        Plot.barX(lines, { x1: isLog ? domain[0] : 0, x2: "mean", y: "model", fill: (one) => (isReference(one) ? "var(--line)" : "var(--bar)"), insetTop: 4, insetBottom: 4 }),
+        Plot.link(lines.filter((one) => one.half), { x1: (one) => within(one.mean - one.half), x2: (one) => within(one.mean + one.half), y: "model", stroke: "currentColor", strokeWidth: 1.5 }),
         Plot.text(lines, { y: "model", frameAnchor: "right", dx: 76, textAnchor: "end", text: (one) => text(one.mean, column.unit), fontWeight: 600 }),
         Plot.tip(lines, Plot.pointerY({ x: "mean", y: "model", title: (one) => `${one.model}\n${column.title} ${text(one.mean, column.unit)}${one.half === null ? "" : ` ± ${text(one.half, column.unit)}`}` })),
       ],
