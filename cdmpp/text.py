@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 import re
 import shutil
@@ -73,6 +74,23 @@ def short_task(task: str, operator: str, *, width: int = 48) -> str:
     """Returns a task as few words: its operator and its key, cut to `width` characters."""
     key = shortened(task.rpartition("|")[0] or task, width)
     return f"{operator} {key}" if operator else key
+
+
+def task_words(task: str, operator: str) -> str:
+    """Returns a task for people: its operator and the sizes in its key, or the start of a key that
+    has none.
+    """
+    key = task.rpartition("|")[0] or task
+    try:
+        parts = json.loads(key)
+    except ValueError:
+        parts = [key]
+    if not isinstance(parts, list) or not parts:
+        parts = [key]
+    sizes = " ".join(str(one) for one in parts[1:] if isinstance(one, int))
+    if sizes:
+        return f"{operator or 'task'} of {shortened(sizes, 48)}"
+    return f"{operator} ({str(parts[0])[:8]})" if operator else shortened(key, 48)
 
 
 def shortened(text: str, width: int) -> str:

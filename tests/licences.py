@@ -29,7 +29,8 @@ and their licences as their metadata say; written by `make licences`. Shipped mo
 theirs in `cdmpp/pretrained/**/card.json` and in `data/*/README.md`, records by name in
 `cdmpp/datasets/fetch/sources.yaml`. PyPI's torch for Linux also brings triton (MIT) and NVIDIA's
 CUDA libraries, which are under NVIDIA's own licences; `locks/torch-pypi.lock` names them, and a CPU
-build of torch needs none.
+build of torch needs none. Those of the JavaScript libraries in the page of `cdmpp serve` are in
+`cdmpp/serve/page/vendor/LICENCES.txt`.
 
 """
 

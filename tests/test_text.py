@@ -16,6 +16,7 @@ from cdmpp.text import (
     percent_text,
     seconds_text,
     short_task,
+    task_words,
 )
 
 
@@ -125,3 +126,17 @@ def test_csv_leaves_none_empty():
 
 def test_a_task_is_cut():
     assert short_task("k" * 60 + "|v", "conv2d") == "conv2d " + "k" * 45 + "..."
+
+
+@pytest.mark.parametrize(
+    ("task", "operator", "words"),
+    [
+        ('["7006235cfc29b73b", 1, 14, 1024]|llvm', "conv2d", "conv2d of 1 14 1024"),
+        ('["7006235cfc29b73b", 1, 14, 1024]|llvm', "", "task of 1 14 1024"),
+        ('["4341452697722615775"]|llvm', "batch_matmul", "batch_matmul (43414526)"),
+        ("dense-9|cuda", "", "dense-9"),
+        ("[]", "dense", "dense ([])"),
+    ],
+)
+def test_a_task_is_told_by_its_operator_and_sizes(task, operator, words):
+    assert task_words(task, operator) == words

@@ -26,6 +26,7 @@ from cdmpp.pretrained import PRETRAINED
 if TYPE_CHECKING:
     import torch
 
+    from cdmpp.networks.graph.graph import NetworkGraph
     from cdmpp.networks.predict import NetworkPredictor
 
 #: ONNX file, its name and devices -> its cells: torch runs no ONNX.
@@ -58,6 +59,7 @@ class Question:
         devices: specs, see `asked_devices`.
         hypothetical: labels among them that nobody sells.
         networks: of torch, and ONNX files.
+        graphs: of torch networks that were followed before.
         transformers: decoders; each makes all `passes`.
         passes: of transformers, with batch and degree.
         batches: of torch networks.
@@ -69,6 +71,7 @@ class Question:
     devices: Sequence[DeviceSpec]
     hypothetical: frozenset[str] = frozenset()
     networks: Sequence[TorchNetwork] = ()
+    graphs: Sequence[NetworkGraph] = ()
     transformers: Sequence[Decoder] = ()
     passes: Sequence[Pass] = ()
     batches: Sequence[int] = (1,)
@@ -135,6 +138,9 @@ def compare(
             found += onnx_cells(network.source, network.name, question.devices)
         else:
             found += _torch_cells(question, network)
+    if question.graphs:
+        predictor = _predictor(question.model)
+        found += eager_cells(predictor, question.graphs, question.devices, question.running)
     model = kernels() if question.transformers else None
     for transformer in question.transformers:
         for one in question.passes:

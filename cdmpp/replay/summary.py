@@ -131,13 +131,16 @@ def outcome_values(outcome: ReplayOutcome) -> dict[str, Any]:
 
 
 def calls_of(run: Replay, places: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Returns when every operator runs, in the graph's order: its lanes, start and seconds.
+    """Returns when every operator runs, in the graph's order: its lanes, start and seconds, and the
+    places of those it waits for.
 
     Args:
         places: task of operators, or label of those without -> number that it is called by.
     """
+    known = {one.id: place for place, one in enumerate(run.graph.operators)}
     return [
         {"kernel": places[one.task or one.label], "kind": one.kind or one.label,
+         "after": [known[name] for name in one.after if name in known],
          "lanes": [" ".join(place) for place in one.places], "start_s": start, "time_s": time}
         for one, start, time in zip(run.graph.operators, run.start_s, run.times_s, strict=True)
     ]  # fmt: skip

@@ -20,12 +20,12 @@ from cdmpp.files.atomic import read_json
 from cdmpp.files.json_text import parse_json
 from cdmpp.files.open_text import read_text
 from cdmpp.predict.saved_model import read_card
-from cdmpp.text import short_task
+from cdmpp.text import short_task, task_words
 from cdmpp.training.run_folder import read_predictions
 
 _HINT = "give a run folder that `cdmpp train` has finished"
 _MOST_RUNS, _MOST_COMPARED = 500, 6
-_TASKS, _WORST = 40, 25
+_TASKS, _WORST, _POINTS = 40, 25, 400
 _CURVE = ("epoch", "training_loss", "validation_loss", "elapsed_s")
 
 
@@ -36,12 +36,14 @@ class _Errors:
     Attributes:
         key: (program id, device) -> its row.
         task: "task, device" of every row.
+        words: task -> what it is for people.
         part: object [N]: `train`, `validation` or `test`.
         measured_s, predicted_s: float64 [N].
     """
 
     key: Mapping[tuple[str, str], int]
     task: NDArray[np.object_]
+    words: Mapping[str, str]
     part: NDArray[np.object_]
     measured_s: NDArray[np.float64]
     predicted_s: NDArray[np.float64]
@@ -98,10 +100,11 @@ class RunsFolder:
 
         Returns:
             `runs`: their facts, `test` (line -> metrics) and `curve` (an entry an epoch); `tasks`:
-            those of the test parts, worst first: task, device, `runs` (per run its programs `n` and
-            `median_log_error`, None where its test part lacks the task); `worst`: programs of the
-            test parts: program_id, task, device, measured_s, `runs` (per run predicted_s and part,
-            None where the run lacks it).
+            those of the test parts, worst first: task, words, device, `runs` (per run its programs
+            `n` and `median_log_error`, None where its test part lacks the task); `worst`: programs
+            of the test parts: program_id, task, words, device, measured_s, `runs` (per run
+            predicted_s and part, None where the run lacks it); `points`: of each run a sample of
+            its test programs, see `_points`.
 
         Raises:
             UsageError: there is no such run, or there are more than six.
@@ -115,7 +118,10 @@ class RunsFolder:
             {**_facts(name, folder), "curve": _curve(folder / "log.jsonl")}
             for name, folder in zip(names, folders, strict=True)
         ]
-        return {"runs": runs, "tasks": _tasks(errors), "worst": _worst(errors)}
+        return {
+            "runs": runs, "tasks": _tasks(errors), "worst": _worst(errors),
+            "points": _points(errors),
+        }  # fmt: skip
 
     def _run(self, name: str) -> Path:
         if name not in self.names():
@@ -171,8 +177,10 @@ def _errors(folder: Path) -> _Errors:
     keys = zip(table["program_id"].tolist(), devices, strict=True)
     places = np.empty(len(tasks), object)
     places[:] = list(zip(tasks, devices, strict=True))
+    operators = dict(zip(tasks, table["operator"].tolist(), strict=True))
     return _Errors(
-        {key: row for row, key in enumerate(keys)}, places, table["part"],
+        {key: row for row, key in enumerate(keys)}, places,
+        {task: task_words(task, operator) for task, operator in operators.items()}, table["part"],
         table["measured_s"], table["predicted_s"],
     )  # fmt: skip
 
@@ -193,10 +201,15 @@ def _tasks(errors: Sequence[_Errors]) -> list[dict[str, Any]]:
         return max(float(one["median_log_error"]) for one in item[1] if one is not None)
 
     worst = sorted(found.items(), key=largest, reverse=True)[:_TASKS]
+    words = _words(errors)
     return [
-        {"task": short_task(task, ""), "device": device, "runs": runs}
+        {"task": short_task(task, ""), "words": words[task], "device": device, "runs": runs}
         for (task, device), runs in worst
     ]
+
+
+def _words(errors: Sequence[_Errors]) -> dict[str, str]:
+    return {task: words for one in errors for task, words in one.words.items()}
 
 
 def _worst(errors: Sequence[_Errors]) -> list[dict[str, Any]]:
@@ -213,6 +226,23 @@ def _worst(errors: Sequence[_Errors]) -> list[dict[str, Any]]:
     return [_program(key, errors) for key in sorted(size, key=lambda key: -size[key])[:_WORST]]
 
 
+def _points(errors: Sequence[_Errors]) -> list[list[dict[str, Any]]]:
+    """Returns of each run up to 400 test programs, evenly spaced by measured time: words, device,
+    measured_s, predicted_s.
+    """
+    found = []
+    for one in errors:
+        rows = np.flatnonzero(one.part == "test")
+        rows = rows[np.argsort(one.measured_s[rows], kind="stable")]
+        chosen = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _POINTS)).astype(int))]
+        found.append([
+            {"words": one.words[one.task[row][0]], "device": one.task[row][1],
+             "measured_s": float(one.measured_s[row]), "predicted_s": float(one.predicted_s[row])}
+            for row in chosen.tolist()
+        ])  # fmt: skip
+    return found
+
+
 def _program(key: tuple[str, str], errors: Sequence[_Errors]) -> dict[str, Any]:
     runs: list[dict[str, Any] | None] = []
     facts: dict[str, Any] = {}
@@ -224,7 +254,8 @@ def _program(key: tuple[str, str], errors: Sequence[_Errors]) -> dict[str, Any]:
         runs.append({"predicted_s": float(one.predicted_s[row]), "part": str(one.part[row])})
         task, device = one.task[row]
         facts = {
-            "program_id": key[0], "task": short_task(task, ""), "device": device,
+            "program_id": key[0], "task": short_task(task, ""), "words": one.words[task],
+            "device": device,
             "measured_s": float(one.measured_s[row]),
         }  # fmt: skip
     return {**facts, "runs": runs}

@@ -1,6 +1,6 @@
-"""`/v1/compare`: transformers by their shapes on many devices, as `cdmpp compare` does.
+"""`/v1/compare`: language models and networks that come along on many devices, as `cdmpp compare`.
 
-Networks of torch are code and ONNX files need a compiler: those are for the command alone.
+Networks of torch are code and files need a compiler: `/v1/network` answers files.
 """
 
 from __future__ import annotations
@@ -14,11 +14,18 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from cdmpp.analytic.sweep.predict import SweptKernels
 from cdmpp.comparison.cell import CompareCell, Objective, ranked
+from cdmpp.comparison.known_networks import BATCHES, KNOWN_NETWORKS, known_graph
+from cdmpp.comparison.llm.config_file import decoder_of_config, known_models, read_model
+from cdmpp.comparison.llm.decoder import Decoder, Parallel
+from cdmpp.comparison.llm.load import Backend
+from cdmpp.comparison.llm.schedule import LEAST_SHARE, Load
+from cdmpp.comparison.llm.sweep import load_cells, sweep_json
 from cdmpp.comparison.prices import prices_of
 from cdmpp.comparison.run import Question, asked_devices, compare
 from cdmpp.comparison.tables import groups, json_rows
 from cdmpp.comparison.transformer import Pass, parse_transformer
 from cdmpp.comparison.what_if import LEAST_FACTOR, MOST_FACTOR, SCALED
+from cdmpp.devices.device_file import nearest
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.serve.gate import FewAtATime
@@ -32,8 +39,26 @@ _Factor = Annotated[float, Field(ge=LEAST_FACTOR, le=MOST_FACTOR)]
 _Word = Annotated[str, Field(min_length=1, max_length=400)]
 
 
+class ModelConfig(BaseModel):
+    """What Hugging Face's `config.json` of a language model says."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: _Word
+    content: dict[str, Any]
+
+
+class UnderLoad(BaseModel):
+    """Requests in flight: who has an answer asks again."""
+
+    model_config = ConfigDict(extra="forbid")
+    concurrency: Annotated[list[Annotated[int, Field(ge=1, le=1024)]], Field(max_length=12)]
+    input_tokens: Annotated[int, Field(ge=1, le=2**20)]
+    output_tokens: Annotated[int, Field(ge=2, le=2**16)]
+    backend: Backend = "vllm"
+
+
 class CompareRequest(BaseModel):
-    """Transformers, the passes that are asked about, and devices."""
+    """Networks, the passes or loads that are asked about, and devices."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -46,11 +71,21 @@ class CompareRequest(BaseModel):
             ]
         },
     )  # fmt: skip
-    transformers: list[_Word] = Field(min_length=1, max_length=64)
+    transformers: list[_Word] = Field([], max_length=64, description="by their shapes")
+    models: list[_Word] = Field([], max_length=16, description="names of models that come along")
+    configs: list[ModelConfig] = Field([], max_length=16)
+    networks: list[_Word] = Field(
+        [],
+        max_length=16,
+        description=f"that come along: {', '.join(KNOWN_NETWORKS)}; at batch "
+        f"{', '.join(map(str, BATCHES))}",
+    )
+    under_load: UnderLoad | None = Field(None, description="of language models, instead of passes")
     prefill: _Counts = Field([], description="tokens of a prompt that are read")
     decode_at: _Counts = Field([], description="tokens in the cache when one more is made")
     batch: _Counts = Field([1], min_length=1, description="sequences of one run")
     tensor_parallel: _Counts = Field([1], min_length=1, description="devices that share a product")
+    expert_parallel: _Count = Field(1, description="groups of experts; at most all the devices")
     devices: list[_Word] = Field([], max_length=512)
     all_devices: bool = False
     scale: dict[_Word, _Factor] = Field(
@@ -59,9 +94,13 @@ class CompareRequest(BaseModel):
     objective: Objective = "latency"
 
     @model_validator(mode="after")
-    def _has_passes(self) -> Self:
-        if not self.prefill and not self.decode_at:
-            raise ValueError("expected prefill or decode_at, else no pass is asked about")
+    def _is_whole(self) -> Self:
+        is_language = bool(self.transformers or self.models or self.configs)
+        if not is_language and not self.networks:
+            raise ValueError("expected transformers, models, configs or networks")
+        asks = bool(self.prefill or self.decode_at)
+        if is_language and asks == (self.under_load is not None):
+            raise ValueError("no pass: expected prefill or decode_at, or under_load without them")
         unknown = [name for name in self.scale if name not in SCALED]
         if unknown:
             raise ValueError(f"scale: expected some of {', '.join(SCALED)}")
@@ -69,9 +108,14 @@ class CompareRequest(BaseModel):
 
 
 class CompareAnswer(BaseModel):
-    """What `cdmpp compare --json` prints, the best by the objective first in every group."""
+    """What `cdmpp compare --json` prints, the best by the objective first in every group.
+
+    Attributes:
+        loads: with `under_load`, instead of cells: a row a device and concurrency.
+    """
 
     cells: list[dict[str, Any]]
+    loads: list[dict[str, Any]] = []
 
 
 def add_compare(app: FastAPI) -> None:
@@ -80,39 +124,81 @@ def add_compare(app: FastAPI) -> None:
 
     @app.post("/v1/compare")
     async def compared(request: CompareRequest) -> CompareAnswer:
-        """Transformers by their shapes on many devices: time, memory, cost."""
-        return CompareAnswer(cells=await threads.run(lambda: _cells(request)))
+        """Language models and networks on many devices: time, memory, cost, or under load."""
+        return await threads.run(lambda: _answer(request))
 
 
-def _cells(request: CompareRequest) -> list[dict[str, Any]]:
+def _answer(request: CompareRequest) -> CompareAnswer:
     """Returns the cells of a comparison as JSON.
 
     Raises:
-        CdmppError: a transformer or a device is not known, or no device has an answer.
+        CdmppError: a network or a device is not known, or no device has an answer.
     """
     devices, hypothetical = asked_devices(
         request.devices, (), request.scale, takes_all=request.all_devices
     )
-    passes = [
+    prices = prices_of(own=[spec.name for spec in devices])
+    decoders = _decoders(request)
+    if request.under_load is not None:
+        load = request.under_load
+        _check_count(len(devices) * len(decoders) * len(load.concurrency))
+        loads = [
+            Load(users, load.input_tokens, load.output_tokens, LEAST_SHARE)
+            for users in load.concurrency
+        ]
+        parallels = [
+            Parallel(degree, expert=_experts(request, degree)) for degree in request.tensor_parallel
+        ]
+        found = load_cells(
+            decoders, parallels, devices, loads, load.backend, SweptKernels.packaged(), prices,
+            hypothetical,
+        )  # fmt: skip
+        return CompareAnswer(cells=[], loads=sweep_json(found))
+    passes = _passes(request)
+    networks = len(request.networks) * len(request.batch)
+    _check_count(len(devices) * (len(passes) * len(decoders) + networks))
+    question = Question(
+        devices, hypothetical, passes=passes, transformers=decoders, prices=prices,
+        graphs=[known_graph(name, batch) for name in request.networks for batch in request.batch],
+    )  # fmt: skip
+    cells = compare(question, onnx_cells=_no_onnx, kernels=SweptKernels.packaged)
+    best_first = [cell for _, group in groups(cells) for cell in ranked(group, request.objective)]
+    return CompareAnswer(cells=json_rows(best_first, request.objective))
+
+
+def _decoders(request: CompareRequest) -> list[Decoder]:
+    found = [parse_transformer(text).decoder for text in request.transformers]
+    for name in request.models:
+        if name not in known_models():
+            raise UsageError(
+                f"no model {name[:100]!r} comes along{nearest(name, known_models())}; expected one "
+                f"of {', '.join(known_models())}, or send its config.json"
+            )
+        found.append(read_model(name))
+    return found + [decoder_of_config(one.content, one.name) for one in request.configs]
+
+
+def _passes(request: CompareRequest) -> list[Pass]:
+    return [
         one
         for degree in request.tensor_parallel
         for batch in request.batch
         for one in (
-            *(Pass("prefill", length, batch, degree) for length in request.prefill),
-            *(Pass("decode", length, batch, degree) for length in request.decode_at),
+            *(Pass("prefill", length, batch, degree, _experts(request, degree))
+              for length in request.prefill),
+            *(Pass("decode", length, batch, degree, _experts(request, degree))
+              for length in request.decode_at),
         )
-    ]
-    count = len(devices) * len(passes) * len(request.transformers)
+    ]  # fmt: skip
+
+
+def _experts(request: CompareRequest, degree: int) -> int:
+    return min(request.expert_parallel, degree)
+
+
+def _check_count(count: int) -> None:
     if count > _MOST_CELLS:
         raise UsageError(f"{count} answers in one; expected at most {_MOST_CELLS}")
-    question = Question(
-        devices, hypothetical, passes=passes,
-        transformers=[parse_transformer(text).decoder for text in request.transformers],
-        prices=prices_of(own=[spec.name for spec in devices]),
-    )  # fmt: skip
-    cells = compare(question, onnx_cells=_no_onnx, kernels=SweptKernels.packaged)
-    best_first = [cell for _, group in groups(cells) for cell in ranked(group, request.objective)]
-    return json_rows(best_first, request.objective)
 
 
 def _no_onnx(path: Path, name: str, devices: Sequence[DeviceSpec]) -> list[CompareCell]:

@@ -128,7 +128,8 @@ def save_trained(
 
 
 def write_predictions(path: Path, rows: list[tuple[str, Samples, NDArray[np.float64]]]) -> None:
-    """Writes predictions.parquet: program_id, device, task, part, measured_s, predicted_s.
+    """Writes predictions.parquet: program_id, device, task, operator, part, and seconds
+    (measured_s, predicted_s).
 
     Args:
         rows: (part name, its samples, float64 [N] predicted seconds).
@@ -138,6 +139,7 @@ def write_predictions(path: Path, rows: list[tuple[str, Samples, NDArray[np.floa
             "program_id": samples.programs.program_id[samples.program],
             "device": np.array([spec.name for spec in samples.devices], object)[samples.device],
             "task": samples.programs.tasks[samples.task_id],
+            "operator": samples.programs.operator[samples.program],
             "part": np.full(len(samples), part, object),
             "measured_s": samples.latency_s,
             "predicted_s": predicted_s,
@@ -148,7 +150,8 @@ def write_predictions(path: Path, rows: list[tuple[str, Samples, NDArray[np.floa
 
 
 def read_predictions(path: Path) -> dict[str, NDArray[Any]]:
-    """Returns the columns that `write_predictions` has written.
+    """Returns the columns that `write_predictions` has written; `operator` is empty where an older
+    file lacks it.
 
     Raises:
         DataError: the file is missing or damaged.
@@ -158,10 +161,12 @@ def read_predictions(path: Path) -> dict[str, NDArray[Any]]:
 
     names = ["program_id", "device", "task", "part", "measured_s", "predicted_s"]
     try:
-        table = parquet.read_table(path, columns=names)
-        found = {name: table[name].to_numpy() for name in names}
+        has_operator = "operator" in parquet.read_schema(path).names
+        table = parquet.read_table(path, columns=[*names, "operator"] if has_operator else names)
+        found = {name: table[name].to_numpy() for name in table.column_names}
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path} holds no predictions ({last_line(error)}); {RUN_HINT}") from None
+    found.setdefault("operator", np.full(len(table), "", object))
     seconds = np.stack([found["measured_s"], found["predicted_s"]])
     if seconds.dtype != np.float64 or not bool(np.all((seconds > 0) & np.isfinite(seconds))):
         raise DataError(f"{path} has times that are no positive seconds; {RUN_HINT}")

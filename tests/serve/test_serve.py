@@ -20,6 +20,7 @@ import pytest
 pytest.importorskip("fastapi", reason="fastapi is not installed")
 
 from cdmpp.cli.main import main
+from cdmpp.comparison.llm.config_file import known_models
 from cdmpp.errors import CdmppError, DataError, DeviceError, ServerError, UsageError
 from cdmpp.serve.client import Client
 from cdmpp.serve.options import ServeOptions
@@ -151,9 +152,46 @@ def test_a_comparison_is_that_of_the_command(url: str, capsys: pytest.CaptureFix
         ({"devices": ["t5"]}, "unknown device"),
         ({"all_devices": True, "batch": list(range(1, 65))}, "in one; expected at most"),
         ({"transformers": ["x.onnx"]}, "expected e.g."),
+        ({"transformers": []}, "expected transformers, models, configs or networks"),
+        ({"models": ["meta/lama"]}, "comes along"),
+        ({"configs": [{"name": "mine", "content": {}}]}, "mine: it lacks architectures"),
+        ({"networks": ["ResNet-51"]}, "comes along"),
+        ({"networks": ["ResNet-50"], "batch": [3]}, "comes along at batch 1, 8, 32, not 3"),
+        ({"under_load": {"concurrency": [1], "input_tokens": 9, "output_tokens": 9}}, "no pass"),
     ):
         with pytest.raises(CdmppError, match=text):
             client_of(url).ask("POST", "/v1/compare", {**request, **change})
+
+
+@pytest.mark.parametrize(("name", "experts"), [("Qwen/Qwen3-30B-A3B", 2), ("config.json", 1)])
+def test_models_are_compared_as_by_the_command(
+    url: str, name: str, experts: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = client_of(url, tries=8)
+    what: dict[str, Any] = {"models": [name]}
+    if name == "config.json":
+        content = known_models()["meta-llama/Llama-3-8B"]
+        (tmp_path / name).write_text(json.dumps(content))
+        what = {"configs": [{"name": tmp_path.name, "content": content}]}
+    model = str(tmp_path) if "configs" in what else name
+    request = {**what, "devices": ["h100"], "tensor_parallel": [2], "expert_parallel": experts}
+    options = ["--device", "h100", "--tensor-parallel", "2", "--expert-parallel", str(experts)]
+    options.append("--json")
+    assert main(["compare", "--model", model, "--decode-at", "512", *options]) == 0
+    expected = json.loads(capsys.readouterr().out)
+    assert client.ask("POST", "/v1/compare", {**request, "decode_at": [512]})["cells"] == expected
+    load = {"concurrency": [1, 4], "input_tokens": 128, "output_tokens": 32}
+    under = ["--concurrency", "1,4", "--input-tokens", "128", "--output-tokens", "32"]
+    assert main(["compare", "--model", model, *under, *options]) == 0
+    expected = json.loads(capsys.readouterr().out)
+    assert client.ask("POST", "/v1/compare", {**request, "under_load": load})["loads"] == expected
+
+
+def test_networks_that_come_along_are_compared(url: str) -> None:
+    request = {"networks": ["ResNet-50"], "devices": ["h100", "a100"], "batch": [8]}
+    cells = client_of(url, tries=8).ask("POST", "/v1/compare", request)["cells"]
+    assert [cell["batch"] for cell in cells] == [8, 8]
+    assert all(0 < cell["low_s"] < cell["latency_s"] < cell["high_s"] for cell in cells)
 
 
 def test_the_page_is_served_and_asks_nobody_else(url: str) -> None:

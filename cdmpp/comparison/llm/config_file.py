@@ -223,6 +223,15 @@ def read_model(
     return _decoder(content, path, name or folder, precision, kv_precision)
 
 
+def decoder_of_config(content: Mapping[str, Any], name: str) -> Decoder:
+    """Returns the decoder of a `config.json` that was read already.
+
+    Raises:
+        DataError: as `read_model`.
+    """
+    return _decoder(dict(content), Path(name), name, None, None)
+
+
 @lru_cache(maxsize=1)
 def known_models() -> Mapping[str, dict[str, Any]]:
     """Returns Hugging Face name -> the keys of its config.json, of models that come along."""

@@ -1,27 +1,38 @@
-// Networks: a file, its latency on devices, its timeline, its kernels, and why they take theirs.
+// Networks: a file or a sample, its latency on devices, its graph and timeline, its kernels, and why they take theirs.
 
-import { bars } from "./bars.js";
-import { $, ask, busy, choose, chosen, packed, remember, say, send, unpacked } from "./shared.js";
+import { latencyBars } from "./chart.js";
+import { deviceChips } from "./chips.js";
+import { graphOf, markNode } from "./graph.js";
+import { $, ask, busy, copyLink, onFile, packed, remember, say, send, unpacked } from "./shared.js";
+import { sortable } from "./table.js";
 import { markKernel, timeline } from "./timeline.js";
-import { el, interval, percent, scrolling, seconds, table } from "./words.js";
 import { explained } from "./why.js";
+import { button, el, interval, percent, seconds } from "./words.js";
 
-const MOST = 8;
+const SAMPLES = [["bert-layer", "BERT layer"], ["resnet-18", "ResNet-18"]];
 const answers = new Map(); // what was asked already, so that going back is quick
 let sent = null; // {network, name, packed}
 let rows = [];
 let shown = null;
+let chips;
 
-export function wireNetwork() {
-  $("net-file").addEventListener("change", () => { if ($("net-file").files.length) readNetwork($("net-file").files[0]); });
-  $("net").addEventListener("submit", async (event) => {
-    event.preventDefault();
-    await predict();
-    rememberIt({});
-  });
+export function wireNetwork(devices, trained) {
+  chips = deviceChips($("net-choice"), devices, { trained });
+  chips.choose(["epyc-avx2-2c"]);
+  $("samples").replaceChildren(...SAMPLES.map(([file, title]) => button(title, () => sample(file, title), { class: "chip", "data-sample": file })));
+  onFile("net-file", readNetwork);
+  $("net").addEventListener("submit", (event) => { event.preventDefault(); run(); });
 }
 
 export const isNetwork = (file) => /\.(onnx|pt2)$/i.test(file.name);
+
+async function sample(file, title, isFirst = false) {
+  clear();
+  const isWell = await busy("net-status", `Sending ${title}…`, async () => keep(await (await fetch(`/static/gallery/${file}.onnx`)).blob(), title));
+  if (!isWell) return;
+  await predict();
+  if (!isFirst) rememberIt({});
+}
 
 export async function readNetwork(file) {
   clear();
@@ -30,18 +41,23 @@ export async function readNetwork(file) {
   await busy("net-status", `Sending ${file.name}…`, () => keep(file, file.name));
 }
 
-async function keep(bytes, name) {
-  const found = await send("/v1/networks", bytes);
-  sent = { network: found.network, name: name.replace(/\.(onnx|pt2)$/i, ""), packed: await packed(bytes) };
+async function run() {
+  await predict();
+  rememberIt({});
+}
+
+async function keep(data, name) {
+  const found = await send("/v1/networks", data);
+  sent = { network: found.network, name: name.replace(/\.(onnx|pt2)$/i, ""), packed: await packed(data) };
   $("net-name").textContent = `${sent.name}: ${found.size_bytes} bytes`;
 }
 
 export async function restoreNetwork(asked) {
-  if (!asked.has("network")) return;
+  if (!asked.has("network")) return sent ? undefined : sample(...SAMPLES[0], true);
   clear();
   sent = { network: asked.get("network"), name: asked.get("name") ?? "network", packed: asked.get("file") };
   $("net-name").textContent = sent.name;
-  choose("net-choice", asked.get("devices"));
+  chips.choose((asked.get("devices") ?? "").split(","));
   if (asked.has("model")) $("net-model").value = asked.get("model");
   if (sent.packed) {
     const isBack = await busy("net-status", `Sending ${sent.name}…`, async () => keep(await unpacked(sent.packed).blob(), sent.name));
@@ -56,7 +72,7 @@ function rememberIt(facts) {
   if (!sent) return;
   remember({
     view: "network", network: sent.network, name: sent.name, file: sent.packed,
-    devices: chosen("net-choice").join(","), model: $("net-model").value, ...facts,
+    devices: chips.chosen().join(","), model: $("net-model").value, ...facts,
   });
 }
 
@@ -68,14 +84,14 @@ function clear() {
 
 async function predict() {
   clear();
-  const devices = chosen("net-choice");
-  if (!sent) return say("net-status", "Expected a network: open an ONNX file or a .pt2 of torch.export, or drop one on the page.", true);
+  const devices = chips.chosen();
+  if (!sent) return say("net-status", "Expected a network: choose a sample, open an ONNX file or a .pt2 of torch.export, or drop one on the page.", true);
   if (!devices.length) return say("net-status", "Expected a device: choose one or more.", true);
   for (const [place, device] of devices.entries()) {
     const text = `Putting ${sent.name} together for ${device}, ${place + 1} of ${devices.length}; its kernels take a while…`;
     const isWell = await busy("net-status", text, async () => {
       rows.push(await row(device));
-      $("net-answers").replaceChildren(bars(rows, "network", lookButton), doubts());
+      $("net-answers").replaceChildren(...answered());
       if (!shown && rows.at(-1).latency_s !== null) show(device);
     }, $("net-predict"));
     if (!isWell) return;
@@ -90,44 +106,56 @@ async function row(device) {
   return { ...found, name: found.network, reason: found.reasons[0] };
 }
 
-function lookButton(one) {
-  return el("button", { type: "button", "aria-label": `Kernels of ${one.network} on ${one.device}`, onclick: () => {
-    show(one.device);
-    rememberIt({ at: one.device });
-    $("net-detail").querySelector("h2").focus();
-  } }, "Kernels");
-}
-
-function doubts() {
-  const marked = rows.filter((one) => one.latency_s !== null && one.reasons.length);
-  return el("ul", { class: "soft" }, ...marked.map((one) => el("li", {}, `! on ${one.device} a guess: ${one.reasons.join("; ")}`)));
+function answered() {
+  const known = rows.filter((one) => one.latency_s !== null);
+  const text = (one) => interval(one.latency_s, one.low_s, one.high_s);
+  const bars = rows.length > 1 && known.length
+    ? latencyBars(known.map((one) => ({ ...one, label: one.device, text: text(one), title: `${one.network} on ${one.device}\n${text(one)}` })), { label: "Latency on every device with its 90 % interval", name: "network" })
+    : null;
+  return [
+    bars,
+    known.length > 1 ? el("p", { class: "chips", role: "group", "aria-label": "Device that is shown below" }, ...known.map((one) => button(one.device, () => {
+      show(one.device);
+      rememberIt({ at: one.device });
+      $("net-detail").querySelector("h2").focus();
+    }, { class: "chip", "data-at": one.device }))) : null,
+    ...rows.filter((one) => one.latency_s === null).map((one) => el("p", {}, el("b", {}, one.device), `: no latency: ${one.reason}`)),
+    ...known.filter((one) => one.reasons.length).map((one) => el("p", { class: "soft" }, `! on ${one.device}: ${one.reasons.join("; ")}`)),
+  ].filter(Boolean);
 }
 
 function show(device) {
   shown = rows.find((one) => one.device === device && one.latency_s !== null) ?? null;
   $("net-why").replaceChildren();
   if (!shown) return;
+  for (const chip of $("net-answers").querySelectorAll("[data-at]")) chip.setAttribute("aria-pressed", String(chip.dataset.at === device));
+  const first = shown.kernels[0];
   $("net-detail").replaceChildren(
     el("h2", { tabindex: -1 }, `${shown.network} on ${shown.device}`),
-    el("p", {}, `${interval(shown.latency_s, shown.low_s, shown.high_s)} an iteration, as TVM compiles it untuned: one kernel after another.`),
-    timeline(shown, pick),
-    el("h3", {}, `Kernels: ${shown.kernels.length}, called ${shown.timeline.length} times`),
-    scrolling("Kernels", kernels(shown.kernels.slice(0, MOST), 0)));
-  const rest = shown.kernels.slice(MOST);
-  if (!rest.length) return;
-  const share = rest.reduce((sum, kernel) => sum + kernel.share, 0);
-  $("net-detail").append(el("details", {}, el("summary", {}, `${rest.length} more kernels with ${percent(share, 1)} of the time`),
-    scrolling("More kernels", kernels(rest, MOST))));
+    el("div", { class: "tiles answer" },
+      tile(interval(shown.latency_s, shown.low_s, shown.high_s), "per iteration, untuned, 90 % interval"),
+      tile(`${shown.kernels.length}`, `kernels, called ${shown.timeline.length} times`),
+      tile(percent(first.share), `of the time in ${first.name}`)),
+    el("h3", {}, "Graph: the stronger the colour, the slower"), graphOf(shown, pick),
+    el("h3", {}, "Timeline"), timeline(shown, pick),
+    el("h3", {}, "Kernels"), kernels());
 }
 
-function kernels(some, first) {
-  const lines = some.map((kernel, place) => [
-    kernel.name, percent(kernel.share, 1), String(kernel.calls), seconds(kernel.in_network_s),
-    el("td", { class: "text" }, kernel.shapes.join(", ")),
-    kernel.tvmscript === null ? el("td", { class: "wrap" }, kernel.reason ?? "no program") : el("td", {},
-      el("button", { type: "button", "aria-label": `Why does ${kernel.name} take its time?`, onclick: () => pick(first + place) }, "Why?")),
-  ]);
-  return table(["kernel", "share", "calls", "time of one", "shapes", ""], lines, { class: "kernels" });
+function tile(value, text) {
+  return el("div", { class: "tile" }, el("b", {}, value), el("span", {}, text));
+}
+
+function kernels() {
+  const places = new Map(shown.kernels.map((kernel, place) => [kernel, place]));
+  return sortable("Kernels", [
+    { key: "name", title: "kernel", isText: true, value: (one) => one.name },
+    { key: "share", title: "share", value: (one) => one.share, show: (one) => percent(one.share, 1) },
+    { key: "calls", title: "calls", value: (one) => one.calls },
+    { key: "time", title: "time of a call", unit: "s", value: (one) => one.in_network_s, show: (one) => seconds(one.in_network_s) },
+    { key: "alone", title: "alone [90 %]", unit: "s", value: (one) => one.latency_s, show: (one) => interval(one.latency_s ?? null, one.low_s ?? null, one.high_s ?? null) },
+    { key: "shapes", title: "shapes", isText: true, value: (one) => one.shapes.join(", ") },
+    { key: "why", title: "details", isText: true, value: (one) => one.reason, show: (one) => (one.tvmscript === null ? one.reason ?? "no program" : button("Why?", () => pick(places.get(one)), { "aria-label": `Why does ${one.name} take its time?` })) },
+  ], shown.kernels, { name: "kernels", class: "kernels stores", sort: { key: "share", down: true }, tools: [copyLink()] });
 }
 
 async function pick(place) {
@@ -139,12 +167,13 @@ async function why(place) {
   const kernel = shown.kernels[place];
   if (!kernel) return;
   markKernel($("net-detail"), place);
+  markNode($("net-detail"), place);
   if (kernel.tvmscript === null) return say("net-status", `${kernel.name}: ${kernel.reason ?? "it has no program"}`, true);
   await busy("net-status", `Looking where the time of ${kernel.name} goes…`, async () => {
     const body = { programs: [{ tvmscript: kernel.tvmscript }], devices: [shown.device], model: $("net-model").value || null };
     const [found] = (await ask("/v1/explain", body)).explanations;
     const text = `In the network ${seconds(kernel.in_network_s)} a call, called ${kernel.calls === 1 ? "once" : `${kernel.calls} times`}, ${percent(kernel.share, 1)} of its time; below is the kernel alone.`;
-    $("net-why").replaceChildren(explained({ ...found, name: kernel.name }, el("p", {}, text)));
+    $("net-why").replaceChildren(explained({ ...found, name: kernel.name }, { note: el("p", {}, text) }));
     $("net-why").querySelector("h2").focus();
   }, $("net-predict"));
 }

@@ -1,8 +1,11 @@
 // Tables of results: chosen by suite, data set, device and metric; sorted by any column.
 
-import { $, ask, busy, isOpen, remember } from "./shared.js";
-import { el, link, percent, scrolling, seconds, significant } from "./words.js";
+import { chart, plot, powers } from "./chart.js";
+import { $, ask, busy, copyLink, isOpen, remember } from "./shared.js";
+import { sortable } from "./table.js";
+import { el, link, percent, seconds, significant } from "./words.js";
 
+const { Plot } = globalThis.libraries;
 const FACETS = ["suite", "dataset", "split", "device", "group"];
 const WORDS = { suite: "Suite", dataset: "Data set", split: "Split", device: "Device", group: "Group" };
 let board = null;
@@ -47,15 +50,14 @@ async function load(facts) {
     el("label", { for: `results-${name}` }, WORDS[name]),
     el("select", { id: `results-${name}` }, ...values.map((one) => el("option", { value: one, selected: one === value }, one || "–"))))));
   if (!board.columns.some((one) => one.key === place.metric)) place.metric = "";
-  $("results-metric").replaceChildren(el("option", { value: "" }, "all"), ...board.columns.map((one) =>
-    el("option", { value: one.key, selected: one.key === place.metric }, one.title)));
+  place.metric ||= board.columns.find((one) => one.better)?.key ?? board.columns[0]?.key ?? "";
+  $("results-metric").replaceChildren(...board.columns.map((one) => el("option", { value: one.key, selected: one.key === place.metric }, one.title)));
   $("results-metric-field").hidden = !board.columns.length;
   draw();
 }
 
 function narrow() {
   place = { ...place, metric: $("results-metric").value };
-  if (place.metric) place.sort = place.metric;
   draw();
   rememberIt();
 }
@@ -65,53 +67,69 @@ function rememberIt() {
 }
 
 function draw() {
-  const columns = board.columns.filter((one) => !place.metric || one.key === place.metric);
-  const column = columns.find((one) => one.key === place.sort);
-  const sign = place.down ? -1 : 1;
-  const value = (line) => (place.sort === "model" ? line.model : line.values[column?.key]?.mean ?? null);
-  const lines = place.sort ? board.lines.toSorted((a, b) => order(value(a), value(b), sign)) : board.lines;
   $("results-board").replaceChildren(
-    board.lines.length ? scrolling("Table of results", boardTable(columns, lines)) : el("p", {}, "Its numbers are not kept in a table here; see its page."),
-    el("p", { class: "soft" }, board.lines.length ? "Means over seeds ± the half width of their 95 % interval." : ""),
+    ...(board.lines.length ? [metricChart(), boardTable()] : [el("p", {}, "Its numbers are not kept in a table here; see its page.")]),
     ...said());
 }
 
-function order(a, b, sign) {
-  if (a === null || b === null) return (a === null) - (b === null);
-  return sign * (typeof a === "string" ? a.localeCompare(b) : a - b);
+/** The chosen metric of every model, the best first, with what looks at the answers set apart. */
+function metricChart() {
+  const column = board.columns.find((one) => one.key === place.metric);
+  if (!column) return "";
+  const sign = column.better === "high" ? -1 : 1;
+  const lines = board.lines.map((line) => ({ model: line.model, ...line.values[column.key] })).filter((one) => one.mean !== null).toSorted((a, b) => sign * (a.mean - b.mean));
+  if (!lines.length) return "";
+  const better = { low: "lower is better", high: "higher is better" }[column.better] ?? "";
+  const means = lines.map((one) => one.mean);
+  const least = Math.min(...means), most = Math.max(...means);
+  const isLog = least > 0 && most > 30 * least;
+  const domain = isLog ? [least / 1.5, most * 1.5] : [Math.min(0, least * 1.15), Math.max(0, most * 1.15)];
+  const within = (value) => Math.min(domain[1], Math.max(domain[0], value)); // an interval beyond the axis ends at its edge
+  return chart(`${column.title} of every model`, (width) => {
+    const left = Math.min(width * 0.45, 20 + 7 * Math.max(...lines.map((one) => one.model.length)));
+    const count = Math.max(2, Math.floor((width - left - 80) / 80)); // of ticks
+    return plot(width, {
+      marginLeft: left, marginRight: 80, marginTop: 8, marginBottom: 44, height: 54 + 26 * lines.length,
+      x: { type: isLog ? "log" : "linear", domain, label: `${column.title}${better && `, ${better}`}${isLog ? ", log scale" : ""} →`, labelOffset: 38, grid: true, ticks: isLog ? powers(domain).filter((_, place, all) => place % Math.ceil(all.length / count) === 0) : count, tickFormat: (value) => text(value, column.unit) },
+      y: { domain: lines.map((one) => one.model), label: null, tickSize: 0 },
+      marks: [
+        Plot.barX(lines, { x1: isLog ? domain[0] : 0, x2: "mean", y: "model", fill: (one) => (isReference(one) ? "var(--line)" : "var(--bar)"), insetTop: 4, insetBottom: 4 }),
+        Plot.link(lines.filter((one) => one.half), { x1: (one) => within(one.mean - one.half), x2: (one) => within(one.mean + one.half), y: "model", stroke: "currentColor", strokeWidth: 1.5 }),
+        Plot.text(lines, { y: "model", frameAnchor: "right", dx: 76, textAnchor: "end", text: (one) => text(one.mean, column.unit), fontWeight: 600 }),
+        Plot.tip(lines, Plot.pointerY({ x: "mean", y: "model", title: (one) => `${one.model}\n${column.title} ${text(one.mean, column.unit)}${one.half === null ? "" : ` ± ${text(one.half, column.unit)}`}` })),
+      ],
+    });
+  }, { name: `results-${board.name}`, note: "Lines: 95 % intervals over seeds. Grey: references that see the answers." });
 }
 
-function boardTable(columns, lines) {
-  const best = new Map(columns.filter((one) => one.better).map((one) => {
-    const known = lines.filter((line) => !isReference(line)).map((line) => line.values[one.key].mean).filter((mean) => mean !== null);
+function boardTable() {
+  const best = new Map(board.columns.filter((one) => one.better).map((one) => {
+    const known = board.lines.filter((line) => !isReference(line)).map((line) => line.values[one.key].mean).filter((mean) => mean !== null);
     return [one.key, one.better === "low" ? Math.min(...known) : Math.max(...known)];
   }));
-  const head = [["model", "model"], [null, "seeds"], [null, "n"], ...columns.map((one) => [one.key, one.title])];
-  return el("table", { class: "board" },
-    el("thead", {}, el("tr", {}, ...head.map(([key, title]) => heading(key, title)))),
-    el("tbody", {}, ...lines.map((line) => el("tr", { class: isReference(line) ? "oracle" : null },
-      el("td", {}, line.model), el("td", {}, String(line.seeds)), el("td", {}, line.n === null ? "" : String(Math.round(line.n))),
-      ...columns.map((one) => {
+  const columns = [
+    { key: "model", title: "model", isText: true, value: (line) => line.model },
+    { key: "seeds", title: "seeds", value: (line) => line.seeds },
+    { key: "n", title: "n", value: (line) => (line.n === null ? null : Math.round(line.n)) },
+    ...board.columns.map((one) => ({
+      key: one.key, title: one.title, unit: one.unit, value: (line) => line.values[one.key].mean,
+      show: (line) => {
         const { mean, half } = line.values[one.key];
-        return el("td", { class: !isReference(line) && mean === best.get(one.key) ? "best" : null },
-          text(mean, one.unit), half === null ? null : el("small", {}, `± ${text(half, one.unit)}`));
-      })))));
+        const isBest = !isReference(line) && mean !== null && mean === best.get(one.key);
+        return el(isBest ? "b" : "span", {}, text(mean, one.unit), half === null ? null : el("small", {}, ` ± ${text(half, one.unit)}`));
+      },
+      more: [[`${one.title} ±`, (line) => line.values[one.key].half]],
+    })),
+  ];
+  return sortable("Table of results", columns, board.lines, {
+    name: board.name, class: "board", sort: place.sort ? { key: place.sort, down: place.down } : null, rowClass: (line) => (isReference(line) ? "oracle" : null),
+    onSort: ({ key, down }) => { place = { ...place, sort: key, down }; rememberIt(); },
+    tools: [copyLink(), el("span", { class: "soft" }, "Means over seeds ± the half width of their 95 % interval; bold is the best of a column.")],
+  });
 }
 
 /** What looks at the answers is out of competition. */
 const isReference = (line) => /oracle|noise.floor/.test(line.model);
-
-function heading(key, title) {
-  if (key === null) return el("th", { scope: "col" }, title);
-  const state = place.sort !== key ? "none" : place.down ? "descending" : "ascending";
-  const mark = { none: "", ascending: " ▲", descending: " ▼" }[state];
-  return el("th", { scope: "col", "aria-sort": state }, el("button", { type: "button", class: "sort", onclick: () => {
-    place = { ...place, sort: key, down: place.sort === key && !place.down };
-    draw();
-    rememberIt();
-    $("results-board").querySelector(`[aria-sort="ascending"] button, [aria-sort="descending"] button`).focus();
-  } }, title + mark));
-}
 
 function text(value, unit) {
   if (value === null) return "–";

@@ -1,10 +1,12 @@
 // Run folders side by side: learning curves, errors by task, worst programs.
 
-import { $, ask, busy, isOpen, remember } from "./shared.js";
-import { el, link, percent, scrolling, seconds, significant, svg, table } from "./words.js";
+import { chart, plot, powers, timeAxis } from "./chart.js";
+import { $, ask, busy, copyLink, isOpen, remember } from "./shared.js";
+import { sortable } from "./table.js";
+import { el, link, percent, scrolling, seconds, significant } from "./words.js";
 
 const MOST = 6;
-const WIDTH = 640, HEIGHT = 300, EDGE = 46;
+const { Plot } = globalThis.libraries;
 let known = [];
 
 export function wireRuns() {
@@ -30,7 +32,8 @@ export async function restoreRuns(asked) {
     el("input", { type: "checkbox", value: one.name, checked: wanted.has(one.name) }), one.name,
     el("small", {}, `${one.kind}; ${one.devices.length} devices`))));
   $("runs-problems").replaceChildren(...known.filter((one) => one.problem !== null).map((one) => el("li", {}, `${one.name}: ${one.problem}`)));
-  if (asked.has("run")) await compare();
+  for (const box of [...$("runs-choice").querySelectorAll("input")].slice(0, asked.has("run") ? 0 : MOST)) box.checked = true;
+  await compare();
 }
 
 function chosen() {
@@ -44,7 +47,8 @@ async function compare() {
     if (!names.length || names.length > MOST) throw new Error(`Expected 1 to ${MOST} runs: choose them above.`);
     const query = new URLSearchParams(names.map((name) => ["run", name]));
     const { compared } = await ask(`/v1/runs/compared?${query}`);
-    $("runs-compared").replaceChildren(...facts(compared.runs), ...curves(compared.runs), ...tasks(compared), ...worst(compared));
+    $("runs-compared").replaceChildren(...facts(compared.runs),
+      el("div", { class: "two" }, el("div", {}, ...points(compared)), el("div", {}, ...curves(compared.runs))), ...tasks(compared), ...worst(compared));
   });
 }
 
@@ -80,54 +84,89 @@ function facts(runs) {
 }
 
 function curves(runs) {
-  const known = runs.map((one) => one.curve.filter((entry) => entry.training_loss > 0 || entry.validation_loss > 0));
-  if (!known.some((curve) => curve.length)) return [];
-  const losses = known.flat().flatMap((entry) => [entry.training_loss, entry.validation_loss]).filter((value) => value > 0);
-  const low = Math.log(Math.min(...losses)), size = Math.log(Math.max(...losses)) - low || 1;
-  const last = Math.max(...known.flat().map((entry) => entry.epoch));
-  const x = (epoch) => EDGE + ((epoch - 1) / Math.max(1, last - 1)) * (WIDTH - 2 * EDGE);
-  const y = (loss) => HEIGHT - EDGE - ((Math.log(loss) - low) / size) * (HEIGHT - 2 * EDGE);
-  const line = (curve, key) => curve.filter((entry) => entry[key] > 0).map((entry) => `${x(entry.epoch).toFixed(1)},${y(entry[key]).toFixed(1)}`).join(" ");
-  const marks = [0, 0.5, 1].map((part) => Math.exp(low + part * size));
+  const entries = runs.flatMap((one, place) => one.curve.flatMap((entry) => ["validation", "training"].map((part) => ({
+    run: one.name, place, kind: one.kind, part, epoch: entry.epoch, loss: entry[`${part}_loss`],
+  })))).filter((entry) => entry.loss > 0);
+  const kinds = [...new Set(entries.map((entry) => entry.kind))]; // losses of different kinds have no common scale
   return [
-    el("h2", {}, "Learning curves"),
-    svg("svg", { class: "front curves", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": "Loss by epoch of every run: validation solid, training dashed" },
-      ...marks.flatMap((loss) => [
-        svg("line", { x1: EDGE, x2: WIDTH - EDGE, y1: y(loss), y2: y(loss) }),
-        svg("text", { x: EDGE - 6, y: y(loss) + 4, "text-anchor": "end" }, significant(loss)),
-      ]),
-      svg("text", { x: 4, y: 14 }, "loss, log scale"),
-      svg("text", { x: EDGE, y: HEIGHT - 18 }, "1"), svg("text", { x: WIDTH - EDGE, y: HEIGHT - 18, "text-anchor": "end" }, `epoch ${last}`),
-      ...known.flatMap((curve, place) => [
-        svg("polyline", { class: `line-${place + 1} thin`, points: line(curve, "training_loss") }),
-        svg("polyline", { class: `line-${place + 1}`, points: line(curve, "validation_loss") }),
-      ])),
-    el("ul", { class: "legend", "aria-label": "Runs by colour" }, ...runs.map((one, place) => el("li", {}, mark(place), one.name))),
-    el("p", { class: "soft" }, "Solid: validation; dashed: training. The losses of different kinds of models are not of one scale."),
+    ...(kinds.length ? [el("h2", {}, "Learning curves")] : []),
+    ...kinds.map((kind) => curve(kind, entries.filter((entry) => entry.kind === kind))),
+    kinds.length ? legend(runs, "Solid: validation; dashed: training. Kinds of models have charts of their own: their losses are of different scales.") : "",
+  ];
+}
+
+function curve(kind, entries) {
+  const domain = [Math.min(...entries.map((one) => one.loss)) / 1.1, Math.max(...entries.map((one) => one.loss)) * 1.1];
+  return chart(`Loss by epoch of ${kind}`, (width) => plot(width, {
+    height: 320, marginLeft: 56, marginRight: 16, marginBottom: 44, x: { label: "epoch →", labelOffset: 38, tickFormat: "d", ticks: Math.min(8, Math.max(...entries.map((one) => one.epoch))) },
+    y: { type: "log", domain, ticks: powers(domain), tickFormat: significant, grid: true, label: `↑ loss of ${kind}, log scale` },
+    marks: ["validation", "training"].map((part) => Plot.line(entries.filter((one) => one.part === part), {
+      x: "epoch", y: "loss", z: "run", stroke: (one) => colour(one.place), strokeWidth: part === "training" ? 1.2 : 2.5, strokeDasharray: part === "training" ? "4 3" : null,
+    })).concat(Plot.tip(entries, Plot.pointer({ x: "epoch", y: "loss", title: (one) => `${one.run}, ${one.part}\nepoch ${one.epoch}: ${significant(one.loss)}` }))),
+  }), { name: `curves-${kind}` });
+}
+
+const colour = (place) => `var(--series-${place + 1})`;
+
+function legend(runs, text) {
+  return el("div", {}, el("ul", { class: "legend", "aria-label": "Runs by colour" }, ...runs.map((one, place) => el("li", {}, mark(place), one.name))), el("p", { class: "soft" }, text));
+}
+
+function points(compared) {
+  const all = compared.points.flatMap((some, place) => some.map((one) => ({ ...one, place, run: compared.runs[place].name })));
+  if (!all.length) return [];
+  const values = all.flatMap((one) => [one.measured_s, one.predicted_s]);
+  const ends = [Math.min(...values), Math.max(...values)];
+  return [
+    el("h2", {}, "Predicted beside measured"),
+    chart("Predicted against measured latency of test programs", (width) => {
+      const side = Math.min(width, 620);
+      return plot(side, {
+        height: Math.round(side * 0.8), marginLeft: 68, marginBottom: 44, x: timeAxis(values, "measured latency, log scale →", Math.floor(side / 100)),
+        y: { ...timeAxis(values, "↑ predicted latency, log scale"), labelOffset: undefined },
+        marks: [
+          Plot.line([ends, ends].map((_, place) => [ends[place], ends[place]]), { stroke: "currentColor" }),
+          ...[2, 0.5].map((factor) => Plot.line(ends.map((end) => [end, end * factor]), { stroke: "currentColor", strokeOpacity: 0.5, strokeDasharray: "4 3", clip: true })),
+          Plot.dot(all, { x: "measured_s", y: "predicted_s", fill: (one) => colour(one.place), fillOpacity: 0.7, r: 3 }),
+          Plot.tip(all, Plot.pointer({ x: "measured_s", y: "predicted_s", title: (one) => `${one.words}\n${one.device}, ${one.run}\nmeasured ${seconds(one.measured_s)}\npredicted ${seconds(one.predicted_s)} (${significant(one.predicted_s / one.measured_s)} ×)` })),
+        ],
+      });
+    }, { name: "predicted" }),
+    legend(compared.runs, "Up to 400 test programs of a run. On the solid line predictions are right; between the dashed ones they are off by less than 2 ×."),
   ];
 }
 
 function tasks(compared) {
-  const rows = compared.tasks.map((one) => [
-    el("td", {}, one.task), el("td", { class: "text" }, one.device),
-    ...one.runs.flatMap((run) => (run === null ? ["–", ""] : [`${significant(Math.exp(run.median_log_error))} ×`, String(run.n)])),
-  ]);
-  const titles = ["task", "device", ...compared.runs.flatMap((one) => [one.name, "n"])];
+  const columns = [
+    { key: "task", title: "task", isText: true, value: (one) => one.words, more: [["key", (one) => one.task]] }, { key: "device", title: "device", isText: true, value: (one) => one.device },
+    ...compared.runs.flatMap((run, place) => [
+      { key: `factor-${place}`, title: run.name, value: (one) => one.runs[place] && Math.exp(one.runs[place].median_log_error), show: (one) => (one.runs[place] ? `${significant(Math.exp(one.runs[place].median_log_error))} ×` : "–") },
+      { key: `n-${place}`, title: "n", value: (one) => one.runs[place]?.n ?? null },
+    ]),
+  ];
   return [
     el("h2", {}, "Errors by task"),
-    el("p", { class: "soft" }, "The factor by which the middle program of a task is off in the test part, too high or too low; the worst tasks of any run."),
-    scrolling("Errors by task", table(titles, rows)),
+    el("p", { class: "soft" }, "The factor by which the median program of a task is off in the test part, too high or too low; the worst tasks of any run."),
+    sortable("Errors by task", columns, compared.tasks, { name: "tasks" }),
   ];
 }
 
 function worst(compared) {
-  const rows = compared.worst.map((one) => [
-    el("td", {}, one.task), el("td", { class: "text" }, one.device), one.program_id.slice(0, 12), seconds(one.measured_s),
-    ...one.runs.map((run) => (run === null ? "–" : run.part === "test" ? `${seconds(run.predicted_s)} (${significant(run.predicted_s / one.measured_s)} ×)` : `in its ${run.part} part`)),
-  ]);
+  const columns = [
+    { key: "task", title: "task", isText: true, value: (one) => one.words, more: [["program", (one) => one.program_id]] }, { key: "device", title: "device", isText: true, value: (one) => one.device },
+    { key: "measured", title: "measured", unit: "s", value: (one) => one.measured_s, show: (one) => seconds(one.measured_s) },
+    ...compared.runs.map((run, place) => ({
+      key: `run-${place}`, title: run.name, unit: "s", value: (one) => one.runs[place]?.predicted_s ?? null,
+      show: (one) => {
+        const found = one.runs[place];
+        if (found === null) return "–";
+        return found.part === "test" ? `${seconds(found.predicted_s)} (${significant(found.predicted_s / one.measured_s)} ×)` : `in its ${found.part} part`;
+      },
+    })),
+  ];
   return [
     el("h2", {}, "Worst programs"),
     el("p", { class: "soft" }, "Predicted, and how many times the measured time that is; of the test parts, the worst of any run."),
-    scrolling("Worst programs", table(["task", "device", "program", "measured", ...compared.runs.map((one) => one.name)], rows)),
+    sortable("Worst programs", columns, compared.worst, { name: "worst", tools: [copyLink()] }),
   ];
 }

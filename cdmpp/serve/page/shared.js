@@ -1,11 +1,13 @@
 // What all views share: the server, the address, the list of devices.
 
-import { el } from "./words.js";
+import { button } from "./words.js";
 
 const MOST_IN_ADDRESS = 16000;
 export const $ = (id) => document.getElementById(id);
 let token = sessionStorage.getItem("token");
 let written = "";
+/** Device label -> what is known of it. */
+export const registry = new Map();
 
 export function useToken(text) {
   token = text;
@@ -63,6 +65,24 @@ export function asked(isFirst) {
   return new URLSearchParams(location.hash.slice(1));
 }
 
+/** Calls `read` with a file that somebody chooses, also with the same one again. */
+export function onFile(id, read) {
+  $(id).addEventListener("change", () => {
+    const [file] = $(id).files;
+    if (file) read(file).finally(() => { $(id).value = ""; });
+  });
+}
+
+/** A button that copies the address of what is shown. */
+export function copyLink() {
+  const made = button("Copy link", async () => {
+    await navigator.clipboard.writeText(location.href);
+    made.textContent = "Copied";
+    setTimeout(() => { made.textContent = "Copy link"; }, 1500);
+  });
+  return made;
+}
+
 // Work under way, and what went wrong.
 
 export function say(id, text, isError = false) {
@@ -84,29 +104,4 @@ export async function busy(id, text, work, button) {
   } finally {
     if (button) button.disabled = false;
   }
-}
-
-// Devices to choose.
-
-export function fillDevices(id, devices, trained) {
-  const ordered = devices.toSorted((a, b) => trained.has(b.name) - trained.has(a.name) || a.name.localeCompare(b.name));
-  $(id).replaceChildren(...ordered.map((one) => el("label", {},
-    el("input", { type: "checkbox", value: one.name }), one.name,
-    trained.has(one.name) ? null : el("small", {}, "not trained on"))));
-}
-
-export function filterDevices(filter, id) {
-  $(filter).addEventListener("input", () => {
-    const wanted = $(filter).value.toLowerCase();
-    for (const label of $(id).children) label.hidden = !label.textContent.toLowerCase().includes(wanted);
-  });
-}
-
-export function chosen(id) {
-  return [...$(id).querySelectorAll("input:checked")].map((box) => box.value);
-}
-
-export function choose(id, text) {
-  const labels = new Set((text ?? "").split(","));
-  for (const box of $(id).querySelectorAll("input")) box.checked = labels.has(box.value);
 }

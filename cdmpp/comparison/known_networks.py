@@ -1,0 +1,39 @@
+"""Networks of torch that come along as the operator graphs that were followed once.
+
+`python scripts/page/samples.py` follows them again.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+from cdmpp.errors import UsageError
+from cdmpp.files.places import package_folder
+from cdmpp.files.stored import from_json
+from cdmpp.networks.graph.graph import NetworkGraph
+
+#: Name -> file of its graphs, without the batch.
+KNOWN_NETWORKS: Mapping[str, str] = {
+    "ResNet-50": "resnet50", "ViT-B/16": "vit_b", "BERT-large": "bert_large",
+}  # fmt: skip
+BATCHES = (1, 8, 32)
+
+
+def known_graph(name: str, batch: int) -> NetworkGraph:
+    """Returns the graph of a network that comes along.
+
+    Raises:
+        UsageError: there is none of this name, or not at this batch.
+    """
+    if name not in KNOWN_NETWORKS:
+        raise UsageError(
+            f"no network {name[:100]!r} comes along; expected one of {', '.join(KNOWN_NETWORKS)}"
+        )
+    if batch not in BATCHES:
+        raise UsageError(f"{name} comes along at batch {', '.join(map(str, BATCHES))}, not {batch}")
+    file = package_folder("cdmpp.comparison") / "networks" / f"{KNOWN_NETWORKS[name]}-{batch}.json.gz"
+    graph = from_json(NetworkGraph, json.loads(gzip.decompress(file.read_bytes())))
+    return replace(graph, name=name)
