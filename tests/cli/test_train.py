@@ -30,7 +30,7 @@ def test_run_folder_is_complete(trained):
 def test_predictions_agree_with_the_metrics(trained):
     table = pq.read_table(trained / "predictions.parquet")
     assert table.column_names == [
-        "program_id", "device", "task", "part", "measured_s", "predicted_s",
+        "program_id", "device", "task", "operator", "part", "measured_s", "predicted_s",
     ]  # fmt: skip
     part = np.array(table["part"].to_pylist())
     measured = np.array(table["measured_s"])
