@@ -34,6 +34,7 @@ def known_graph(name: str, batch: int) -> NetworkGraph:
         )
     if batch not in BATCHES:
         raise UsageError(f"{name} comes along at batch {', '.join(map(str, BATCHES))}, not {batch}")
-    file = package_folder("cdmpp.comparison") / "networks" / f"{KNOWN_NETWORKS[name]}-{batch}.json.gz"
+    folder = package_folder("cdmpp.comparison") / "networks"
+    file = folder / f"{KNOWN_NETWORKS[name]}-{batch}.json.gz"
     graph = from_json(NetworkGraph, json.loads(gzip.decompress(file.read_bytes())))
     return replace(graph, name=name)
