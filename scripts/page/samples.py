@@ -24,7 +24,7 @@ from cdmpp.networks.predict import NetworkPredictor
 from examples.networks import bert_large, resnet50
 
 _ROOT = Path(__file__).parents[2] / "cdmpp"
-GRAPHS = _ROOT / "compare/networks"
+GRAPHS = _ROOT / "comparison/networks"
 SAMPLES = _ROOT / "serve/page/gallery"
 
 
