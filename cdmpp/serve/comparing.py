@@ -23,7 +23,7 @@ from cdmpp.comparison.llm.sweep import load_cells, sweep_json
 from cdmpp.comparison.prices import prices_of
 from cdmpp.comparison.run import Question, asked_devices, compare
 from cdmpp.comparison.tables import groups, json_rows
-from cdmpp.comparison.transformer import Pass, parse_transformer
+from cdmpp.comparison.transformer import all_passes, parse_transformer
 from cdmpp.comparison.what_if import LEAST_FACTOR, MOST_FACTOR, SCALED
 from cdmpp.devices.device_file import nearest
 from cdmpp.devices.spec import DeviceSpec
@@ -146,15 +146,17 @@ def _answer(request: CompareRequest) -> CompareAnswer:
             Load(users, load.input_tokens, load.output_tokens, LEAST_SHARE)
             for users in load.concurrency
         ]
-        parallels = [
-            Parallel(degree, expert=_experts(request, degree)) for degree in request.tensor_parallel
-        ]
         found = load_cells(
-            decoders, parallels, devices, loads, load.backend, SweptKernels.packaged(), prices,
-            hypothetical,
+            decoders, _parallels(request), devices, loads, load.backend, SweptKernels.packaged(),
+            prices, hypothetical,
         )  # fmt: skip
         return CompareAnswer(cells=[], loads=sweep_json(found))
-    passes = _passes(request)
+    passes = [
+        one
+        for parallel in (_parallels(request) if decoders else ())
+        for batch in request.batch
+        for one in all_passes(request.prefill, request.decode_at, [batch], [parallel])
+    ]
     networks = len(request.networks) * len(request.batch)
     _check_count(len(devices) * (len(passes) * len(decoders) + networks))
     question = Question(
@@ -178,22 +180,11 @@ def _decoders(request: CompareRequest) -> list[Decoder]:
     return found + [decoder_of_config(one.content, one.name) for one in request.configs]
 
 
-def _passes(request: CompareRequest) -> list[Pass]:
+def _parallels(request: CompareRequest) -> list[Parallel]:
     return [
-        one
+        Parallel(degree, expert=min(request.expert_parallel, degree))
         for degree in request.tensor_parallel
-        for batch in request.batch
-        for one in (
-            *(Pass("prefill", length, batch, degree, _experts(request, degree))
-              for length in request.prefill),
-            *(Pass("decode", length, batch, degree, _experts(request, degree))
-              for length in request.decode_at),
-        )
-    ]  # fmt: skip
-
-
-def _experts(request: CompareRequest, degree: int) -> int:
-    return min(request.expert_parallel, degree)
+    ]
 
 
 def _check_count(count: int) -> None:
