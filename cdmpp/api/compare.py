@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cdmpp.analytic.sweep.predict import SweptKernels
 from cdmpp.api.answers import Answers, draw_times, new_axes, time_axis
 from cdmpp.api.model import load
 from cdmpp.api.sources import Device, is_of, split_devices
@@ -24,6 +25,7 @@ from cdmpp.comparison.run import Question, TorchNetwork, asked_devices
 from cdmpp.comparison.run import compare as compared
 from cdmpp.comparison.tables import axes_of, groups, json_rows, notes, number, rows, titles
 from cdmpp.comparison.transformer import all_parallels, all_passes
+from cdmpp.devices.registry import load_registry
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.networks.graph.execution import Dtype, Layout, Mode, Running
@@ -270,7 +272,7 @@ def compare(
         onnx_cells=partial(
             onnx_cells, batches=[None] if batch is None else batches, shapes=input_shapes or {}
         ),
-        kernels=_kernels,
+        kernels=SweptKernels.packaged,
     )
     said = [note for _, part in groups(found) for note in notes(part, objective)]
     return Comparison(found, objective=objective, notes=dict.fromkeys(said))
@@ -293,8 +295,6 @@ def onnx_cells(
     Raises:
         CdmppError: the file cannot be read or compiled.
     """
-    from cdmpp.devices.registry import load_registry
-
     known, model = load_registry(), load()
     labels = [spec.name for spec in devices if spec.name in known]
     found: list[CompareCell] = []
@@ -311,12 +311,6 @@ def onnx_cells(
     return found
 
 
-def _kernels() -> Any:
-    from cdmpp.analytic.sweep.predict import SweptKernels
-
-    return SweptKernels.packaged()
-
-
 def _under_load(
     models: Sequence[Decoder], others: Sequence[TorchNetwork], parallels: Sequence[Parallel],
     devices: Sequence[DeviceSpec], hypothetical: frozenset[str], prices: Mapping[str, Any],
@@ -328,7 +322,9 @@ def _under_load(
             f"concurrency asks for servers of language models, got {names}; expected config.json "
             "or a name such as Qwen/Qwen3-32B"
         )
-    cells = load_cells(models, parallels, devices, loads, backend, _kernels(), prices, hypothetical)
+    cells = load_cells(
+        models, parallels, devices, loads, backend, SweptKernels.packaged(), prices, hypothetical
+    )
     return LoadComparison(cells, notes=sweep_notes(cells, None))
 
 

@@ -75,11 +75,10 @@ class Predictions(Answers[Prediction]):
 
     def table(self) -> list[list[str]]:
         """Returns titles and lines: name, device, latency, and what else any of them has."""
-        ways = [" ".join(filter(None, (one.way, one.mode))) for one in self._found]
         columns = {
             "program": [one.name for one in self._found],
             "device": [one.device for one in self._found],
-            "run": ways,
+            "run": [_run(one) for one in self._found],
             "batch": [str(one.batch or "") for one in self._found],
             "latency [90 % interval]": [
                 interval_text(one.latency_s, one.low_s, one.high_s) for one in self._found
@@ -101,7 +100,7 @@ class Predictions(Answers[Prediction]):
         """
         columns = [
             [one.name for one in self._found], [one.device for one in self._found],
-            [" ".join(filter(None, (one.way, one.mode))) for one in self._found],
+            [_run(one) for one in self._found],
             [f"batch {one.batch}" if one.batch else "" for one in self._found],
         ]  # fmt: skip
         told = [cells for cells in columns if len(set(cells)) > 1] or columns[:1]
@@ -111,3 +110,8 @@ class Predictions(Answers[Prediction]):
             for name, one in zip(names, self._found, strict=True)
             if one.latency_s is not None
         ])  # fmt: skip
+
+
+def _run(one: Prediction) -> str:
+    """Returns how a network is run, e.g. `torch-eager infer`; empty for others."""
+    return " ".join(filter(None, (one.way, one.mode)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cdmpp.api.answers import Answers, new_axes
 from cdmpp.errors import UsageError
 from cdmpp.report.run_comparison import RunsFolder
-from cdmpp.text import percent_text, seconds_text, short_task
+from cdmpp.text import percent_text, seconds_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,7 +67,7 @@ class Runs(Answers[dict[str, Any]]):
             names: of runs; none = all of the list.
 
         Raises:
-            UsageError: there is no such run, or there are more than six.
+            UsageError: a name is not that of a run, or there are more than six.
             DataError: one cannot be read.
         """
         return RunsFolder(self.folder).compared(names or [one["name"] for one in self._found])
@@ -83,7 +83,7 @@ def runs(folder: str | Path = "runs") -> Runs:
     """Returns the run folders in a folder, or in the folders in it, as `cdmpp runs` lists them.
 
     Raises:
-        DataError: it is no folder.
+        DataError: the folder does not exist.
     """
     found = RunsFolder(Path(folder)).runs()
     return Runs(
@@ -106,7 +106,7 @@ def compared_tables(compared: dict[str, Any]) -> list[tuple[str, list[list[str]]
         ["training", *(seconds_text(one["training_s"]) for one in found)],
     ]
     tasks = [
-        [short_task(one["task"], "", width=60), one["device"], *(
+        [one["words"], one["device"], *(
             "-" if run is None else f"{run['median_log_error']:.3f} ({run['n']})"
             for run in one["runs"]
         )]
