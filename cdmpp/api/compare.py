@@ -12,11 +12,11 @@ from cdmpp.analytic.sweep.predict import SweptKernels
 from cdmpp.api.answers import Answers, draw_times, new_axes, time_axis
 from cdmpp.api.model import load
 from cdmpp.api.sources import Device, is_of, split_devices
-from cdmpp.comparison.cell import CompareCell, Objective, ranked
+from cdmpp.comparison.cell import OBJECTIVES, CompareCell, Objective, ranked
 from cdmpp.comparison.compiled import compiled_cell
 from cdmpp.comparison.llm.config_file import read_model
 from cdmpp.comparison.llm.decoder import Decoder, Parallel
-from cdmpp.comparison.llm.load import Backend, LoadCell
+from cdmpp.comparison.llm.load import BACKENDS, Backend, LoadCell
 from cdmpp.comparison.llm.schedule import LEAST_SHARE, Load
 from cdmpp.comparison.llm.sweep import load_cells, sweep_json, sweep_notes, sweep_rows
 from cdmpp.comparison.plots import draw_front
@@ -25,10 +25,11 @@ from cdmpp.comparison.run import Question, TorchNetwork, asked_devices
 from cdmpp.comparison.run import compare as compared
 from cdmpp.comparison.tables import axes_of, groups, json_rows, notes, number, rows, titles
 from cdmpp.comparison.transformer import all_parallels, all_passes
+from cdmpp.comparison.what_if import parse_scales
 from cdmpp.devices.registry import load_registry
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
-from cdmpp.networks.graph.execution import Dtype, Layout, Mode, Running
+from cdmpp.networks.graph.execution import Dtype, Layout, Mode, Running, check_word
 from cdmpp.networks.graph.network_file import onnx_batch
 from cdmpp.networks.onnx_files.sizes import InputSizes
 from cdmpp.replay.file_kind import file_kind
@@ -239,11 +240,15 @@ def compare(
         DataError: a network cannot be read, or no device has an answer.
         DeviceError: a device is not known.
     """
+    check_word("objective", objective, OBJECTIVES)
+    check_word("backend", backend, BACKENDS)
     asked = list(networks) if isinstance(networks, list | tuple) else [networks]
     labels, files = split_devices(device)
     takes_all = labels == ["all"]
+    scaled = ",".join(f"{name}={factor}" for name, factor in (scale or {}).items())
+    factors = parse_scales(scaled) if scaled else {}
     devices, hypothetical = asked_devices(
-        [] if takes_all else labels, files, scale or {}, takes_all=takes_all
+        [] if takes_all else labels, files, factors, takes_all=takes_all
     )
     models = [
         read_model(str(one), precision=precision, kv_precision=kv_precision)
@@ -252,19 +257,24 @@ def compare(
     ]
     of_torch = [_torch_network(one, shapes, dtypes) for one in asked if not _is_language_model(one)]
     parallels = all_parallels(
-        _numbers(tensor_parallel), _numbers(data_parallel_attention), _numbers(expert_parallel),
-        _numbers(pipeline_parallel),
+        _numbers("tensor_parallel", tensor_parallel),
+        _numbers("data_parallel_attention", data_parallel_attention),
+        _numbers("expert_parallel", expert_parallel),
+        _numbers("pipeline_parallel", pipeline_parallel),
     )  # fmt: skip
     own_prices = prices_of(map(Path, prices), [spec.name for spec in devices], provider=provider)
-    if _numbers(concurrency):
+    users = _numbers("concurrency", concurrency)
+    if users:
         return _under_load(
             models, of_torch, parallels, devices, hypothetical, own_prices,
-            _loads(_numbers(concurrency), input_tokens, output_tokens), backend,
+            _loads(users, input_tokens, output_tokens), backend,
         )  # fmt: skip
-    batches = _numbers(batch or 1)
+    batches = _numbers("batch", 1 if batch is None else batch)
     question = Question(
         devices, hypothetical, networks=of_torch, transformers=models,
-        passes=all_passes(_numbers(prefill), _numbers(decode_at), batches, parallels),
+        passes=all_passes(
+            _numbers("prefill", prefill), _numbers("decode_at", decode_at), batches, parallels
+        ),
         batches=batches, prices=own_prices, running=Running(dtype, layout, compiled, mode),
     )  # fmt: skip
     found = compared(
@@ -355,5 +365,14 @@ def _torch_network(
     return TorchNetwork(name, (lambda: network) if is_module else network, shapes, dtypes)
 
 
-def _numbers(given: Numbers) -> list[int]:
-    return [given] if isinstance(given, int) else list(dict.fromkeys(given))
+def _numbers(name: str, given: Numbers) -> list[int]:
+    """Returns the different numbers of an option.
+
+    Raises:
+        UsageError: one is no whole number from 1 up.
+    """
+    found = [given] if isinstance(given, int) else list(dict.fromkeys(given))
+    wrong = [one for one in found if not isinstance(one, int) or one < 1]
+    if wrong:
+        raise UsageError(f"{name} is {wrong[0]!r}, expected whole numbers from 1 up")
+    return found

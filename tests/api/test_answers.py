@@ -134,6 +134,11 @@ def test_a_torch_module_is_predicted_and_compared():
     [
         (lambda: cdmpp.compare(MODEL, "h100"), "nothing to compare of a language model"),
         (lambda: cdmpp.compare(3, "h100"), "cannot compare int"),
+        (lambda: cdmpp.compare(MODEL, "h100", objective="speed"), "objective is 'speed', expected"),
+        (lambda: cdmpp.compare(MODEL, "h100", backend="tgi"), "backend is 'tgi', expected one of"),
+        (lambda: cdmpp.compare(MODEL, "h100", scale={"foo": 2}), "'foo'; expected NAME=FACTOR"),
+        (lambda: cdmpp.compare(MODEL, "h100", batch=0), "batch is 0, expected whole numbers from"),
+        (lambda: cdmpp.compare(MODEL, "h100", mode="eval"), "mode is 'eval', expected one of"),
         (lambda: cdmpp.compare(MODEL, "h100", concurrency=4), "concurrency needs input_tokens"),
         (
             lambda: cdmpp.compare(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -14,6 +15,16 @@ Mode = Literal["infer", "train"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 MODES: tuple[Mode, ...] = get_args(Mode)
+
+
+def check_word(name: str, value: str, known: Sequence[str]) -> None:
+    """Checks an option that is one of a few words.
+
+    Raises:
+        UsageError: it is another.
+    """
+    if value not in known:
+        raise UsageError(f"{name} is {value!r}, expected one of {', '.join(known)}")
 
 
 @dataclass(frozen=True)
@@ -33,11 +44,8 @@ class Execution:
     mode: Mode = "infer"
 
     def __post_init__(self) -> None:
-        for name, value, known in (
-            ("dtype", self.dtype, DTYPES), ("layout", self.layout, LAYOUTS),
-        ):  # fmt: skip
-            if value not in known:
-                raise UsageError(f"{name} is {value!r}, expected one of {', '.join(known)}")
+        check_word("dtype", self.dtype, DTYPES)
+        check_word("layout", self.layout, LAYOUTS)
 
     @property
     def is_autocast(self) -> bool:
@@ -79,6 +87,10 @@ class Running:
     layout: Layout = "nchw"
     compiled: bool = False
     mode: Mode | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode is not None:
+            check_word("mode", self.mode, MODES)
 
     @property
     def is_plain(self) -> bool:
