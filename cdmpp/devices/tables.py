@@ -69,21 +69,45 @@ _COLUMNS = {
         *_MATRIX_COLUMNS,
     ),
 }
-_TITLES = {"gpu": "GPUs", "cpu": "CPUs", "accelerator": "Accelerators"}
+_TITLES = {"gpu": "GPUs", "cpu": "CPUs", "accelerator": "accelerators"}
+#: Of a list in the terminal, no line wider than 80 characters; rates in TFLOP/s, memory in GiB
+#: and GB/s.
+_SHORT_COLUMNS = (
+    _Column("architecture", "architecture"),
+    _Column("cores", "core_count"),
+    _Column("GHz", "clock_hz", 1e9),
+    _Column("fp32", "peak_fp32_flop_per_s", 1e12),
+    _Column("tensor", "peak_tensor_flop_per_s", 1e12),
+    _Column("GiB", "mem_bytes", 2.0**30),
+    _Column("GB/s", "mem_bandwidth_bytes_per_s", 1e9),
+    _Column("watts", "tdp_w"),
+)
 
 
 def devices_text(devices: Sequence[DeviceSpec]) -> str:
-    """Returns a table a kind of device, the columns that matter for it, most units shortened."""
-    parts = []
-    for kind, columns in _COLUMNS.items():
+    """Returns how many devices there are and a table of 80 characters a kind."""
+    if not devices:
+        return "no devices"
+    counts, parts = [], []
+    for kind in _COLUMNS:
         own = [spec for spec in devices if spec.kind == kind]
         if not own:
             continue
-        shown = (_Column("vendor", "vendor"), *columns)
-        rows = [["label", *(column.title for column in shown)]]
-        rows += [[spec.name, *(_cell(spec, column) for column in shown)] for spec in own]
-        parts.append(f"{_TITLES[kind]} ({len(own)})\n{aligned(rows)}")
-    return "\n\n".join(parts) or "no devices"
+        counts.append(f"{len(own)} {_TITLES[kind]}")
+        columns = [c for c in _SHORT_COLUMNS if any(getattr(spec, c.field) for spec in own)]
+        rows = [["label", *(column.title for column in columns)]]
+        rows += [
+            [spec.name, *(_cell(spec, column, digits=4) for column in columns)] for spec in own
+        ]
+        parts.append(aligned(rows, "llr"))
+    return "\n\n".join(
+        [
+            f"{len(devices)} devices ({', '.join(counts)})",
+            *parts,
+            "fp32, tensor: peak TFLOP/s, tensor cores at fp16; GiB, GB/s: memory; -: unknown.\n"
+            "Everything known of a device, with sources: cdmpp device show LABEL",
+        ]
+    )
 
 
 def device_text(spec: DeviceSpec, aliases: Sequence[str] = (), *, only_known: bool = False) -> str:
@@ -128,7 +152,8 @@ def devices_markdown(
         ]
         if rows:
             titles = ["label", "also", *(column.title for column in columns)]
-            parts.append(f"\n## {_TITLES[kind]}\n\n{markdown_table(titles, rows)}\n")
+            title = _TITLES[kind]
+            parts.append(f"\n## {title[0].upper()}{title[1:]}\n\n{markdown_table(titles, rows)}\n")
     if any(spec.kind == "gpu" for spec in devices):
         parts.append(_limits_markdown())
     return "".join(parts)
@@ -160,11 +185,11 @@ def _limits_markdown() -> str:
     )
 
 
-def _cell(spec: DeviceSpec, column: _Column) -> str:
+def _cell(spec: DeviceSpec, column: _Column, digits: int = 5) -> str:
     value = getattr(spec, column.field)
     if value is None:
         return _UNKNOWN
     if isinstance(value, str):
         return value
     number = value / column.unit
-    return str(int(number)) if number == int(number) else f"{number:.5g}"
+    return str(int(number)) if number == int(number) else f"{number:.{digits}g}"

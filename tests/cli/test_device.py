@@ -32,8 +32,12 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     first_words = [line.split()[0] for line in text.splitlines() if line]
     shown = [word for word in first_words if word in load_registry()]
     assert set(shown) == set(load_registry())
-    titles = [line for line in text.splitlines() if line.endswith(")") and "s (" in line]
-    assert [title.split()[0] for title in titles] == ["GPUs", "CPUs", "Accelerators"]
+    assert text.startswith(f"{len(load_registry())} devices (")
+    tables = [line.split() for line in text.splitlines() if line.startswith("label")]
+    assert [("tensor" in titles, "fp32" in titles) for titles in tables] == [
+        (True, True), (False, True), (False, False),
+    ]  # fmt: skip
+    assert max(map(len, text.splitlines())) <= 80
     assert [row["name"] for row in run_json(capsys, "list")] == list(load_registry())
     kinds = {row["kind"] for row in run_json(capsys, "list", "--kind", "cpu")}
     assert kinds == {"cpu"}
