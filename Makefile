@@ -18,11 +18,14 @@ help:
 TORCH_WHEELS ?=
 REQUIRED = $(if $(LOCKED),--require-hashes -r locks/all.lock -r locks/torch-$(LOCKED).lock $(TORCH_WHEELS:%=--find-links %),-c requirements.txt --group dev -e ".[tvm]")
 
+# pip shows its progress to a person.
+PIP_INSTALL = $(BIN)/pip install --disable-pip-version-check $(shell test -t 2 || echo --quiet)
 $(STAMP): requirements.txt pyproject.toml setup.py
+	@echo "installing about 130 packages into $(VENV), 2 GB: one to three minutes"
 	$(PYTHON) -m venv $(VENV)
-	$(if $(LOCKED),,$(BIN)/pip install --quiet --disable-pip-version-check 'pip>=25.1')
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile $(REQUIRED)
-	$(if $(LOCKED),$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .)
+	$(if $(LOCKED),,$(PIP_INSTALL) 'pip>=25.1')
+	$(PIP_INSTALL) --no-compile $(REQUIRED)
+	$(if $(LOCKED),$(PIP_INSTALL) --no-deps --no-build-isolation -e .)
 	@touch $@
 
 venv: $(STAMP) ## install everything into .venv
