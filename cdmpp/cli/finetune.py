@@ -23,6 +23,7 @@ from cdmpp.cli.shared.tables import print_metric_tables
 from cdmpp.config import load_config
 from cdmpp.errors import UsageError
 from cdmpp.report.run_report import run_tables
+from cdmpp.text import percent_text
 from cdmpp.training.finetune.choice import SAYS
 
 if TYPE_CHECKING:
@@ -101,7 +102,14 @@ def run(args: argparse.Namespace) -> int:
     metrics = result.metrics
     steps = ", ".join(f"{what} {count} steps" for what, count in metrics["steps"].items())
     kept = f"{SAYS[metrics['kept']]}{f' ({steps})' if steps else ''}: {metrics['why']}"
-    print(f"kept    {kept}\nmodel   {run_dir}\nreport  {report}")
+    print(f"kept    {kept}")
+    if metrics["held_out_error"]:
+        errors = ", ".join(
+            f"{SAYS[name]} {percent_text(error)}"
+            for name, error in metrics["held_out_error"].items()
+        )
+        print(f"by      mean error on tasks of the budget, each held out: {errors}")
+    print(f"model   {run_dir}\nreport  {report}")
     return 0
 
 

@@ -103,6 +103,7 @@ def test_tasks_are_printed(data, source, tmp_path, capsys):
     assert "tasks learned from (random):" in printed
     assert "fine-tuned" in printed
     assert "one-factor" in printed
+    assert "by      mean error on tasks of the budget, each held out: the model as it" in printed
     assert "from scratch" not in printed
 
 
