@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import statistics
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from tvm_helper.measure.timing import relative_deviation
 MOST_NOISE = 0.05
 MOST_DRIFT = 0.10
 _LEAST_REFERENCES = 3
+#: Of a CPU, taken by other programs: more is said before measuring.
+_MOST_BUSY = 0.25
 
 
 def machine() -> dict[str, Any]:
@@ -31,6 +34,44 @@ def snapshot() -> dict[str, Any]:
     clocks = re.findall(r"^cpu MHz\s*:\s*([\d.]+)", read_text("/proc/cpuinfo") or "", re.M)
     clock = 1e6 * statistics.fmean(float(value) for value in clocks) if clocks else None
     return {"load_1min": load, "clock_hz": clock, "allowed_cpus": allowed_cpus()}
+
+
+def findings_now(threads: int | None, *, seconds: float = 0.5) -> list[str]:
+    """Returns what makes times doubtful that are measured on this machine now, a sentence each.
+
+    Args:
+        threads: of the programs that are to be measured; None = not on a CPU.
+        seconds: how long other programs are watched.
+    """
+    host = machine()
+    found = findings(
+        noise=noise_floor([]), drifted=drift([]), loads=[], threads=threads,
+        cpus=host["allowed_cpus"],
+        cpu_count=host["cpu_count"], quota=host["cpu_quota"], governor=host["governor"],
+    )  # fmt: skip
+    busy = _busy_cpus(seconds)
+    if busy is not None and busy > _MOST_BUSY:
+        found.append(
+            f"other programs use {busy:.1f} of this machine's {host['cpu_count']} CPUs now: "
+            "measured times will be noisy (cdmpp doctor --live says how noisy)"
+        )
+    return found
+
+
+def _busy_cpus(seconds: float) -> float | None:
+    """Returns how many CPUs other programs use, while this one sleeps; None where unknown."""
+    before, started = _busy_ticks(), time.monotonic()
+    time.sleep(seconds)
+    after, passed = _busy_ticks(), time.monotonic() - started
+    if before is None or after is None:
+        return None
+    return (after - before) / os.sysconf("SC_CLK_TCK") / passed
+
+
+def _busy_ticks() -> int | None:
+    """Returns user, nice and system time of all CPUs together."""
+    found = re.match(r"cpu\s+(\d+) (\d+) (\d+)", read_text("/proc/stat") or "")
+    return None if found is None else sum(map(int, found.groups()))
 
 
 def noise_floor(costs: Sequence[Sequence[float]]) -> dict[str, float | int | None]:

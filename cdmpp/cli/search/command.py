@@ -23,7 +23,7 @@ from cdmpp.cli.shared.options import (
     add_target_options,
     device_folders,
 )
-from cdmpp.cli.shared.progress import progress
+from cdmpp.cli.shared.progress import progress, show_findings
 from cdmpp.config import given_fields, load_config
 from cdmpp.errors import UsageError
 from cdmpp.replay.file_kind import file_kind
@@ -102,6 +102,7 @@ def run(args: argparse.Namespace) -> int:
     plan = plan_search(options, device_folders=device_folders(args.devices))
     if not is_quiet:
         print(plan_text(plan), flush=True)
+        show_findings(plan.target.threads)
     with _progress(is_quiet=is_quiet) as show:
         summary = run_search(plan, args.out, on_progress=show)
     print(json.dumps(summary, allow_nan=False) if args.json else "\n" + summary_text(summary))
