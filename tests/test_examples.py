@@ -28,7 +28,8 @@ SAYS = {
 }
 #: What commands are given: a module to import, no script.
 MODULES = {"kernel", "networks"}
-TIMING = ("add_device", "tune_with_our_model")
+#: They build and run programs, or import most of torch; other tests hold smaller ones.
+HEAVY = ("add_device", "compare_devices", "explain_kernel", "predict_onnx", "tune_with_our_model")
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
@@ -48,11 +49,7 @@ def test_an_example_is_short_and_says_what_it_shows(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        # They build and run programs; the tests of `search` and `device_add` hold smaller ones.
-        pytest.param(name, marks=[pytest.mark.exhaustive] * (name in TIMING))
-        for name in SAYS
-    ],
+    [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in HEAVY)) for name in SAYS],
 )
 def test_an_example_runs(
     name: str,

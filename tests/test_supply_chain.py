@@ -163,6 +163,7 @@ def _guarded(tmp_path: Path, commands: list[str]) -> subprocess.CompletedProcess
     )  # fmt: skip
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_only_fetching_reaches_the_network(tmp_path: Path) -> None:
     source = next(iter(sorted((ROOT / "data/tenset-cpu/measure_records").rglob("*.json.gz"))))

@@ -76,6 +76,7 @@ def test_train_code_changes_the_package_only_where_asked(capsys, tmp_path):
     assert main([*words, "--package"]) == 3
 
 
+@pytest.mark.exhaustive
 def test_card_says_what_it_is_trained_on_and_how_good_it_is(packaged):
     card = read_card(packaged / "models" / "default")
     metrics = json.loads((packaged / "run" / "metrics.json").read_text())
@@ -95,6 +96,7 @@ def test_only_what_a_prediction_needs_is_packaged(packaged):
     assert [path.name for path in (packaged / "models").iterdir()] == ["default"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("installed")
 def test_predict_and_evaluate_work_without_training(packaged, dataset, capsys):
     records = sorted((dataset / "measure_records" / DEVICES[0]).iterdir())[0]

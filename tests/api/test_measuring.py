@@ -24,6 +24,7 @@ def test_measured_programs_are_a_dataset(tmp_path):
     assert told
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_search_is_a_row_a_task(tmp_path):
     found = cdmpp.search(TASK, tmp_path / "search", "epyc-avx2-1c", trials=2, **QUICK)

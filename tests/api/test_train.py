@@ -54,6 +54,7 @@ def test_a_dataset_is_read_once_and_settings_are_checked(tiny_dataset, tmp_path,
         cdmpp.train(data, model="gbtd", out=tmp_path / "other")
 
 
+@pytest.mark.exhaustive
 def test_a_tuning_is_that_of_the_command(tiny_dataset, tmp_path, capsys):
     cache = tmp_path / "cache"
     small = {"network": {"hidden": 16, "layers": 1}, "loop": {"epochs": 1}}

@@ -146,6 +146,7 @@ def test_words_show_intervals_marks_and_the_nearest_tasks(run, samples, tmp_path
     assert re.search(r"nearest: conv2d", text)
 
 
+@pytest.mark.exhaustive
 def test_evaluate_judges_the_intervals_and_says_what_was_trained_on(
     run, extracted, convolutions, capsys
 ):

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from cdmpp.api.measuring import Search
 from cdmpp.cli.main import build_parser, main
 from cdmpp.cli.search.command import search_options
 from tests.devices.machines import ELSEWHERE
 from tests.paths import ROOT
 from tvm_helper.measure.journal import Journal
 from tvm_helper.search.options import SearchOptions
+from tvm_helper.search.summary import search_summary
 
 DEVICE = ["--device", "epyc-avx2-1c", "--force"]
 
@@ -149,6 +151,16 @@ def test_show_prints_a_search_that_is_not_finished(
     # The window of 32 trials began at trial 8, after the step: nothing was gained since.
     assert summary["gain"] == pytest.approx(0.01)
     assert "no candidate is predicted to be better" in summary["advice"]
+
+
+def test_in_python_a_search_is_a_row_a_task(tmp_path: Path) -> None:
+    found = Search(search_summary(search_folder(tmp_path)))
+    assert found.folder == tmp_path
+    assert [(one["name"], one["best_s"]) for one in found] == [("matmul:m=8", 1e-3)]
+    assert found.table()[1][3:5] == ["40", "1.00 ms"]
+    assert found.notes[0] == "40 of 64 trials on d: not finished; 1 failed"
+    assert found.plot().get_xlabel() == "latency"
+    assert repr(found).startswith("<Search ")
 
 
 def test_show_shows_the_final_timings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,6 +116,7 @@ def test_one_device_of_two(dataset, tmp_path, capsys):
     ]
 
 
+@pytest.mark.exhaustive
 def test_split_by_record_is_marked_as_leaking(dataset, cache, tmp_path, capsys):
     arguments = ["train", "--dataset", str(dataset), "--cache", str(cache), "--jobs", "1"]
     options = ["--split", "record", "--model", "constant", "--out", str(tmp_path / "run"), "-q"]

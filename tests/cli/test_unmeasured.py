@@ -30,6 +30,7 @@ def arguments(shipped_is_small, cache, tmp_path_factory) -> list[str]:
             *QUICK, "--model", "gbdt", "--set", "baselines=[roofline]"]  # fmt: skip
 
 
+@pytest.mark.exhaustive
 @pytest.mark.training
 def test_it_trains_on_its_kind_says_so_first_and_what_to_do_last(arguments, capsys):
     run = Path(arguments[arguments.index("--out") + 1])

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import urllib.request
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -18,8 +18,6 @@ import torch
 
 from tests.cli.conftest import DEVICES, QUICK
 from tests.paths import ROOT
-
-pytestmark = pytest.mark.training
 
 #: Code, output and errors of a command.
 Done = tuple[int, str, str]
@@ -64,12 +62,9 @@ def records(dataset: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def without(dataset, records, tmp_path_factory) -> tuple[Path, dict[str, Done]]:
-    """A folder with runs, and what commands said in one process without TVM."""
+def without(records, tmp_path_factory) -> dict[str, Done]:
+    """What commands said in one process without TVM."""
     folder = tmp_path_factory.mktemp("without")
-    data = ["--dataset", str(dataset), "--cache", str(folder / "cache"), "--jobs", "1"]
-    run, tuned = folder / "run", folder / "tuned"
-    tuning = ["--set", "finetune.steps=6", "--set", "finetune.validate_every=3"]
     (folder / "nets.py").write_text("from torch import nn\n\n\ndef net():\n    return nn.ReLU()\n")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -78,14 +73,6 @@ def without(dataset, records, tmp_path_factory) -> tuple[Path, dict[str, Done]]:
     program = ["--program", str(ROOT / "examples" / "kernel.py"), "--device", "v100"]
     factory = ["predict", "--torch", f"{folder / 'nets.py'}:net", "--input", "64", "--json"]
     commands = {
-        "train": ["train", *data, *QUICK, "--device", DEVICES[0], "--set", "baselines=[constant]",
-                  "--out", str(run), "--json"],
-        "evaluate": ["evaluate", "--model", str(run), *data, "--device", DEVICES[0], "--json"],
-        "finetune": ["finetune", "--from", str(run), "--device", DEVICES[1], "--budget", "4tasks",
-                     *data, *tuning, "--set", "finetune.folds=2", "--out", str(tuned), "--json"],
-        "predict": ["predict", "--records", str(records), "--model", str(tuned), "--json"],
-        "measured on": ["predict", "--records", str(records), "--device", DEVICES[1],
-                        "--measured-on", DEVICES[0], "--json"],
         "program": ["predict", *program],
         "machine code": ["predict", "--records", str(records), "--machine-code"],
         "explain": ["explain", *program],
@@ -94,14 +81,31 @@ def without(dataset, records, tmp_path_factory) -> tuple[Path, dict[str, Done]]:
         "factory": [*factory, "-q"],
         "file": ["predict", "--network", str(folder / "net.pt2"), "--json", "-q"],
     }  # fmt: skip
-    return folder, dict(zip(commands, _run(list(commands.values())), strict=True))
+    return _by_name(commands)
 
 
-def test_train_evaluate_finetune_and_predict(without):
-    folder, found = without
-    names = ("train", "evaluate", "finetune", "predict", "measured on")
-    assert [found[name][0] for name in names] == [0] * len(names), found
-    assert (folder / "tuned" / "report.html").is_file()
+def _by_name(commands: Mapping[str, Sequence[str]]) -> dict[str, Done]:
+    return dict(zip(commands, _run(list(commands.values())), strict=True))
+
+
+@pytest.mark.training
+@pytest.mark.exhaustive
+def test_train_evaluate_finetune_and_predict(dataset, records, tmp_path):
+    data = ["--dataset", str(dataset), "--cache", str(tmp_path / "cache"), "--jobs", "1"]
+    run, tuned = tmp_path / "run", tmp_path / "tuned"
+    tuning = ["--set", "finetune.steps=6", "--set", "finetune.validate_every=3"]
+    found = _by_name({
+        "train": ["train", *data, *QUICK, "--device", DEVICES[0], "--set", "baselines=[constant]",
+                  "--out", str(run), "--json"],
+        "evaluate": ["evaluate", "--model", str(run), *data, "--device", DEVICES[0], "--json"],
+        "finetune": ["finetune", "--from", str(run), "--device", DEVICES[1], "--budget", "4tasks",
+                     *data, *tuning, "--set", "finetune.folds=2", "--out", str(tuned), "--json"],
+        "predict": ["predict", "--records", str(records), "--model", str(tuned), "--json"],
+        "measured on": ["predict", "--records", str(records), "--device", DEVICES[1],
+                        "--measured-on", DEVICES[0], "--json"],
+    })  # fmt: skip
+    assert [code for code, _, _ in found.values()] == [0] * len(found), found
+    assert (tuned / "report.html").is_file()
     evaluated, predicted = (json.loads(found[name][1]) for name in ("evaluate", "predict"))
     assert evaluated["overlap_with_training"] > 0
     assert all(row["latency_s"] > 0 and row["device"] == DEVICES[0] for row in predicted)
@@ -126,7 +130,7 @@ def test_records_and_comparisons_need_nothing_of_tvm_helper(records):
 
 @pytest.mark.parametrize("command", ["program", "machine code", "explain"])
 def test_what_needs_tvm_says_so_in_one_sentence(without, command):
-    code, out, err = without[1][command]
+    code, out, err = without[command]
     assert code == 2
     assert out == ""
     assert err.count("\n") == 1
@@ -134,14 +138,14 @@ def test_what_needs_tvm_says_so_in_one_sentence(without, command):
 
 
 def test_torch_runs_a_network_without_tvm(without):
-    code, out, err = without[1]["eager"]
+    code, out, err = without["eager"]
     assert code == 0, err
     assert {row["way"] for row in json.loads(out)} == {"torch-eager"}
 
 
 @pytest.mark.parametrize("form", ["factory", "file"])
 def test_torch_is_answered_where_tvm_is_asked_too(without, form):
-    code, out, err = without[1][form]
+    code, out, err = without[form]
     assert code == 0, err
     rows = {(row["way"], row["mode"]): row for row in json.loads(out)}
     assert "Cannot use TVM" in rows["tvm-untuned", "infer"]["reasons"][0]
@@ -174,11 +178,12 @@ def test_a_server_reads_records(server, records, without):
     body = {"programs": programs, "devices": [DEVICES[0]]}
     status, answer = _answer(f"{server}/v1/predict", body)
     assert status == 200, answer
-    here = {row["program_id"]: row["latency_s"] for row in json.loads(without[1]["records"][1])}
+    here = {row["program_id"]: row["latency_s"] for row in json.loads(without["records"][1])}
     there = {row["program_id"]: row["latency_s"] for row in answer["predictions"]}
     assert there == pytest.approx(here, rel=1e-5)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("route", ["predict", "explain", "rank"])
 def test_a_server_says_that_programs_need_tvm(server, route):
     body = {"programs": [{"tvmscript": _SCRIPT}]}

@@ -20,7 +20,9 @@ _FACTORIES = {
 }
 
 
-@pytest.mark.parametrize("name", _FACTORIES)
+@pytest.mark.parametrize(
+    "name", ["ResNet-50", pytest.param("BERT-large", marks=pytest.mark.exhaustive)]
+)
 def test_a_graph_is_what_its_code_makes(name: str) -> None:
     factory, shape, dtypes = _FACTORIES[name]
     made = torch_graph(

@@ -91,6 +91,7 @@ def test_the_fastest_searched_programs_were_timed_in_their_networks() -> None:
     assert all(one.latency_s > 0 and one.argument_bytes > 0 for one in kernels)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.tvm
 def test_tables_come_from_a_packed_campaign(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def test_mutated_lines(lines: list[str], tmp_path: Path) -> None:
     assert len(outcome.rejected) > 10
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @needs_tvm_helper
 def test_mutated_lines_in_the_native_code(lines: list[str], tasks: TaskIndex) -> None:
@@ -151,6 +152,7 @@ def test_mutated_files(cases: Any, count: int, tmp_path: Path) -> None:
     assert len(outcome.rejected) > 2 or cases is fuzz_names.names
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.training
 @needs_tvm_helper

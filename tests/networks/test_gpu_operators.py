@@ -59,6 +59,7 @@ def test_every_operator_is_within_its_bounds(first: int) -> None:
         check(*generated(seed, 1), GPUS)
 
 
+@pytest.mark.exhaustive
 def test_every_network_is_within_its_bounds() -> None:
     for seed in range(1000, 1008):
         check(*generated(seed, 8), GPUS)
@@ -134,6 +135,7 @@ def test_a_transposed_convolution_is_no_copy() -> None:
         assert least_s <= low_s < seconds < 3 * least_s
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("nvidia", "amd"), [("a100", "mi210"), ("v100", "mi50")]
 )  # float32 peaks within a fifth

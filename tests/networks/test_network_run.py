@@ -140,6 +140,7 @@ def test_a_run_folder_has_all_of_it(run):
     assert {row["part"] for row in rows} == {"train", "validation", "test"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("model", ["mlp", "residual"])
 def test_a_stopped_run_is_continued_to_the_same_model(model, tmp_path):
     wanted = NetworkRun(model=model, **vars(QUICK))

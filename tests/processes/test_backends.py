@@ -78,6 +78,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=needs_ray)])
 def test_a_killed_worker_loses_nothing(tiny_dataset: Path, tmp_path: Path, backend: str) -> None:

@@ -199,6 +199,7 @@ def test_the_page_draws_every_event_in_a_browser(tmp_path):
 BUSY = "import time\nend = time.time() + 1.2\nwhile time.time() < end: pass"
 
 
+@pytest.mark.exhaustive
 def test_watch_sees_the_load_of_a_command():
     watched = watch([sys.executable, "-c", BUSY], interval_s=0.1)
     assert watched.exit_code == 0

@@ -437,6 +437,7 @@ def test_a_busy_server_is_asked_again(url: str) -> None:
         assert all(one.result()["order"] == [0] for one in waits)
 
 
+@pytest.mark.exhaustive
 def test_programs_of_many_stores_do_not_take_all_memory(url: str) -> None:
     from cdmpp.models.assemble import AskedProgram
     from cdmpp.serve.scoring import is_too_large

@@ -203,6 +203,7 @@ def test_the_sweep_corrects_kernels_and_operators(added: tuple[DeviceSpec, Sweep
     assert correction[0] == pytest.approx([1.25], rel=0.02)
 
 
+@pytest.mark.exhaustive
 def test_the_sweep_corrects_torch_networks_in_float32(
     added: tuple[DeviceSpec, Sweep, Path],
 ) -> None:

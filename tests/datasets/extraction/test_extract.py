@@ -276,6 +276,7 @@ _SCRIPT = """
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_kill_9_in_the_middle_loses_nothing(tiny_dataset: Path, tmp_path: Path) -> None:
     script = tmp_path / "run.py"

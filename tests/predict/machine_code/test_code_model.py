@@ -71,6 +71,7 @@ def test_they_see_what_the_model_does_not(found):
     assert found.calibration.trees + found.calibration.perceptron >= 0.5
 
 
+@pytest.mark.exhaustive
 def test_one_program_of_absurd_cycles_decides_no_share(found):
     validation = rows(200, 1)
     validation.core_log_s[0] += np.log(3400.0)

@@ -42,6 +42,7 @@ def test_a_table_of_a_gpu_says_so(tmp_path: Path) -> None:
     assert np.array_equal(found.columns["one"], columns)
 
 
+@pytest.mark.exhaustive
 def test_a_model_has_both_kinds_of_code_beside_each_other(tmp_path: Path) -> None:
     assert len({layout.version for layout in CODE_LAYOUTS.values()}) == len(FOLDERS) == 2
     parts = rows(120, 0), rows(80, 1), rows(80, 2)

@@ -105,7 +105,8 @@ def test_a_training_step_keeps_its_backward_pass(training_step: tuple[Path, Path
         (one.end_us - one.start_us) * 1e-6
         for one in host_iterations(read_trace_events(profiled))[0]
     )
-    assert sum(one.time_s or 0.0 for one in pair.operators) == pytest.approx(host_s)
+    # Traces keep the times in microseconds with three digits.
+    assert sum(one.time_s or 0.0 for one in pair.operators) == pytest.approx(host_s, rel=1e-4)
 
 
 def test_wrappers_without_a_time_stand_for_what_they_call(training_step: tuple[Path, Path]) -> None:

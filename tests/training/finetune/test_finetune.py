@@ -137,6 +137,7 @@ def test_given_model_is_untouched(base, parts):
     assert all(value.requires_grad for value in base.tuning_network().parameters())
 
 
+@pytest.mark.exhaustive
 def test_another_seed_other_predictions(base, parts, result):
     budget, nothing, test = parts
     other = finetuned(base, budget, nothing, options=QUICK, seed=1)
@@ -248,6 +249,7 @@ def test_one_program_is_one_factor_scaling(base, target):
     assert np.ptp(np.log(ratio)) < 0.7  # each member is scaled by a factor of its own
 
 
+@pytest.mark.exhaustive
 def test_distance_from_the_start_is_held_by_its_weight(base, tuned):
     def distance(result: FinetuneResult) -> float:
         network = result.model.tuning_network()
@@ -270,6 +272,7 @@ def test_source_samples_are_rehearsed(base, parts, samples, tuned):
     assert mape(beside.model("tuned"), source) < 0.5 * mape(tuned("all").model, source)
 
 
+@pytest.mark.exhaustive
 def test_same_seed_same_predictions_also_of_a_tuning_that_continues(base, parts, tmp_path, result):
     """A run folder holds log and checkpoints; a second call ends with the same model."""
     first = finetuned(base, parts[0], parts[1], options=QUICK, seed=0, run_dir=tmp_path)

@@ -112,6 +112,7 @@ class Perfect(ConstantCostModel):
         return samples.latency_s
 
 
+@pytest.mark.exhaustive
 def test_from_nothing_wins_where_it_is_clearly_better(
     shipped: Path, handful: Samples, tmp_path: Path
 ) -> None:

@@ -427,6 +427,7 @@ def measured_ids(folder: Path) -> list[str]:
     return [e["program_id"] for e in read_journal(folder) if e["kind"] == "measured"]
 
 
+@pytest.mark.exhaustive
 def test_nothing_measured_is_told(setting: Path) -> None:
     every = {"pause": "0", **dict.fromkeys(child.program_ids(setting), "run-fail")}
     with pytest.MonkeyPatch.context() as patch:

@@ -128,7 +128,7 @@ def test_the_tables_can_be_trained_on(tmp_path: Path) -> None:
         ("build-killed", 8, "killed by SIGKILL"),
         ("run-killed", 8, "killed by SIGKILL"),
         ("run-exit", 8, "ended with code 7: fatal error: out of tensors"),
-        ("build-loop", 6, "killed after 1 s"),
+        pytest.param("build-loop", 6, "killed after 1 s", marks=pytest.mark.exhaustive),
         ("run-loop", 7, "killed after 1 s"),
         ("run-fail", 4, "RuntimeError: misaligned tensor"),
     ],
@@ -330,6 +330,7 @@ def test_a_folder_that_is_gone_is_no_failure_of_the_program(
     assert set(codes(out).values()) == {0}
 
 
+@pytest.mark.exhaustive
 def test_a_campaign_on_a_disk_that_fills_up_loses_nothing(tmp_path: Path) -> None:
     disk, keep = tmp_path / "disk", tmp_path / "keep"
     disk.mkdir()
@@ -368,6 +369,7 @@ def test_programs_take_turns_between_tasks_and_a_bound_is_kept(tmp_path: Path) -
     assert list(codes(tmp_path / "out")) == program_ids()[:5]
 
 
+@pytest.mark.exhaustive
 def test_the_draw_of_records_follows_from_the_seed(tmp_path: Path) -> None:
     from types import SimpleNamespace
 

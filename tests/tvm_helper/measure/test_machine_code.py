@@ -125,6 +125,7 @@ def test_a_campaigns_table_is_completed(
     assert machine_code.write_machine_code(out).columns == {}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_campaign_keeps_the_code_of_what_it_builds(tmp_path: Path) -> None:
     out = tmp_path / "out"

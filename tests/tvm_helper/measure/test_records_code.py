@@ -48,6 +48,7 @@ def dataset(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.exhaustive
 def test_one_table_a_target_and_nothing_twice(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,6 +73,7 @@ def rows_of(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[dict
     return rows
 
 
+@pytest.mark.exhaustive
 def test_programs_side_by_side(program_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = rows_of(
         capsys, "--model", MODEL, "--program", program_file, "--device", DEVICE,
@@ -176,6 +177,7 @@ def test_what_no_device_can_run_is_an_error(
     assert main([*arguments, str(path), "--device", "t5"]) == 4
 
 
+@pytest.mark.exhaustive
 def test_a_network_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = onnx_file(
         tmp_path / "net.onnx",

@@ -134,6 +134,7 @@ def test_a_factory_has_the_same_ways_at_each_batch(
     assert max(map(len, tables)) <= 80
 
 
+@pytest.mark.exhaustive
 def test_tuned_programs_come_from_a_database(
     run_folder: Path, network_file: Path, database: Path
 ) -> None:
@@ -219,6 +220,7 @@ def test_a_missing_or_strange_file_is_one_sentence(
         assert captured.err.count(said) == 1
 
 
+@pytest.mark.exhaustive
 def test_a_network_is_read_once_for_both_ways_of_tvm(
     run_folder: Path, network_file: Path, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -183,6 +183,7 @@ def _measured(number: int, model: str, server: str | None, folder: str) -> list[
     return runner.measured_s
 
 
+@pytest.mark.exhaustive
 def test_a_search_on_a_server_measures_what_one_here_does(
     url: str, run_folder: Path, tmp_path: Path
 ) -> None:
@@ -205,6 +206,7 @@ def test_four_searches_at_once_on_one_server_measure_what_they_do_here(
     assert len({tuple(one) for one in found}) == 4
 
 
+@pytest.mark.exhaustive
 def test_a_model_here_goes_on_only_where_that_was_asked(
     server: tuple[str, subprocess.Popen[str]], run_folder: Path
 ) -> None:

@@ -83,6 +83,7 @@ def test_open_sizes_are_set_and_the_network_is_the_fixed_one(tmp_path: Path) -> 
     assert keys(path, InputSizes(batch=2)) == fixed
 
 
+@pytest.mark.exhaustive
 def test_a_campaign_a_search_and_a_comparison_take_the_sizes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_program_that_cannot_be_parsed_leaves_the_others(
         read(tmp_path, HEAD + bad)
 
 
+@pytest.mark.exhaustive
 def test_a_program_that_cannot_be_lowered_leaves_the_others(
     tmp_path: Path, predictor: Predictor
 ) -> None:

@@ -178,6 +178,7 @@ def assert_finite_and_in_use(library: Any, index: TaskIndex, lines: list[str]) -
         assert bool(np.ptp(extra[:, columns], axis=0).any()), block
 
 
+@pytest.mark.exhaustive
 def test_shipped_programs_have_finite_columns(library: Any) -> None:
     index = load_tasks(default_dataset_dir() / "network_info")
     assert_finite_and_in_use(library, index, dataset_lines(4))

@@ -191,6 +191,7 @@ def test_thread_extent_stays_as_given_when_the_tile_is_smaller() -> None:
     assert set(threads) == {64}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not GOLDEN.exists(), reason="needs the golden files in ../shared/data")
 def test_sample_of_golden_records_has_the_originals_loops() -> None:
     from cdmpp.datasets.tenset.folder import load_tasks

@@ -211,6 +211,7 @@ def test_what_threads_read_together_counts(gpu: Predictor) -> None:
     assert found.out_of_distribution
 
 
+@pytest.mark.exhaustive
 def test_integers_are_predicted_as_they_were_measured() -> None:
     """Measured on one Zen 4 core: the product of 512 x 512 bytes takes 10.2 ms."""
     cpu = Predictor("pretrained", ["epyc-avx512-1c"])
