@@ -42,12 +42,13 @@ lock: ## exact versions with hashes into locks/ (TORCH_WHEELS: where a CPU build
 demo: $(STAMP) ## train on the shipped real measurements and print the table and the report
 	$(BIN)/python scripts/train.py --out runs/demo --seed 0
 
-# A test process a core and a thread each; threads that wait give their core away.
-TEST_JOBS ?= $(shell env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2)
+# A test process a core and one more, as tests wait for servers and workers, of a thread each;
+# threads that wait give their core away.
+TEST_JOBS ?= $(shell echo $$(($$(env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2) + 1)))
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive \
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
 
-test: $(STAMP) ## run all tests, TEST_JOBS at a time (default: the cores; 15 CPU minutes)
+test: $(STAMP) ## run all tests, TEST_JOBS at a time (default: the cores and one; 10 CPU minutes)
 	$(BIN)/python -c "from cdmpp.programs.native import native_library; native_library()"
 	$(PYTEST) $(TEST_ARGS)
 
