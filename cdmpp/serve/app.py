@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import FileResponse
 from starlette.staticfiles import StaticFiles
 
@@ -124,7 +125,7 @@ def _add_page(app: FastAPI) -> None:
     async def styles() -> FileResponse:
         return FileResponse(style)
 
-    app.mount("/static", StaticFiles(directory=folder))
+    app.mount("/static", GZipMiddleware(StaticFiles(directory=folder), compresslevel=6))
 
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:

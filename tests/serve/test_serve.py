@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import gzip
 import json
 import signal
 import socket
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -203,6 +205,16 @@ def test_the_page_is_served_and_asks_nobody_else(url: str) -> None:
     assert "connect-src 'self'" in policy
     assert client_of(url)._once("GET", "/static/index.html", None)[2] == data
     assert client_of(url)._once("GET", "/static/../schemas.py", None)[0] == 404
+
+
+def test_files_of_the_page_are_packed_for_who_reads_that(url: str) -> None:
+    request = urllib.request.Request(f"{url}/static/app.js", headers={"Accept-Encoding": "gzip"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.headers["Content-Encoding"] == "gzip"
+        packed = answer.read()
+    plain = client_of(url)._once("GET", "/static/app.js", None)[2]
+    assert gzip.decompress(packed) == plain
+    assert len(packed) < 0.7 * len(plain)
 
 
 def test_every_example_of_openapi_is_a_request(url: str) -> None:
