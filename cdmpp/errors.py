@@ -74,6 +74,8 @@ class ReplayError(DataError):
 
 
 #: Whether errors name options as Python's arguments; whoever uses `cdmpp.load` and the like has it.
+#: An environment variable of commands and the processes that they start.
+IS_COMMAND = "CDMPP_IS_COMMAND"
 _speaks_python = False
 #: A command with its options, which stays; an option with its value; an option.
 _OPTION = re.compile(

@@ -21,7 +21,7 @@ from cdmpp.cli.commands import (
     add_commands,
 )
 from cdmpp.cli.guide import questions_text
-from cdmpp.errors import CdmppError, DataError, UsageError, speaking_commands
+from cdmpp.errors import IS_COMMAND, CdmppError, DataError, UsageError, speaking_commands
 from cdmpp.renames import current_option
 from cdmpp.text import printable
 
@@ -39,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: arguments without the program's name; None = those of the process.
     """
+    if argv is None:
+        os.environ[IS_COMMAND] = "1"
     return run_main(build_parser(), sys.argv[1:] if argv is None else argv)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import lzma
+import os
+import sys
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,11 +13,26 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from cdmpp.errors import DataError
+from cdmpp.errors import IS_COMMAND, DataError
 from cdmpp.files.atomic import write_bytes
 
 _MOST_BYTES = 256_000_000
 _DAMAGED = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
+
+
+def _xgboost() -> Any:
+    """Returns XGBoost, in commands without scikit-learn, which it loads for wrappers that nothing
+    here uses: a second less. In other processes somebody else may want those.
+    """
+    is_left_out = IS_COMMAND in os.environ and "sklearn" not in sys.modules
+    if is_left_out:
+        sys.modules["sklearn"] = None  # type: ignore[assignment]
+    try:
+        import xgboost
+    finally:
+        if is_left_out:
+            del sys.modules["sklearn"]
+    return xgboost
 
 
 def tree_parameters(options: Any, objective: str, seed: int) -> dict[str, Any]:
@@ -45,9 +62,7 @@ def tree_rows(
         groups: [N], ascending; rows of one number are ranked among each other.
         threads: 0 = all.
     """
-    import xgboost
-
-    return xgboost.DMatrix(columns, label=labels, qid=groups, nthread=threads or None)
+    return _xgboost().DMatrix(columns, label=labels, qid=groups, nthread=threads or None)
 
 
 def grow_trees(
@@ -59,9 +74,7 @@ def grow_trees(
         parameters: of XGBoost, whose method is `hist`.
         watched: trees after which `patience` more had no smaller error on these are cut off.
     """
-    import xgboost
-
-    booster = xgboost.train(
+    booster = _xgboost().train(
         {"tree_method": "hist", **parameters},
         train,
         num_boost_round=trees,
@@ -90,8 +103,7 @@ def load_booster(path: Path, *, hint: str) -> Any:
     Raises:
         DataError: it is.
     """
-    import xgboost
-
+    xgboost = _xgboost()
     name = path.name.partition(".")[0]
     earlier = [path.with_name(f"{name}{suffix}") for suffix in (".json.gz", ".json")]
     path = next((one for one in (path, *earlier) if one.exists()), path)

@@ -54,6 +54,17 @@ def test_help_of_a_training_needs_no_torch(command):
     assert "torch" not in loaded_after(statement)
 
 
+@pytest.mark.parametrize(
+    ("start", "is_loaded"),
+    [("", True), ("from cdmpp.cli.main import main; sys.argv[1:] = []; main(); ", False)],
+)
+def test_only_commands_leave_scikit_learn_out_of_xgboost(start, is_loaded):
+    loaded = loaded_after(
+        f"{start}from cdmpp.files.boosted_trees import tree_rows; tree_rows([[1.0]])"
+    )
+    assert ("sklearn" in loaded, "xgboost" in loaded) == (is_loaded, True)
+
+
 def test_help_names_every_command_and_imports_none():
     program = (
         "import sys\nfrom cdmpp.cli.main import main\ntry:\n    main(['--help'])\n"
