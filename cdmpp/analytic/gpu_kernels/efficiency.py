@@ -113,7 +113,8 @@ class Efficiency:
             work_there = work_on(family, there, device)
             return self._effort(work_there, software, self.nominal_s(work_there, software))
 
-        return self.latency_s(work, whose, self.near.correction(columns, whose, device, effort))
+        correction = self.near.correction(family, columns, whose, device, effort)
+        return self.latency_s(work, whose, correction)
 
     def nominal_s(self, work: KernelWork, software: TextArray) -> FloatArray:
         """Returns float64 [N], seconds."""

@@ -106,6 +106,7 @@ class NearRows:
 
     def correction(
         self,
+        family: str,
         columns: Columns,
         software: TextArray,
         device: DeviceSpec,
@@ -122,7 +123,7 @@ class NearRows:
         release = columns["release"].astype(np.float64)
         words = np.char.add(np.char.add(_words(columns, software), "@"), release.astype(np.str_))
         for name, kind in zip(*_places_of(words), strict=True):
-            known = self._near(name.partition("@")[0], float(release[kind[0]]), device)
+            known = self._near(name.partition("@")[0], float(release[kind[0]]), device, family)
             if known is None:
                 continue
             near, tree = known
@@ -142,15 +143,15 @@ class NearRows:
             found[kind] = np.sum(share * left * np.exp(-distance / _REACH), axis=1)
         return found
 
-    def _near(self, words: str, release: float, device: DeviceSpec) -> Any:
+    def _near(self, words: str, release: float, device: DeviceSpec, family: str) -> Any:
         """Returns the rows of a kind of calls on a GPU and its siblings, and a tree of their places
         as seen from a release; None where there are none.
         """
         from scipy.spatial import cKDTree
 
-        asked = words, release, device.name, chip_of(device)
+        asked = words, release, family, device.name, chip_of(device)
         if asked not in self._trees:
-            away = np.array([_between(device, label) for label in self.labels])
+            away = np.array([_between(device, label, family) for label in self.labels])
             rows = self.words.get(words, np.empty(0, np.intp))
             rows = rows[np.isfinite(away[self.device[rows]])]
             own = away[self.device[rows]] + _versions(self.sizes["release"][rows], release)
@@ -167,12 +168,12 @@ def _versions(releases: FloatArray, release: float) -> FloatArray:
     return np.where(releases <= release, _VERSION * before, _LATER * after)
 
 
-def _between(device: DeviceSpec, label: str) -> float:
+def _between(device: DeviceSpec, label: str, family: str) -> float:
     """Returns how far a measured GPU is, octaves of size; inf where it is no sibling."""
     if label == device.name:
         return 0.0
     other = get_device(label)
-    is_near = are_siblings(device, other)
+    is_near = are_siblings(device, other, family)
     return 0.01 + _DEVICE * octaves_between(device, other) if is_near else float("inf")
 
 

@@ -39,8 +39,7 @@ def unseen_as(device: DeviceSpec, fitted: Sequence[str], family: str) -> str:
         fitted: labels of the fit; the device's own does not count.
     """
     others = [get_device(label) for label in fitted if label != device.name]
-    siblings = [other for other in others if are_siblings(device, other)]
-    if any(family not in LINKED or _have_like_links(device, other) for other in siblings):
+    if any(are_siblings(device, other, family) for other in others):
         return SIBLING
     is_relative = device.vendor is not None and device.vendor in [one.vendor for one in others]
     return RELATIVE if is_relative else UNSEEN
@@ -107,8 +106,10 @@ def left_out_errors(
     return found
 
 
-def are_siblings(first: DeviceSpec, second: DeviceSpec) -> bool:
-    """Whether two GPUs are boards of nearly the same chip."""
+def are_siblings(first: DeviceSpec, second: DeviceSpec, family: str) -> bool:
+    """Whether two GPUs are boards of nearly the same chip, with like links where a family uses
+    links.
+    """
     architecture = architecture_of(first)
     if architecture is None or architecture != architecture_of(second):
         return False
@@ -116,7 +117,7 @@ def are_siblings(first: DeviceSpec, second: DeviceSpec) -> bool:
         one, other = getattr(first, name), getattr(second, name)
         if not one or not other or max(one, other) > _MOST_RATIO * min(one, other):
             return False
-    return True
+    return family not in LINKED or _have_like_links(first, second)
 
 
 def _have_like_links(first: DeviceSpec, second: DeviceSpec) -> bool:

@@ -31,9 +31,12 @@ def _rows(*parts):
     )
 
 
-def _correction(rows, device, release, *, trees=0.1, dtype="bfloat16", software="vllm"):
+def _correction(
+    rows, device, release, *, trees=0.1, dtype="bfloat16", software="vllm", family="moe"
+):
     columns = _columns(release, dtype=dtype)
     return rows.correction(
+        family,
         columns,
         np.full(len(TOKENS), software),
         get_device(device),
@@ -60,6 +63,13 @@ def test_a_sibling_answers_for_a_device_and_another_chip_does_not():
     assert np.all(_correction(rows, "h100", 500) == 0.0)
 
 
+def test_a_sibling_with_other_links_says_nothing_of_what_goes_over_them():
+    rows = _rows(("h100", 500, 0.5))
+    assert np.all(_correction(rows, "h800", 500) > 0.3)
+    assert np.all(_correction(rows, "h800", 500, family="exchange") == 0.0)
+    assert np.all(_correction(rows, "h200", 500, family="exchange") > 0.3)
+
+
 @pytest.mark.parametrize("other", [{"dtype": "fp8"}, {"software": "sglang"}])
 def test_other_types_and_software_say_nothing(other):
     assert np.all(_correction(_rows(("b200", 500, 0.5)), "b200", 500, **other) == 0.0)
@@ -69,7 +79,11 @@ def test_a_far_size_counts_less():
     rows = _rows(("b200", 500, 0.5))
     columns = _columns(500, tokens=np.array([512, 4096, 2**20]))
     near, far, farthest = rows.correction(
-        columns, np.full(3, "vllm"), get_device("b200"), lambda there, _: 0.0 * there["tokens"]
+        "moe",
+        columns,
+        np.full(3, "vllm"),
+        get_device("b200"),
+        lambda there, _: 0.0 * there["tokens"],
     )
     assert near > far > farthest > 0.0
 
