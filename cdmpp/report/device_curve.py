@@ -69,9 +69,9 @@ def curve_page(curve: Mapping[str, Any], *, command: str, plot: str | None = Non
 
 def curve_svg(curve: Mapping[str, Any]) -> str:
     """Returns a plot of the MAPE against the number of measured tasks, the knee marked."""
-    from cdmpp.report.plots import COLOURS, log_scale, new_figure, svg_text
+    from cdmpp.report.plots import AXIS, COLOURS, legend, log_scale, new_figure, svg_text
 
-    figure, axes = new_figure(5.6, 3.6)
+    figure, axes = new_figure()
     for (start, title), colour in zip(STARTS.items(), COLOURS, strict=False):
         known = [(row["tasks"], row[start]) for row in curve["rows"] if row.get(start)]
         if not known:
@@ -85,7 +85,7 @@ def curve_svg(curve: Mapping[str, Any]) -> str:
         )  # fmt: skip
     knee = curve["knee"]["tasks"]
     if knee is not None:
-        axes.axvline(knee, color="#9aa5b1", lw=0.9, ls="--")
+        axes.axvline(knee, color=AXIS, lw=0.9, ls="--")
     counts = [row["tasks"] for row in curve["rows"]]
     axes.set_xscale("symlog", linthresh=1)
     axes.set_xticks(counts, [str(count) for count in counts])
@@ -98,7 +98,7 @@ def curve_svg(curve: Mapping[str, Any]) -> str:
     axes.set_xlabel("measured tasks")
     cut = f", cut at {100 * _MOST_DRAWN:.0f} %" if is_cut else ""
     axes.set_ylabel(f"MAPE on the judging tasks (%{cut})")
-    axes.legend(frameon=False, fontsize=8)
+    legend(axes)
     return svg_text(figure)
 
 

@@ -94,10 +94,7 @@ def _timeline(run: Replay, series: dict[str, int]) -> str:
     if any(number == 0 for drawn in bars.values() for _, _, number, _ in drawn):
         legend.append(("others", 0))
     height = top_of_legend + _LEGEND_LINE * -(-len(legend) // 4)
-    found = [
-        f"<svg viewBox='0 0 {_LEFT + _WIDTH:.0f} {height:.0f}' font-size='12' role='img' "
-        "aria-label='timeline'>"
-    ]
+    found = [f"<svg viewBox='0 0 {_LEFT + _WIDTH:.0f} {height:.0f}' font-size='12'>"]
     for place in places:
         top = _LANE * lane[place] + 2
         share = run.busy_s[place] / run.total_s if run.total_s > 0 else 0.0
@@ -116,7 +113,7 @@ def _timeline(run: Replay, series: dict[str, int]) -> str:
         label = seconds_text(share * run.total_s) if share else "0"
         found.append(
             f"<text x='{_LEFT + share * _WIDTH:.0f}' y='{bottom:.0f}' text-anchor='{anchor}' "
-            f"fill='#616e7c'>{label}</text>"
+            f"class='soft'>{label}</text>"
         )
     return "".join([*found, *_legend(legend, top_of_legend), "</svg>"])
 

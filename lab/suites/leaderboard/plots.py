@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cdmpp.report.plots import COLOURS, log_scale, new_figure, svg_text
+from cdmpp.report.plots import AXIS, COLOURS, legend, log_scale, new_figure, svg_text
 
 #: (mean, half width of the 95 % interval or None)
 Estimate = tuple[float, float | None]
@@ -91,7 +91,7 @@ def budget_curves(
             label=name,
         )
     for name, level in levels.items():
-        axes.axhline(100 * level, color="#9aa5b1", lw=1, ls="--")
+        axes.axhline(100 * level, color=AXIS, lw=1, ls="--")
         axes.annotate(
             name,
             (1, 100 * level),
@@ -107,5 +107,5 @@ def budget_curves(
     axes.set_xlabel("measured tasks of the new device")
     axes.set_ylabel("MAPE (%)")
     axes.set_title(title, fontsize=10, loc="left")
-    axes.legend(frameon=False, fontsize=7.5, ncols=2)
+    legend(axes, ncols=2)
     return svg_text(figure)
