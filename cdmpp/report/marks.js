@@ -69,6 +69,5 @@ for (const svg of document.querySelectorAll(".plots svg")) {
     chosen = (chosen + step + marks.length) % marks.length;
     show(marks[chosen]);
   });
-  svg.tabIndex = 0;
   svg.setAttribute("aria-label", `${svg.getAttribute("aria-label")} Arrow keys go from mark to mark.`);
 }

@@ -15,7 +15,7 @@ from cdmpp.report.tables import Cell, Table
 from cdmpp.text import markdown_table, markdown_text
 
 #: How a cell with a number begins.
-_NUMBER = re.compile(r"[-+±$<>≤≥~*=\[ ]*\d|-?$")
+_NUMBER = re.compile(r"[-+±$<>≤≥~*=\[ ]*\d[\d.,]*+(?![A-Z])|-?$")
 _WITH_UNIT = re.compile(r"[-+]?[\d.,]+ (%|[nµm]?s|x|J|W|[MG]i?B)")
 
 
@@ -46,7 +46,8 @@ class Section:
         code: a listing.
         painted: a listing with colours.
         plots: (caption, SVG); only in HTML.
-        tables: those with a title fold in HTML.
+        tables: those with a title fold in HTML; open is one that is the first.
+        is_folded: whether all of it is folded in HTML, below its title and note.
     """
 
     title: str
@@ -58,6 +59,7 @@ class Section:
     painted: Sequence[ListingLine] = ()
     plots: Sequence[tuple[str, str]] = ()
     tables: Sequence[Table] = ()
+    is_folded: bool = False
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ _IN_PAGE = {
 _COLOUR = re.compile("|".join(_IN_PAGE))
 #: Dots are drawn in ten thousandths of a decade.
 _PER_DECADE = 10_000
-_MOST_POINTS = 20_000
+MOST_POINTS = 10_000
 _SMALL = 9
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -67,7 +67,7 @@ def predicted_against_measured(
         which: int64 [N], index into `words`, which say what a point is.
     """
     figure, axes = new_figure(height=4.3)
-    chosen = np.random.default_rng(0).permutation(len(measured_s))[:_MOST_POINTS]
+    chosen = np.random.default_rng(0).permutation(len(measured_s))[:MOST_POINTS]
     low = float(min(measured_s.min(), predicted_s.min())) / 1.5
     high = float(max(measured_s.max(), predicted_s.max())) * 1.5
     axes.fill_between(
@@ -278,9 +278,12 @@ def svg_in_page(svg: str, caption: str) -> str:
     themed = _COLOUR.sub(lambda found: f"var(--{_IN_PAGE[found.group()]})", svg)
     themed = re.sub('<g id="[^"]*"', "<g", themed)
     themed = re.sub(r'( id="|url\(#|href="#)', rf"\1f{zlib.crc32(svg.encode()):x}-", themed)
-    # Letters are not to become huge where a plot has much room.
-    themed = re.sub(r'^([^>]*) width="([\d.]+pt)"', r'\1 style="max-width:calc(1.2*\2)"', themed)
-    return themed.replace("<svg ", f'<svg role="img" aria-label="{escape(caption)}" ', 1)
+    size = 'style="min-width:calc(.7*\\2);max-width:calc(1.2*\\2)"'
+    # Letters are not to become tiny on a phone, nor huge where a plot has much room.
+    themed = re.sub(r'^([^>]*) width="([\d.]+pt)"', rf"\1 {size}", themed)
+    return themed.replace(
+        "<svg ", f'<svg tabindex="0" role="img" aria-label="{escape(caption)}" ', 1
+    )
 
 
 def _places(figure: Figure, points: Sequence[tuple[float, float]]) -> FloatArray:

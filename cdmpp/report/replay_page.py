@@ -94,7 +94,10 @@ def _timeline(run: Replay, series: dict[str, int]) -> str:
     if any(number == 0 for drawn in bars.values() for _, _, number, _ in drawn):
         legend.append(("others", 0))
     height = top_of_legend + _LEGEND_LINE * -(-len(legend) // 4)
-    found = [f"<svg viewBox='0 0 {_LEFT + _WIDTH:.0f} {height:.0f}' font-size='12'>"]
+    found = [
+        f"<svg viewBox='0 0 {_LEFT + _WIDTH:.0f} {height:.0f}' font-size='12' "
+        "style='min-width:840px'>"
+    ]
     for place in places:
         top = _LANE * lane[place] + 2
         share = run.busy_s[place] / run.total_s if run.total_s > 0 else 0.0

@@ -17,6 +17,7 @@ from cdmpp.metrics import absolute_percentage_error
 from cdmpp.report.left_out import left_out_section
 from cdmpp.report.page import Page, Section, page_html
 from cdmpp.report.plots import (
+    MOST_POINTS,
     error_by_latency,
     error_distribution,
     predicted_against_measured,
@@ -198,12 +199,13 @@ def _test_part(metrics: dict[str, Any], plots: list[tuple[str, str]]) -> list[Se
 def _verdict(metrics: dict[str, Any]) -> str:
     """Returns the error of the model beside that of the best baseline."""
     lines, model = metrics["test"], metrics["model"]
-    text = f"Half of the predictions are within {percent_text(lines[model]['median_ape'])}"
+    half = percent_text(lines[model]["median_ape"])
+    text = f"Half of the predictions are within {half} of the measured latency"
     rivals = {name: one["median_ape"] for name, one in lines.items() if name not in (model, ORACLE)}
     if not rivals:
         return f"{text}."
     best = min(rivals, key=rivals.__getitem__)
-    return f"{text}; of {best}, the best baseline, within {percent_text(rivals[best])}."
+    return f"{text} ({best}, the best baseline: {percent_text(rivals[best])})."
 
 
 def _by_device(metrics: dict[str, Any]) -> Table:
@@ -225,11 +227,14 @@ def _plots(result: RunResult, model: str) -> list[tuple[str, str]]:
         if name != ORACLE and np.isfinite(predicted).all()
     }
     labels = [spec.name for spec in test.devices]
+    shown = "Every test program"
+    if len(test) > MOST_POINTS:
+        shown = f"{MOST_POINTS:,} of {len(test):,} test programs, drawn at random"
     used, first, which = np.unique(test.task_id, return_index=True, return_inverse=True)
     words = [_words(test, task, row) for task, row in zip(used, first, strict=True)]
     plots = [
         (
-            "Every test program; the band is a factor of two.",
+            f"{shown}; the band is a factor of two.",
             predicted_against_measured(
                 test.latency_s,
                 result.predicted_s[model],
