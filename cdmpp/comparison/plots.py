@@ -61,7 +61,7 @@ def draw_front(
         filled = "white" if cell.is_hypothetical else colour
         axes.plot(x, scale * y, "o", ms=5.5, color=colour, mfc=filled)
         axes.annotate(
-            cell.device, (x, scale * y), xytext=(5, 5 if place % 2 else -11),
+            cell.device, (x, scale * y), xytext=(5, (-11, 5, -20, 14)[place % 4]),
             textcoords="offset points", fontsize=8,
         )  # fmt: skip
     for cell in cells:
