@@ -311,8 +311,9 @@ def _marks_text(figure: Figure, marks: Sequence[Mark]) -> Iterator[str]:
         (x, y), (right, bottom) = _places(figure, ends).tolist()
         title = f"<title>{escape(mark.text)}</title>"
         if mark.width:
-            size = f'width="{right - x:.1f}" height="{abs(bottom - y):.1f}"'
-            yield f'<rect x="{x:.1f}" y="{min(y, bottom):.1f}" {size}>{title}</rect>'
+            place = f'x="{min(x, right):.1f}" y="{min(y, bottom):.1f}"'
+            size = f'width="{abs(right - x):.1f}" height="{abs(bottom - y):.1f}"'
+            yield f"<rect {place} {size}>{title}</rect>"
         else:
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5">{title}</circle>'
     yield "</g>"

@@ -84,7 +84,7 @@ def test_marks_are_where_their_points_are(tmp_path: Path) -> None:
     figure, axes = new_figure()
     axes.plot([0, 10], [0, 10], "o", color=COLOURS[0])
     axes.barh([5], [4], height=2, color=COLOURS[0])
-    svg = svg_text(figure, [Mark("<a>", 10, 10), Mark("bar", 0, 4, 4, 2)])
+    svg = svg_text(figure, [Mark("<a>", 10, 10), Mark("bar", 4, 4, -4, 2)])
     drawn = re.findall(
         r'<use xlink:href="[^"]*" x="([\d.]+)" y="([\d.]+)" style="fill: #2b87b8', svg
     )
