@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from cdmpp.autotune.trial_rows import TrialRow, best_so_far, front
-from cdmpp.report.plots import COLOURS, log_scale, new_figure, svg_text
+from cdmpp.report.plots import AXIS, COLOURS, GRID, Mark, legend, log_scale, new_figure, svg_text
 
-_PRUNED = "#9aa5b1"
+_PRUNED = AXIS
 _MOST_BARS = 15
 _MOST_AXES = 10
 _GOOD_SHARE = 0.2
@@ -18,7 +18,7 @@ _GOOD_SHARE = 0.2
 
 def history_plot(rows: Sequence[TrialRow], what: str) -> str:
     """Returns the value of every trial and the best so far, against CPU minutes of the study."""
-    figure, axes = new_figure(5.6, 3.6)
+    figure, axes = new_figure()
     spent = np.cumsum([row.cpu_s for row in rows]) / 60.0
     for state, colour, mark in (("complete", COLOURS[0], "o"), ("pruned", _PRUNED, "x")):
         chosen = [i for i, row in enumerate(rows) if row.state == state and row.values]
@@ -38,18 +38,23 @@ def history_plot(rows: Sequence[TrialRow], what: str) -> str:
     log_scale(axes, "y")
     axes.set_xlabel("CPU minutes of all trials")
     axes.set_ylabel(what)
-    axes.legend(frameon=False, fontsize=8)
-    return svg_text(figure)
+    legend(axes)
+    shown = [(row, at) for row, at in zip(rows, spent.tolist(), strict=True) if row.values]
+    return svg_text(figure, [Mark(_said(row, what), at, row.values[0]) for row, at in shown])
 
 
 def importance_plot(shares: Mapping[str, float]) -> str:
     """Returns a bar a setting, the most important on top."""
     names = sorted(shares, key=lambda name: -shares[name])[:_MOST_BARS][::-1]
-    figure, axes = new_figure(5.6, 0.9 + 0.24 * len(names))
+    figure, axes = new_figure(height=0.9 + 0.24 * len(names))
     axes.barh(names, [100 * shares[name] for name in names], color=COLOURS[0], height=0.65)
     axes.set_xlabel("share of the differences (%)")
     axes.grid(False, axis="y")
-    return svg_text(figure)
+    marks = [
+        Mark(f"{name}: {100 * shares[name]:.1f} %", 0, place - 0.33, 100 * shares[name], 0.65)
+        for place, name in enumerate(names)
+    ]
+    return svg_text(figure, marks)
 
 
 def parallel_plot(rows: Sequence[TrialRow], names: Sequence[str]) -> str:
@@ -74,7 +79,7 @@ def parallel_plot(rows: Sequence[TrialRow], names: Sequence[str]) -> str:
             alpha=0.9 if is_good else 0.5,
         )
     for column, name in enumerate(shown):
-        axes.axvline(column, color="#e4e7eb", lw=1, zorder=0)
+        axes.axvline(column, color=GRID, lw=1, zorder=0)
         for place, text in _places([row.settings[name] for row in done])[1]:
             axes.text(column + 0.02, place, text, fontsize=6.5, va="center")
     axes.set_xticks(range(len(shown)), [_short(name) for name in shown], fontsize=7)
@@ -85,7 +90,7 @@ def parallel_plot(rows: Sequence[TrialRow], names: Sequence[str]) -> str:
 
 def front_plot(rows: Sequence[TrialRow], what: str) -> str:
     """Returns error against prediction time of the finished trials with the front."""
-    figure, axes = new_figure(5.6, 3.6)
+    figure, axes = new_figure()
     done = [row for row in rows if row.is_done and row.predict_s]
     axes.scatter(
         [1e6 * (row.predict_s or 0.0) for row in done],
@@ -108,8 +113,9 @@ def front_plot(rows: Sequence[TrialRow], what: str) -> str:
     log_scale(axes, "x", "y")
     axes.set_xlabel("prediction (µs a program and device, in a batch)")
     axes.set_ylabel(what)
-    axes.legend(frameon=False, fontsize=8)
-    return svg_text(figure)
+    legend(axes)
+    marks = [Mark(_said(row, what), 1e6 * (row.predict_s or 0.0), row.values[0]) for row in done]
+    return svg_text(figure, marks)
 
 
 def varied_settings(rows: Sequence[TrialRow], names: Sequence[str]) -> list[str]:
@@ -121,6 +127,10 @@ def varied_settings(rows: Sequence[TrialRow], names: Sequence[str]) -> list[str]
         if all(name in row.settings for row in done)
         and len({row.settings[name] for row in done}) > 1
     ]
+
+
+def _said(row: TrialRow, what: str) -> str:
+    return f"trial {row.number}, {row.model}, {row.state}\n{what}: {row.values[0]:.4g}"
 
 
 def _places(values: Sequence[Any]) -> tuple[np.ndarray[Any, Any], list[tuple[float, str]]]:

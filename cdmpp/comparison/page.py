@@ -38,7 +38,10 @@ METHODS = {
 
 def comparison_page(cells: Sequence[CompareCell], objective: Objective, command: str) -> Page:
     """Returns the page of a comparison."""
-    sections = [_section(title, part, objective) for title, part in groups(cells)]
+    sections = [
+        _section(title, part, objective, is_folded=place > 0)
+        for place, (title, part) in enumerate(groups(cells))
+    ]
     sections.append(_methods(cells))
     prices = _prices(cells)
     if prices is not None:
@@ -75,7 +78,9 @@ def comparison_page(cells: Sequence[CompareCell], objective: Objective, command:
     )
 
 
-def _section(title: str, cells: Sequence[CompareCell], objective: Objective) -> Section:
+def _section(
+    title: str, cells: Sequence[CompareCell], objective: Objective, *, is_folded: bool
+) -> Section:
     first, second = axes_of(cells)
     plots = (
         [(_caption(first), front_svg(cells, first, second))] if front(cells, first, second) else []
@@ -84,7 +89,11 @@ def _section(title: str, cells: Sequence[CompareCell], objective: Objective) -> 
     if split:
         plots.append(("Where the time goes, by kind of kernel.", parts_svg(split)))
     table = plain_table(titles(cells), rows(cells, objective))
-    return Section(title, points=notes(cells, objective), plots=plots, tables=[table])
+    found = _best(cells, objective) or ("unknown", "no device has a value")
+    return Section(
+        title, "{} is best: {}.".format(*found), points=notes(cells, objective), plots=plots,
+        tables=[table], is_folded=is_folded,
+    )  # fmt: skip
 
 
 def _caption(first: Objective) -> str:
@@ -97,15 +106,18 @@ def _caption(first: Objective) -> str:
 
 def _tiles(cells: Sequence[CompareCell], objective: Objective) -> list[tuple[str, str]]:
     """Returns the best device of every network, and how many cannot be told apart from it."""
-    found = []
-    for title, part in groups(cells)[:6]:
-        known = [cell for cell in part if cell.value(objective) is not None]
-        if known:
-            best = min(known, key=lambda cell: cell.value(objective) or 0.0)
-            ties = ranks(part, objective).count(1) - 1
-            name = best.device + (f" (tied with {ties})" if ties else "")
-            found.append((name, f"{title}: {_big(best, objective)}"))
-    return found
+    bests = [(title, _best(part, objective)) for title, part in groups(cells)[:6]]
+    return [(best[0], f"{title}: {best[1]}") for title, best in bests if best is not None]
+
+
+def _best(cells: Sequence[CompareCell], objective: Objective) -> tuple[str, str] | None:
+    """Returns the best device, with how many are tied with it, and its value."""
+    known = [cell for cell in cells if cell.value(objective) is not None]
+    if not known:
+        return None
+    best = min(known, key=lambda cell: cell.value(objective) or 0.0)
+    ties = ranks(cells, objective).count(1) - 1
+    return best.device + (f" (tied with {ties})" if ties else ""), _big(best, objective)
 
 
 def _big(cell: CompareCell, objective: Objective) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cdmpp.comparison.cell import CompareCell, Objective, front
-from cdmpp.report.plots import COLOURS, log_scale, new_figure, svg_text
+from cdmpp.report.plots import COLOURS, Mark, legend, log_scale, new_figure, svg_text
+from cdmpp.text import interval_text, seconds_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,9 +27,20 @@ def front_svg(cells: Sequence[CompareCell], first: Objective, second: Objective)
     Args:
         second: `latency`, or what has no interval.
     """
-    figure, axes = new_figure(6.0, 4.0)
+    figure, axes = new_figure()
     draw_front(axes, cells, first, second)
-    return svg_text(figure)
+    scale = _MS if second == "latency" else 1.0
+    marks = [
+        Mark(_said(cell, first), x, scale * y)
+        for cell in cells
+        if (x := cell.value(first)) is not None and (y := cell.value(second)) is not None
+    ]
+    return svg_text(figure, marks)
+
+
+def _said(cell: CompareCell, first: Objective) -> str:
+    latency = interval_text(cell.latency_s, cell.low_s, cell.high_s)
+    return f"{cell.device}\n{latency}\n{cell.value(first) or 0.0:.3g} {_WORDS[first]}"
 
 
 def draw_front(
@@ -49,8 +61,8 @@ def draw_front(
         filled = "white" if cell.is_hypothetical else colour
         axes.plot(x, scale * y, "o", ms=5.5, color=colour, mfc=filled)
         axes.annotate(
-            cell.device, (x, scale * y), xytext=(5, 5 if place % 2 else -11),
-            textcoords="offset points", fontsize=8, color=colour,
+            cell.device, (x, scale * y), xytext=(5, (-11, 5, -20, 14)[place % 4]),
+            textcoords="offset points", fontsize=8,
         )  # fmt: skip
     for cell in cells:
         y = cell.value(second)
@@ -58,7 +70,7 @@ def draw_front(
             axes.axhline(scale * y, color=_BEATEN, lw=0.8, ls="--", zorder=0)
             axes.annotate(
                 cell.device, (1.0, scale * y), xycoords=axes.get_yaxis_transform(),
-                xytext=(-3, 3), textcoords="offset points", ha="right", fontsize=8, color=_BEATEN,
+                xytext=(-3, 3), textcoords="offset points", ha="right", fontsize=8,
             )  # fmt: skip
     line = [(cell.value(first) or 0.0, scale * (cell.value(second) or 0.0)) for cell in best]
     axes.plot(*zip(*line, strict=True), color=_BEST, lw=1.3, zorder=0, drawstyle="steps-post")
@@ -71,16 +83,22 @@ def draw_front(
 def parts_svg(cells: Sequence[CompareCell]) -> str:
     """Returns a bar a device: its latency by kinds of kernels, in the order of the cells."""
     kinds = list(dict.fromkeys(kind for cell in cells for kind in cell.parts))
-    figure, axes = new_figure(6.0, max(1.6, 0.36 * len(cells) + 1.0))
+    figure, axes = new_figure(height=max(1.6, 0.36 * len(cells) + 1.0))
     names = [cell.device for cell in cells][::-1]
     left = [0.0] * len(cells)
+    marks: list[Mark] = []
     for place, kind in enumerate(kinds):
         widths = [_MS * cell.parts.get(kind, 0.0) for cell in cells][::-1]
         axes.barh(
             names, widths, left=left, height=0.66, label=kind, color=COLOURS[place % len(COLOURS)]
         )
+        marks += [
+            Mark(f"{name}\n{kind}: {seconds_text(width / _MS)}", start, row - 0.33, width, 0.66)
+            for row, (name, start, width) in enumerate(zip(names, left, widths, strict=True))
+            if width
+        ]
         left = [start + width for start, width in zip(left, widths, strict=True)]
     axes.set_xlabel(_WORDS["latency"])
     axes.grid(False, axis="y")
-    axes.legend(frameon=False, fontsize=8, ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0))
-    return svg_text(figure)
+    legend(axes, ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0))
+    return svg_text(figure, marks)

@@ -69,14 +69,20 @@ def curve_page(curve: Mapping[str, Any], *, command: str, plot: str | None = Non
 
 def curve_svg(curve: Mapping[str, Any]) -> str:
     """Returns a plot of the MAPE against the number of measured tasks, the knee marked."""
-    from cdmpp.report.plots import COLOURS, log_scale, new_figure, svg_text
+    from cdmpp.report.plots import AXIS, COLOURS, Mark, legend, log_scale, new_figure, svg_text
 
-    figure, axes = new_figure(5.6, 3.6)
+    figure, axes = new_figure()
+    marks = []
     for (start, title), colour in zip(STARTS.items(), COLOURS, strict=False):
         known = [(row["tasks"], row[start]) for row in curve["rows"] if row.get(start)]
         if not known:
             continue
         counts = [count for count, _ in known]
+        marks += [
+            Mark(f"{title}, {count} tasks\nMAPE {_cell(value, is_brief=True)}",
+                 count, 100 * value["mape"]) for count, value in known
+            if value["mape"] <= _MOST_DRAWN
+        ]  # fmt: skip
         axes.plot(counts, [100 * value["mape"] for _, value in known], "o-", ms=3.5, lw=1.4,
                   color=colour, label=title)  # fmt: skip
         axes.fill_between(
@@ -85,7 +91,7 @@ def curve_svg(curve: Mapping[str, Any]) -> str:
         )  # fmt: skip
     knee = curve["knee"]["tasks"]
     if knee is not None:
-        axes.axvline(knee, color="#9aa5b1", lw=0.9, ls="--")
+        axes.axvline(knee, color=AXIS, lw=0.9, ls="--")
     counts = [row["tasks"] for row in curve["rows"]]
     axes.set_xscale("symlog", linthresh=1)
     axes.set_xticks(counts, [str(count) for count in counts])
@@ -98,8 +104,8 @@ def curve_svg(curve: Mapping[str, Any]) -> str:
     axes.set_xlabel("measured tasks")
     cut = f", cut at {100 * _MOST_DRAWN:.0f} %" if is_cut else ""
     axes.set_ylabel(f"MAPE on the judging tasks (%{cut})")
-    axes.legend(frameon=False, fontsize=8)
-    return svg_text(figure)
+    legend(axes)
+    return svg_text(figure, marks)
 
 
 def _rows(curve: Mapping[str, Any]) -> list[list[str]]:

@@ -35,7 +35,7 @@ def explain_page(rows: Sequence[Mapping[str, Any]], source: Path) -> Page:
         sections.append(_network(row))
         for kernel in row["kernels"]:
             if kernel["explanation"] is not None:
-                sections += _program(kernel["explanation"])
+                sections += _program(kernel["explanation"], is_folded=len(sections) > 1)
     devices = ", ".join(dict.fromkeys(row["device"] for row in rows))
     return Page(
         title=f"{source.name}: where the time goes", lead=f"Predicted for {devices}; not measured.",
@@ -59,7 +59,7 @@ def _network(row: Mapping[str, Any]) -> Section:
     return Section(f"{row['network']} on {row['device']}", note, tables=[table])
 
 
-def _program(row: Mapping[str, Any]) -> list[Section]:
+def _program(row: Mapping[str, Any], *, is_folded: bool = False) -> list[Section]:
     title = f"{row['name']} on {row['device']}"
     if row["latency_s"] is None or row["text"] is None:
         return [Section(title, row["reason"] or "no store of it does any work")]
@@ -80,7 +80,7 @@ def _program(row: Mapping[str, Any]) -> list[Section]:
             ["store", "share", "time", "bound by", "its roofline", "the next", "data in"],
             [[f"{one['leaf']} to {one['buffer']}", percent_text(one["share"]),
               seconds_text(one["seconds"]), one["bound_text"], seconds_text(one["bound_s"]),
-              "-" if one["ahead"] is None else f"{one['ahead']:.2g} x", one["fits"]]
+              "-" if one["ahead"] is None else f"{one['ahead']:.3g} x", one["fits"]]
              for one in row["leaves"]],
         ),
     ]  # fmt: skip
@@ -99,4 +99,5 @@ def _program(row: Mapping[str, Any]) -> list[Section]:
     note = interval_text(row["latency_s"], row["low_s"], row["high_s"])
     if row["out_of_distribution"]:
         note += "; program or device is unlike what the model knows"
-    return [Section(title, note, points=points, painted=lines, tables=tables)]
+    return [Section(title, note, points=points, painted=lines, tables=tables,
+                    is_folded=is_folded)]  # fmt: skip

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from cdmpp.report.page import Section
 from cdmpp.report.recognised import judged_table
-from cdmpp.report.tables import Row, Table
+from cdmpp.report.tables import Table, keyed
 from cdmpp.text import listed, percent_text
 
 
@@ -68,10 +69,9 @@ def left_out_intervals(metrics: dict[str, Any]) -> str:
 def left_out_section(metrics: dict[str, Any]) -> Section:
     """Returns the part of the page that stands where other runs have their test part."""
     tables = left_out_tables(metrics)
-    rows = tuple(row for one in tables for row in (Row(one.title, "group", ()), *one.rows))
     return Section(
         "Devices left out",
         f"For {listed(metrics['unmeasured']['devices'])}, of which there are no measurements: "
         f"{left_out_sentence(metrics)}. Intervals: {left_out_intervals(metrics)}.",
-        tables=[Table("", "", tables[0].header, rows)],
+        tables=[replace(tables[0], title=""), *keyed(tables[1:], metrics["model"])],
     )

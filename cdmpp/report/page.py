@@ -1,13 +1,22 @@
-"""The one page of results: as Markdown, and as HTML without scripts or links, plots inline."""
+"""The one page of results: as Markdown, and as one HTML file that loads nothing, plots inline; its
+one script names the marks of the plots.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cdmpp.files.places import package_folder
-from cdmpp.report.tables import Table
+from cdmpp.report.tables import Cell, Table
 from cdmpp.text import markdown_table, markdown_text
+
+#: How a cell with a number begins.
+_NUMBER = re.compile(r"[-+±$<>≤≥~*=\[ ]*\d[\d.,]*+(?![A-Z])|-?$")
+_WITH_UNIT = re.compile(r"[-+]?[\d.,]+ (%|[nµm]?s|x|J|W|[MG]i?B)")
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,8 @@ class Section:
         code: a listing.
         painted: a listing with colours.
         plots: (caption, SVG); only in HTML.
-        tables: those with a title fold in HTML.
+        tables: those with a title fold in HTML; open is one that is the first.
+        is_folded: whether all of it is folded in HTML, below its title and note.
     """
 
     title: str
@@ -49,6 +59,7 @@ class Section:
     painted: Sequence[ListingLine] = ()
     plots: Sequence[tuple[str, str]] = ()
     tables: Sequence[Table] = ()
+    is_folded: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,12 +91,65 @@ def page_html(page: Page) -> str:
     """Returns the page as one self-contained HTML text."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+    from cdmpp.report.plots import svg_in_page
+
     environment = Environment(
         loader=FileSystemLoader(package_folder("cdmpp.report")),
         autoescape=True,
         undefined=StrictUndefined,
     )
-    return environment.get_template("page.html").render(page=page)
+    environment.filters |= {
+        "in_page": svg_in_page,
+        "units_above": _units_above,
+        "of_words": _of_words,
+    }
+    return environment.get_template("page.html").render(page=page, script=_script())
+
+
+def script_hash() -> str:
+    """Returns what a content security policy allows pages to run by."""
+    return base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode()
+
+
+def _script() -> str:
+    return (package_folder("cdmpp.report") / "marks.js").read_text("utf-8").strip()
+
+
+def _units_above(table: Table) -> Table:
+    """Returns a table with the units of columns that have but one in its header."""
+    header, columns = [table.header[0]], list[Sequence[Cell]]()
+    for title, cells in zip(table.header[1:], _columns(table), strict=True):
+        found = {_WITH_UNIT.fullmatch(cell.text) for cell in cells if cell.text not in ("", "-")}
+        units = {match and match[1] for match in found}
+        unit = units.pop() if len(units) == 1 else None
+        if unit and unit not in title:
+            header.append(f"{title} ({unit})".strip())
+            end = f" {unit}"
+            columns.append([
+                replace(cell, text=cell.text.removesuffix(end),
+                        interval=cell.interval.removesuffix(end)) for cell in cells
+            ])  # fmt: skip
+        else:
+            header.append(title)
+            columns.append(cells)
+    lines = zip(*columns, strict=True)
+    rows = [replace(row, cells=next(lines)) if row.cells else row for row in table.rows]
+    return replace(table, header=tuple(header), rows=tuple(rows))
+
+
+def _of_words(table: Table) -> list[bool]:
+    """Returns of every column whether it holds words, which stand at the left, or numbers."""
+    others = (
+        2 * sum(not _NUMBER.match(cell.text) for cell in cells) > len(cells)
+        for cells in _columns(table)
+    )
+    return [True, *others]
+
+
+def _columns(table: Table) -> Sequence[Sequence[Cell]]:
+    """Returns the cells of all columns but the first."""
+    found = list(zip(*(row.cells for row in table.rows if row.cells), strict=True))
+    return found or [()] * (len(table.header) - 1)
 
 
 def page_markdown(page: Page) -> str:

@@ -95,8 +95,8 @@ def _timeline(run: Replay, series: dict[str, int]) -> str:
         legend.append(("others", 0))
     height = top_of_legend + _LEGEND_LINE * -(-len(legend) // 4)
     found = [
-        f"<svg viewBox='0 0 {_LEFT + _WIDTH:.0f} {height:.0f}' font-size='12' role='img' "
-        "aria-label='timeline'>"
+        f"<svg viewBox='0 0 {_LEFT + _WIDTH:.0f} {height:.0f}' font-size='12' "
+        "style='min-width:840px'>"
     ]
     for place in places:
         top = _LANE * lane[place] + 2
@@ -116,7 +116,7 @@ def _timeline(run: Replay, series: dict[str, int]) -> str:
         label = seconds_text(share * run.total_s) if share else "0"
         found.append(
             f"<text x='{_LEFT + share * _WIDTH:.0f}' y='{bottom:.0f}' text-anchor='{anchor}' "
-            f"fill='#616e7c'>{label}</text>"
+            f"class='soft'>{label}</text>"
         )
     return "".join([*found, *_legend(legend, top_of_legend), "</svg>"])
 

@@ -5,24 +5,27 @@ from __future__ import annotations
 import math
 import os
 import platform
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from cdmpp.datasets.samples import Samples
 from cdmpp.files.atomic import write_text
 from cdmpp.metrics import absolute_percentage_error
 from cdmpp.report.left_out import left_out_section
 from cdmpp.report.page import Page, Section, page_html
 from cdmpp.report.plots import (
+    MOST_POINTS,
     error_by_latency,
     error_distribution,
     predicted_against_measured,
     training_curve,
 )
 from cdmpp.report.recognised import judged_table, on_device
-from cdmpp.report.tables import Row, Table, format_value
-from cdmpp.text import listed
+from cdmpp.report.tables import COLUMNS, Table, format_value, keyed, plain_table
+from cdmpp.text import listed, percent_text, shortened, task_words
 from cdmpp.training.run import ORACLE, RunResult
 
 _NOTES = (
@@ -119,7 +122,12 @@ def write_run_report(result: RunResult, *, command: str) -> Path:
     model = metrics["model"]
     unmeasured = metrics.get("unmeasured")
     values = unmeasured["mean"][model] if unmeasured else metrics["test"][model]
-    plots = Section("Plots", plots=_plots(result, model))
+    sections = _test_part(metrics, _plots(result, model))
+    if unmeasured:
+        sections.insert(0, left_out_section(metrics))
+    if result.history:
+        curve = ("The loss includes the order term.", training_curve(result.history))
+        sections.append(Section("Training", plots=[curve]))
     page = Page(
         title=f"Latency prediction: {model}",
         lead=_lead(metrics),
@@ -130,9 +138,7 @@ def write_run_report(result: RunResult, *, command: str) -> Path:
             (format_value(values["spearman_by_task"], "ratio"), "Spearman within a task"),
             (format_value(values["top5_score"], "ratio"), "top-5 score"),
         ],
-        sections=[left_out_section(metrics), plots, _test_part(metrics)]
-        if unmeasured
-        else [_test_part(metrics), plots],
+        sections=sections,
         notes=_NOTES,
         command=command,
         facts=_facts(metrics),
@@ -173,21 +179,44 @@ def _warnings(metrics: dict[str, Any]) -> list[str]:
     return found
 
 
-def _test_part(metrics: dict[str, Any]) -> Section:
-    note = f"Split {metrics['split']['description']}."
-    tables = [_in_one(metrics)]
-    if "unmeasured" not in metrics:
-        return Section("Test part", note, tables=tables)
-    names = listed(metrics["unmeasured"]["devices"])
-    note += f" These devices were trained on: this is not the error on {names}."
-    return Section("New tasks on the devices that were trained on", note, tables=tables)
+def _test_part(metrics: dict[str, Any], plots: list[tuple[str, str]]) -> list[Section]:
+    first, *others = run_tables(metrics)
+    title = "How good it is"
+    note = _verdict(metrics)
+    if "unmeasured" in metrics:
+        title = "New tasks on the devices that were trained on"
+        names = listed(metrics["unmeasured"]["devices"])
+        note += f" These devices were trained on: this is not the error on {names}."
+    found = [Section(title, note, plots=plots, tables=[replace(first, title="")])]
+    if others:
+        model = metrics["model"]
+        found.append(
+            Section("Device by device", tables=[_by_device(metrics), *keyed(others, model)])
+        )
+    return found
 
 
-def _in_one(metrics: dict[str, Any]) -> Table:
-    """Returns the tables of a run below each other."""
-    tables = run_tables(metrics)
-    rows = (row for one in tables for row in (Row(one.title, "group", ()), *one.rows))
-    return Table("", "", tables[0].header, tuple(rows))
+def _verdict(metrics: dict[str, Any]) -> str:
+    """Returns the error of the model beside that of the best baseline."""
+    lines, model = metrics["test"], metrics["model"]
+    half = percent_text(lines[model]["median_ape"])
+    text = f"Half of the predictions are within {half} of the measured latency"
+    rivals = {name: one["median_ape"] for name, one in lines.items() if name not in (model, ORACLE)}
+    if not rivals:
+        return f"{text}."
+    best = min(rivals, key=rivals.__getitem__)
+    return f"{text} ({best}, the best baseline: {percent_text(rivals[best])})."
+
+
+def _by_device(metrics: dict[str, Any]) -> Table:
+    """Returns the metrics of the model on every device, the largest error first."""
+    devices = metrics["test"][metrics["model"]]["by_device"]
+    ordered = sorted(devices, key=lambda name: -devices[name]["median_ape"])
+    rows = [
+        [name, *(format_value(devices[name].get(one.key), one.unit) for one in COLUMNS)]
+        for name in ordered
+    ]
+    return plain_table(["device", *(one.title for one in COLUMNS)], rows)
 
 
 def _plots(result: RunResult, model: str) -> list[tuple[str, str]]:
@@ -198,11 +227,21 @@ def _plots(result: RunResult, model: str) -> list[tuple[str, str]]:
         if name != ORACLE and np.isfinite(predicted).all()
     }
     labels = [spec.name for spec in test.devices]
+    shown = "Every test program"
+    if len(test) > MOST_POINTS:
+        shown = f"{MOST_POINTS:,} of {len(test):,} test programs, drawn at random"
+    used, first, which = np.unique(test.task_id, return_index=True, return_inverse=True)
+    words = [_words(test, task, row) for task, row in zip(used, first, strict=True)]
     plots = [
         (
-            "Every test program; the band is a factor of two.",
+            f"{shown}; the band is a factor of two.",
             predicted_against_measured(
-                test.latency_s, result.predicted_s[model], test.device, labels
+                test.latency_s,
+                result.predicted_s[model],
+                test.device,
+                labels,
+                which=which,
+                words=words,
             ),
         ),
         ("How many programs are predicted how well.", error_distribution(errors)),
@@ -211,16 +250,20 @@ def _plots(result: RunResult, model: str) -> list[tuple[str, str]]:
             error_by_latency(test.latency_s, errors),
         ),
     ]
-    if result.history:
-        plots.append(
-            ("Training; its loss holds the order term too.", training_curve(result.history))
-        )
     return plots
+
+
+def _words(samples: Samples, task: int, row: int) -> str:
+    """Returns a task, of which a sample is this row, and the networks that it is from."""
+    programs = samples.programs
+    text = task_words(programs.tasks[task], programs.operator[samples.program[row]])
+    names = [name for name, _ in programs.networks[task]]
+    return f"{text}\n{shortened(', '.join(names), 60)}" if names else text
 
 
 def _facts(metrics: dict[str, Any]) -> list[tuple[str, str]]:
     facts = [
-        ("split", f"by {metrics['split']['kind']}, fractions {metrics['split']['fractions']}"),
+        ("split", f"{metrics['split']['description']}; fractions {metrics['split']['fractions']}"),
         ("seed", str(metrics["seed"])),
         ("data hash", metrics["data_hash"]),
         ("training time", f"{metrics['training_s']:.1f} s"),

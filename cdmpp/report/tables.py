@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cdmpp.metrics import mean_and_interval
@@ -126,6 +126,17 @@ def metric_table(
             cells.append(Cell(text, interval and f"± {interval}", is_best))
         rows.append(Row(name, role_of(name, model, references), tuple(cells)))
     return Table(title, note, ("", *(column.title for column in columns)), tuple(rows))
+
+
+def keyed(tables: Iterable[Table], line: str) -> list[Table]:
+    """Returns metric tables whose titles say the errors of a line, which may so stand folded."""
+    found = []
+    for table in tables:
+        row = next(row for row in table.rows if row.name == line)
+        cells = dict(zip(table.header[1:], row.cells, strict=True))
+        errors = ", ".join(f"{name} {cells[name].text}" for name in ("median APE", "MAPE"))
+        found.append(replace(table, title=f"{table.title}: {errors}"))
+    return found
 
 
 def over_seeds(

@@ -30,7 +30,7 @@ from cdmpp.comparison.llm.load import BACKENDS, HostFit, LoadedServer, packaged_
 from cdmpp.files.atomic import write_json, write_text
 from cdmpp.files.places import package_folder
 from cdmpp.files.stored import to_json
-from cdmpp.report.plots import COLOURS, log_scale, new_figure, svg_text
+from cdmpp.report.plots import COLOURS, legend, log_scale, new_figure, svg_text
 from cdmpp.text import markdown_table
 from lab.pages import write_page
 from lab.paths import RESULTS, shared
@@ -254,7 +254,7 @@ def curve_svg(report: ServingReport, table: Sequence[Mapping[str, Any]]) -> str:
     ]  # fmt: skip
     chosen.sort(key=lambda one: one.cell.load.concurrency)
     users = [one.cell.load.concurrency for one in chosen]
-    figure, axes = new_figure(5.6, 3.6)
+    figure, axes = new_figure()
     for place, name in enumerate(("ttft", "tpot")):
         ends = np.array([getattr(one.cell, f"{name}_s") for one in chosen])
         measured = [1e3 * getattr(one, f"{name}_s") for one in chosen]
@@ -265,7 +265,7 @@ def curve_svg(report: ServingReport, table: Sequence[Mapping[str, Any]]) -> str:
     log_scale(axes, "x", "y")
     axes.set_xlabel("requests in flight")
     axes.set_ylabel("ms")
-    axes.legend(frameon=False, fontsize=8)
+    legend(axes)
     return svg_text(figure)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 
 from cdmpp.report.page import Page, Section, page_html, page_markdown
@@ -12,7 +13,8 @@ PAGE = Page(
     title="A < B",
     lead="What it is.",
     sections=[
-        Section("Runs", "By task.", verdict=["a is first."], plots=[("Errors.", "<svg>x</svg>")],
+        Section("Runs", "By task.", verdict=["a is first."],
+                plots=[("Errors.", '<svg width="9pt"><g id="a">x</g></svg>')],
                 tables=[Table("MAPE", "n = 3.", ("", "x"), (
                     Row("all", "group", ()), Row("a|b", "model", (Cell("1 %", "± 2 %", True),)),
                 ))]),
@@ -67,10 +69,24 @@ def test_html_is_nested_well_escapes_text_and_holds_its_plots():
         "Verdict", "Runs", "MAPE", "Settings", "How to read it", "How it was made",
     ]  # fmt: skip
     assert "A &lt; B" in text
-    assert "<svg>x</svg>" in text
-    assert '<td class="best">1 % <small>± 2 %</small></td>' in text
+    assert '<svg tabindex="0" role="img" aria-label="Errors." style=' in text
+    assert "<th>x (%)</th>" in text
+    assert '<td class="best">1 <small>± 2</small></td>' in text
+    assert text.count("<script>") == text.count("<script") == 1
+    assert not re.search("https?:|src=|@import", text)
+
+
+def test_units_that_all_cells_share_stand_in_the_header():
+    rows = [["a", "1.5 ms", "3 %", "2 s", "why", "1"], ["b", "-", "4.1 %", "1 ms", "so", ""]]
+    text = page_html(Page("T", "", [Section("S", tables=[
+        plain_table(["", "time", "≤ 5 %", "mixed", "reason", "n"], rows),
+    ])]))  # fmt: skip
+    for wanted in (
+        "<th>time (ms)</th>", "<td>1.5</td>", "<td>3 %</td>", "<td>2 s</td>", "<td>1 ms</td>",
+        '<th class="words">reason</th>', '<td class="words">so</td>', "<th>n</th>",
+    ):  # fmt: skip
+        assert wanted in text, wanted
     assert "<script" not in text
-    assert "http" not in text
 
 
 def test_what_is_empty_is_left_out():

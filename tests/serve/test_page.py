@@ -8,26 +8,20 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import time
 from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("selenium", reason="selenium is not installed")
-pytest.importorskip("axe_core_python", reason="axe-core-python is not installed")
 pytest.importorskip("tvm", reason="apache-tvm is not installed")
 pytest.importorskip("onnx", reason="onnx is not installed")
-if not (shutil.which("chromium") and shutil.which("chromedriver")):
-    pytest.skip("Chromium and its driver are not installed", allow_module_level=True)
 
+from tests.browser import WIDTHS, check_accessible, check_looks, chromium, resize, set_dark  # isort: skip
 from selenium.common.exceptions import StaleElementReferenceException
-from selenium.webdriver import Chrome, ChromeOptions
-from selenium.webdriver.chrome.service import Service
+from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
@@ -38,13 +32,7 @@ from tests.serve.serving import running
 
 pytestmark = [pytest.mark.tvm, pytest.mark.slow]
 
-_FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--force-prefers-reduced-motion", "--hide-scrollbars",
-)  # fmt: skip
 _WAIT_S = 90
-_WIDTHS = (400, 800, 1400)
 _KERNEL = """@T.prim_func(s_tir=True)
 def mine(
     A: T.Buffer((128, 256), "float32"), B: T.Buffer((256, 64), "float32"),
@@ -80,16 +68,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
-    options = ChromeOptions()
-    options.binary_location = str(shutil.which("chromium"))
-    for flag in (*_FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = Chrome(options, Service(shutil.which("chromedriver")))
-    driver.get("about:blank")
-    driver.get_log("performance")  # the browser's own start page
-    yield driver
-    driver.quit()
+    with chromium(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
 
 
 def ready(browser: Chrome, url: str, place: str = "") -> None:
@@ -116,12 +96,6 @@ def shown(browser: Chrome, selector: str, text: str = "") -> Any:
     )
 
 
-def check_accessible(browser: Chrome) -> None:
-    browser.execute_script(files("axe_core_python").joinpath("axe.min.js").read_text("utf-8"))
-    found = browser.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
-    assert [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]] == []
-
-
 def check_quiet(browser: Chrome, url: str) -> None:
     """No message in the console, and no request to anybody but the server."""
     assert [entry["message"] for entry in browser.get_log("browser")] == []
@@ -130,30 +104,6 @@ def check_quiet(browser: Chrome, url: str) -> None:
         if event["method"] == "Network.requestWillBeSent":
             asked = event["params"]["request"]["url"]
             assert asked.startswith((url, "data:", "about:")), asked
-
-
-def set_dark(browser: Chrome, *, is_dark: bool) -> None:
-    value = "dark" if is_dark else "light"
-    features = [{"name": "prefers-color-scheme", "value": value}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-
-
-def resize(browser: Chrome, width: int, height: int = 1000) -> None:
-    """Sets the size of the page itself: a window of Chromium has at least 500 pixels."""
-    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-
-
-def check_looks(browser: Chrome) -> None:
-    """Accessible in light and dark; nothing sticks out of a screen, however narrow."""
-    for width in _WIDTHS:
-        resize(browser, width)
-        for is_dark in (True, False):
-            set_dark(browser, is_dark=is_dark)
-            check_accessible(browser)
-        page = "document.documentElement"
-        wide = f"return {page}.scrollWidth - {page}.clientWidth"
-        assert browser.execute_script(wide) <= 0, width
 
 
 def again(browser: Chrome, url: str) -> None:
@@ -201,7 +151,7 @@ def pictures(browser: Chrome, name: str, answer: str = "#main") -> None:
     for width, height, is_dark in ((1400, 1250, False), (400, 900, True)):
         resize(browser, width, height)
         set_dark(browser, is_dark=is_dark)
-        if width == _WIDTHS[0]:
+        if width == WIDTHS[0]:
             browser.execute_script(f"document.querySelector({answer!r}).scrollIntoView()")
         elif name not in ("why", "load", "runs"):
             browser.execute_script("scrollTo(0, 0)")
@@ -558,7 +508,8 @@ def test_runs_are_compared_and_lead_to_their_reports(browser: Chrome, url: str) 
     assert browser.find_element(By.ID, "runs-compared").text == text
     report = browser.find_element(By.CSS_SELECTOR, "#runs-compared a").get_attribute("href")
     browser.get(str(report))
-    shown(browser, "h1", "Run roofline-1")
+    shown(browser, "h1", "Latency prediction: roofline")
+    assert browser.find_elements(By.CSS_SELECTOR, ".tip")  # the policy lets its script run
     assert "system-ui" in browser.find_element(By.TAG_NAME, "body").value_of_css_property("font")
     check_quiet(browser, url)
 

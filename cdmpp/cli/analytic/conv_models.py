@@ -236,7 +236,7 @@ def _plots(
 
 def error_histogram(relative: FloatArray) -> str:
     """Returns an SVG histogram of signed errors: steps of 5 %, overflow buckets at ± 50 %."""
-    figure, axes = new_figure(5.6, 3.6)
+    figure, axes = new_figure()
     edges = np.arange(-0.5, 0.5001, 0.05)
     counts, _ = np.histogram(np.clip(relative, -0.499, 0.499), edges)
     axes.bar(100 * (edges[:-1] + 0.025), 100 * counts / len(relative), width=4.6, color=COLOURS[0])

@@ -48,7 +48,7 @@ from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_output_options
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import make_folder, write_text
-from cdmpp.report.plots import COLOURS, new_figure, predicted_against_measured, svg_text
+from cdmpp.report.plots import COLOURS, legend, new_figure, predicted_against_measured, svg_text
 from cdmpp.text import interval_text, seconds_text
 
 _time = partial(seconds_text, digits=5)
@@ -291,7 +291,7 @@ def error_plots(lines: Mapping[str, tuple[FloatArray, FloatArray]]) -> dict[str,
     axes.set_xticks(places, [label.removesuffix(" %") for label in histogram_labels()], rotation=45)
     axes.set_xlabel("error (%)")
     axes.set_ylabel("share of kernels (%)")
-    axes.legend(frameon=False, fontsize=8)
+    legend(axes)
     return {
         "predicted.svg": predicted_against_measured(measured, predicted, which, list(lines)),
         "histogram.svg": svg_text(figure),

@@ -10,15 +10,17 @@ from starlette.responses import FileResponse
 
 from cdmpp.errors import UsageError
 from cdmpp.files.places import shipped_places
+from cdmpp.report.page import script_hash
 from cdmpp.report.run_comparison import RunsFolder
 from cdmpp.report.tidy_results import ResultsFolder
 from cdmpp.serve.gate import FewAtATime
 from cdmpp.serve.options import ServeOptions
 
-#: A report has its style inside, and nothing that runs.
+#: A report has its style inside, and nothing runs but the script that names its marks.
 _REPORT = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox"
+    f"script-src 'sha256-{script_hash()}'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; sandbox allow-scripts"
 }
 _MOST_COMPARING = 16
 _Word = Annotated[str | None, Query(max_length=400)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cdmpp.report.plots import COLOURS, log_scale, new_figure, svg_text
+from cdmpp.report.plots import AXIS, COLOURS, Mark, legend, log_scale, new_figure, svg_text
 
 #: (mean, half width of the 95 % interval or None)
 Estimate = tuple[float, float | None]
@@ -36,7 +36,7 @@ def line_bars(
     figure, axes = new_figure(5.6, 0.6 + 0.3 * len(values))
     means = [scale * mean for mean, _ in values.values()]
     limit = (_LONGEST * sorted(means)[len(means) // 2] or 1.0) if is_percent else 1.0
-    ticks = []
+    ticks, marks = [], []
     for place, (name, (mean, half)) in enumerate(values.items()):
         colour = _SUBJECT if name == subject else _REFERENCE if name in references else _PEER
         axes.barh(place, min(scale * mean, limit), color=colour, height=0.7)
@@ -46,12 +46,15 @@ def line_bars(
             )
         text = f"{scale * mean:.1f} %" if is_percent else f"{mean:.3f}"
         ticks.append(f"{name}  {text}")
+        interval = "" if half is None else f" ± {scale * half:.3g}"
+        width = min(scale * mean, limit)
+        marks.append(Mark(f"{name}: {text}{interval}", 0, place - 0.35, width, 0.7))
     axes.set_yticks(range(len(ticks)), ticks)
     axes.invert_yaxis()
     axes.grid(False, axis="y")
     axes.set_xlim(min(0.0, *means), min(axes.get_xlim()[1], 1.15 * limit) if is_percent else 1.0)
     axes.set_xlabel(label)
-    return svg_text(figure)
+    return svg_text(figure, marks)
 
 
 def budget_curves(
@@ -91,7 +94,7 @@ def budget_curves(
             label=name,
         )
     for name, level in levels.items():
-        axes.axhline(100 * level, color="#9aa5b1", lw=1, ls="--")
+        axes.axhline(100 * level, color=AXIS, lw=1, ls="--")
         axes.annotate(
             name,
             (1, 100 * level),
@@ -107,5 +110,5 @@ def budget_curves(
     axes.set_xlabel("measured tasks of the new device")
     axes.set_ylabel("MAPE (%)")
     axes.set_title(title, fontsize=10, loc="left")
-    axes.legend(frameon=False, fontsize=7.5, ncols=2)
+    legend(axes, ncols=2)
     return svg_text(figure)
