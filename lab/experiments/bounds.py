@@ -91,7 +91,8 @@ def page(found: list[Compared]) -> str:
     share = 1 - len(broken) / max(total, 1)
     text = (
         "# Lower bounds beside measurements\n\n"
-        "The bound is what a program takes at the least on its device (`docs/bounds.md`). Of "
+        "The bound is what a program takes at the least on its device "
+        "(`docs/explanation/lower-bounds.md`). Of "
         f"{total:,} measurements {100 * share:.3f} % took at least the bound over {TOLERANCE}; "
         f"{len(broken)} took less. Bound over measurement: median, 99 % quantile, greatest.\n\n"
     )
