@@ -1,4 +1,4 @@
-"""The experiments by name: the lines of docs/results/README.md, and how each is called."""
+"""The experiments by name, and how each is called."""
 
 from __future__ import annotations
 
@@ -13,11 +13,6 @@ from typing import Any
 
 from cdmpp.config import load_config
 from cdmpp.errors import UsageError
-from cdmpp.files.atomic import write_text
-from cdmpp.text import markdown_table
-from lab.paths import RESULTS
-
-_START, _END = "<!-- made by `make claims` -->\n", "\n<!-- end of the table -->"
 
 
 @dataclass(frozen=True)
@@ -30,7 +25,7 @@ class Experiment:
         cpu_time: about how much it takes on one core.
         place: `module`, or `module:function`, of lab.experiments; empty = the module of its name.
             The function is `experiment` where none is named. Its keyword arguments are the options.
-        pages: names in docs/results that it writes; None = a page of its own name.
+        pages: names of the full pages that it writes; None = a page of its own name.
         options: those that its pages were made with.
         is_one_thread: whether numpy, torch and TVM get one thread.
         is_pinned: whether it runs on one core alone, because it measures times.
@@ -47,7 +42,7 @@ class Experiment:
 
     @property
     def written(self) -> tuple[str, ...]:
-        """Names of the pages in docs/results that it writes."""
+        """Names of the full pages that it writes."""
         return (self.name,) if self.pages is None else self.pages
 
     def function(self) -> Callable[..., None]:
@@ -195,26 +190,3 @@ EXPERIMENTS = (
                "another GPU; the tables of data/gpu-kernels", pages=()),
     Experiment("transfer-shares", "what the shipped model says of two devices", pages=()),
 )  # fmt: skip
-
-
-def table() -> str:
-    """Returns the table of docs/results/README.md."""
-    rows = [
-        [", ".join(f"[{page}]({page}.md)" for page in one.written), one.what, f"`{one.command()}`",
-         one.cpu_time]
-        for one in EXPERIMENTS if one.written
-    ]  # fmt: skip
-    return markdown_table(["page", "what", "command", "CPU time, about"], rows)
-
-
-def with_table(text: str) -> str:
-    """Returns the text of docs/results/README.md with its table of today."""
-    before, start, rest = text.partition(_START)
-    _, end, after = rest.partition(_END)
-    return f"{before}{start}{table()}{end}{after}"
-
-
-def write_table() -> None:
-    """Writes the table into docs/results/README.md."""
-    path = RESULTS / "README.md"
-    write_text(path, with_table(path.read_text("utf-8")))

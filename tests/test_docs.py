@@ -101,17 +101,3 @@ def test_public_names_of_the_plug_ins_load() -> None:
     assert tvm_helper.Predictor.__name__ == "Predictor"
     with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
         tvm_helper.no_such_name  # noqa: B018
-
-
-def test_our_numbers_beside_published_ones_stand_in_their_pages() -> None:
-    page = ROOT / "docs" / "published.md"
-    rows = re.findall(r"\| ([\d.]+) % \| \[[\w-]+\]\(([^)]+)\) \|$", page.read_text("utf-8"), re.M)
-    missing = [
-        (number, link)
-        for number, link in rows
-        if not re.search(
-            rf"(?<![\d.]){re.escape(number)}(?!\d)", (page.parent / link).read_text("utf-8")
-        )
-    ]
-    assert len(rows) >= 18
-    assert missing == []

@@ -24,7 +24,7 @@ from cdmpp.predict.saved_model import ModelCard, load_model
 
 STRANGE_FACTOR = 2.0
 #: Of a device whose family the model knows, over what the worst device of that family needs: the
-#: least multiple of a quarter that held 90 % on each of them (`docs/results/new-devices.md`).
+#: least multiple of a quarter that held 90 % on each of them (`docs/results/devices.md`).
 NEW_DEVICE_FACTOR = 1.75
 
 

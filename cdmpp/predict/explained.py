@@ -15,7 +15,7 @@ _HOT, _WARM = 0.5, 0.1
 #: What a parser needs, and a reader does not.
 _UNREAD = ("T.reads(", "T.writes(")
 _CHANGES = 6
-#: Source: docs/results/explain.md.
+#: Source: docs/results/speed.md.
 DOUBT = (
     "Of such changes of programs that are scheduled already, four in five made no difference when "
     "they were measured."

@@ -59,9 +59,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         type=Path,
-        default=Path("docs/results"),
+        default=Path("runs/results"),
         metavar="DIR",
-        help="where the tables go (default: docs/results)",
+        help="where the tables go (default: runs/results)",
     )
     parser.add_argument(
         "--runs",

@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         --token-file FILE: Path          file whose first line requests have to show:
             `Authorization: Bearer LINE`
         --results DIR: Path              tables to browse, as `python -m lab benchmark` writes them
-            (default: docs/results, if there)
+            (default: runs/results, if there)
         --runs DIR: Path                 run folders in it can be compared on the page
         --workers N: int = 1             processes that read programs
         --explainers N: int = 1          processes that say why programs take their time, each
