@@ -27,7 +27,8 @@ class ExplainedAnswer:
     """Why something takes as long as predicted; `print` shows it as `cdmpp explain` does.
 
     Attributes:
-        row: all of it as JSON values, as `cdmpp explain --json` prints them (`docs/how-to/explain-a-kernel.md`).
+        row: all of it as JSON values, as `cdmpp explain --json` prints them
+            (`docs/explanation/explanations.md`).
     """
 
     row: Mapping[str, Any]

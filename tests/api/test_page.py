@@ -18,8 +18,7 @@ pytestmark = [pytest.mark.tvm, pytest.mark.slow, pytest.mark.training]
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_block_runs(
-    name: str,
-    tmp_path: Path, tiny_dataset: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, tiny_dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").symlink_to(ROOT / "data")

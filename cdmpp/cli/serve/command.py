@@ -17,7 +17,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     parser.description = (
         "Answers predictions over HTTP with models that stay loaded; docs/reference/http-api.md "
-        "has the requests. Programs are read, never run. SIGTERM ends it; what is under way is answered."
+        "has the requests. Programs are read, never run. SIGTERM ends it; what is under way is "
+        "answered."
     )  # fmt: skip
     add_table(parser, """
         --model RUN...                   run folder; several side by side, the first answers by
