@@ -15,7 +15,7 @@ COMMANDS = tuple(
         ("list", "list the experiments, or the options of one", "experiments:list"),
         ("stale", "list the results of earlier models or features", "experiments:stale"),
         ("claims", "look up the numbers of README.md in the results", "experiments:claims"),
-        ("benchmark", "train and judge every model with several seeds", "benchmark"),
+        ("benchmark", "train and evaluate every model with several seeds", "benchmark"),
         ("golden", "compare replayed records with the original TVM's results", "golden"),
         ("pretrain", "train and package the model behind `--model pretrained`", "pretrain"),
     )

@@ -77,8 +77,8 @@ def write_page(
     if rows is not None:
         write_text(folder / f"{name}.csv", tidy_csv(rows))
     if folder.resolve() == RESULTS and name in on_pages():
-        write_json(PAGES / STAMPS, dict(sorted({**stamps(), name: found}.items())))
-        fill()
+        write_json(PAGES / STAMPS, dict(sorted({**stamps(PAGES), name: found}.items())))
+        fill(name)
     return text
 
 
@@ -90,26 +90,27 @@ def tidy_csv(rows: Iterable[Sequence[Any]]) -> str:
     )
 
 
-def on_pages(pages: Path = PAGES) -> dict[str, str]:
+def on_pages() -> dict[str, str]:
     """Returns experiment's page -> the committed page that quotes it."""
-    marks = ((path.stem, MARKED.findall(path.read_text("utf-8"))) for path in pages.glob("*.md"))
+    marks = ((path.stem, MARKED.findall(path.read_text("utf-8"))) for path in PAGES.glob("*.md"))
     return {one[2]: stem for stem, found in marks for one in found if one[1] == "stamp of"}
 
 
-def fill(pages: Path = PAGES, results: Path = RESULTS) -> None:
-    """Fills the marks of the committed pages; what has no full page stays as it is."""
-    for path in pages.glob("*.md"):
+def fill(only: str = "") -> None:
+    """Fills the marks of the committed pages, all or those of one name."""
+    for path in PAGES.glob("*.md"):
         before = path.read_text("utf-8")
-        if (text := filled(before, results, stamps(pages))) != before:
+        if (text := filled(before, RESULTS, stamps(PAGES), only)) != before:
             write_text(path, text)
 
 
-def filled(text: str, results: Path, known: Mapping[str, Any]) -> str:
-    """Returns a committed page with its marks filled.
+def filled(text: str, results: Path, known: Mapping[str, Any], only: str = "") -> str:
+    """Returns a committed page with its marks filled; one without a full page stays as it is.
 
     Args:
         results: folder of full pages.
         known: name -> its stamp.
+        only: the name whose marks are filled; empty = all.
 
     Raises:
         DataError: a full page has no such rows or columns.
@@ -117,6 +118,8 @@ def filled(text: str, results: Path, known: Mapping[str, Any]) -> str:
 
     def part(mark: re.Match[str]) -> str:
         start, kind, name, place, end = mark.groups()
+        if only not in ("", name):
+            return mark[0]
         path = results / f"{name}.md"
         if kind == "stamp of":
             return f"{start}{provenance(name, known.get(name))}\n{end}"

@@ -49,9 +49,10 @@ def provenance(name: str, stamp: Mapping[str, Any] | None) -> str:
     if stamp is None:
         return f"{command}: never run."
     on = stamp["machine"]
+    changes = " and uncommitted changes" if stamp["is_changed"] else ""
     clause = ", made with an earlier model" if why_stale(stamp) else ""
     return (
-        f"{command}: commit {(stamp['commit'] or 'unknown')[:9]}, {stamp['date']}, "
+        f"{command}: commit {(stamp['commit'] or 'unknown')[:9]}{changes}, {stamp['date']}, "
         f"{on['processor']}, {on['cores']} cores{clause}."
     )
 

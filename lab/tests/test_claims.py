@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,14 @@ def pages(tmp_path: Path) -> Path:
 
 def test_every_number_has_a_source() -> None:
     assert claims.all_missing() == [], "correct the text, or run the experiment and `make claims`"
-    assert claims.PLOT.is_file()
+
+
+def test_the_plot_of_accuracy_has_every_row() -> None:
+    accuracy = (claims.ROOT / "docs" / "accuracy.md").read_text("utf-8")
+    questions = re.findall(r"^\| ([^|]+) \| -?[\d.]+ %", accuracy, re.MULTILINE)
+    drawing = claims.PLOT.read_text("utf-8")
+    assert len(questions) > 10
+    assert [one for one in questions if one not in drawing] == [], "run: make claims"
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,7 @@ def test_marks_are_filled_and_the_prose_stays(full: Path) -> None:
     assert "| ours | 7 % |\n<!-- end -->\nAfter." in text
     assert "old" not in text
     assert "old" in pages.filled(page.replace("NAME", "nowhere"), full.parent, {})
+    assert "old" in pages.filled(page.replace("NAME", "full"), full.parent, {}, "another")
 
 
 def test_a_full_page_keeps_its_stamp(tmp_path: Path) -> None:
@@ -89,18 +90,19 @@ def test_a_full_page_keeps_its_stamp(tmp_path: Path) -> None:
     assert stamps() == before, "only runs/results is published"
 
 
-def test_a_published_page_fills_its_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, folder in (("RESULTS", tmp_path / "runs"), ("PAGES", tmp_path)):
         monkeypatch.setattr(pages, name, folder)
-    monkeypatch.setattr(pages, "on_pages", lambda: {"bounds": "page"})
-    monkeypatch.setattr(
-        pages,
-        "fill",
-        lambda: (tmp_path / "filled").write_text((tmp_path / "stamps.json").read_text()),
-    )
-    found = stamp("make it", schemas=["leaf"])
-    pages.write_page("bounds", "# Few", {}, found, folder=tmp_path / "runs")
-    assert "make it" in (tmp_path / "filled").read_text()
+    page = "<!-- from NAME: Title -->\nold\n<!-- end -->\n<!-- stamp of NAME -->\n<!-- end -->\n"
+    (tmp_path / "page.md").write_text(page.replace("NAME", "bounds") + page.replace("NAME", "conv"))
+    (tmp_path / "stamps.json").write_text("{}")
+    full = "# Title\n\n| n |\n|---|\n| 7 |\n"
+    pages.write_page("bounds", full, {}, stamp("make it"), folder=tmp_path / "runs")
+    own, other = (tmp_path / "page.md").read_text().split("<!-- from conv")
+    assert "| 7 |" in own
+    assert "lab run bounds" in own
+    assert other.startswith(": Title -->\nold\n")
+    assert list(stamps(tmp_path)) == ["bounds"]
 
 
 def test_every_result_is_on_one_page_and_has_a_stamp() -> None:

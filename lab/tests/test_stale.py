@@ -62,10 +62,16 @@ def test_stale_pages_are_made_again(
 
 
 def test_a_line_says_where_numbers_are_from() -> None:
-    found = _stamp() | {"commit": "0123456789abc", "machine": {"processor": "CPU", "cores": "2"}}
+    found = _stamp() | {
+        "commit": "0123456789abc",
+        "is_changed": False,
+        "machine": {"processor": "CPU", "cores": "2"},
+    }
     line = stale.provenance("bounds", found)
     assert line.startswith("- `python -m lab run bounds` (3 min): commit 012345678, 20")
     assert line.endswith(", CPU, 2 cores.")
+    changed = stale.provenance("bounds", {**found, "is_changed": True})
+    assert "commit 012345678 and uncommitted changes, 20" in changed
     older = {**found, "models": {"pretrained": "0" * 16}}
     assert stale.provenance("bounds", older).endswith(", made with an earlier model.")
     assert stale.provenance("bounds", None).endswith(": never run.")
