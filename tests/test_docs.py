@@ -92,6 +92,14 @@ def test_every_guide_is_in_the_index() -> None:
     assert missing == set()
 
 
+def test_pages_that_people_read_are_short() -> None:
+    most = {ROOT / "README.md": 700}
+    most |= dict.fromkeys((ROOT / "docs" / "how-to").glob("*.md"), 600)
+    words = {page: len(page.read_text("utf-8").split()) for page in most}
+    assert len(most) > 20
+    assert {page.name: words[page] for page in most if words[page] > most[page]} == {}
+
+
 def test_public_names_of_the_plug_ins_load() -> None:
     pytest.importorskip("tvm", reason="apache-tvm is not installed")
     from tvm_helper.cost_model.tune import tune_tir
