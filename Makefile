@@ -92,13 +92,13 @@ format: $(STAMP) ## format the sources
 lab: $(STAMP) ## run an experiment of the laboratory (RUN="NAME OPTION=VALUE ..."; RUN=NAME); without RUN list them
 	$(BIN)/python -m lab $(if $(RUN),run $(RUN),list)
 
-evidence: $(STAMP) ## which results are not of today's code, why, and what makes them (RUN=1: make them; RUN="conv embedding": these)
+evidence: $(STAMP) ## which results were made with earlier models or features, and what reruns them (RUN=1: rerun; RUN="conv embedding": these)
 	$(BIN)/python -m lab stale $(if $(RUN),--run $(filter-out 1,$(RUN)))
 
 licences: $(STAMP) ## list the licences of all packages that are needed: docs/licences.md
 	$(BIN)/python -m tests.licences
 
-claims: $(STAMP) ## look up what the README says in the pages of results: claims.md and the table in docs/results
+claims: $(STAMP) ## fill docs/results, draw docs/accuracy.svg, and look up the numbers of README.md in the results
 	$(BIN)/python -m lab claims
 
 golden: $(STAMP) ## compare replayed records with the original TVM's results (GOLDEN=FILE)

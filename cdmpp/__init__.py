@@ -5,7 +5,7 @@
 >>> "epyc-avx512-1c" in model.devices
 True
 
-`docs/python.md` explains every name. Each loads its module when it is asked for, so that
+`docs/reference/python.md` explains every name. Each loads its module when it is asked for, so that
 `import cdmpp` takes milliseconds; their types are in `__init__.pyi`.
 """
 

@@ -1,4 +1,4 @@
-"""How fast would it be on a board that nobody has measured? Its data sheet is enough for a guess.
+"""How fast would it be on an unseen board? Its data sheet is enough for a wide prediction.
 
 The file has the form of those in `cdmpp/devices`; `cdmpp device add` measures a machine instead.
 """

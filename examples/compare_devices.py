@@ -1,6 +1,6 @@
 """Which CPU for my network? The same module on two, as torch runs it and as TVM compiles it.
 
-For GPUs, prices and memory there is the command `cdmpp compare` (docs/compare.md).
+For GPUs, prices and memory there is the command `cdmpp compare` (docs/how-to/compare-devices.md).
 """
 
 import torch

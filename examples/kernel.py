@@ -1,4 +1,4 @@
-"""A kernel in TVMScript, as a search writes it: a product of matrices in tiles of 4 by 16."""
+"""A kernel in TVMScript, as a search writes it: a matrix product in tiles of 4 by 16."""
 
 from tvm.script import tirx as T  # noqa: N812
 

@@ -1,4 +1,4 @@
-"""Two networks to compare devices with, of torch's own layers and random weights."""
+"""Two networks to compare devices with, built of torch's layers with random weights."""
 
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,7 @@
-"""A faster schedule for my operator: TVM's MetaSchedule searches, our model picks what is measured.
+"""A faster schedule for my operator: TVM's MetaSchedule searches, our model ranks them.
 
 Four programs are measured on this machine; a real search takes some hundreds, and `cdmpp search`
-keeps them in a folder that survives a stop (docs/search.md).
+keeps them in a folder that survives a stop (docs/how-to/search.md).
 """
 
 from tvm import te

@@ -13,9 +13,9 @@ COMMANDS = tuple(
     for name, text, module in (
         ("run", "run an experiment and write its pages", "experiments:run"),
         ("list", "list the experiments, or the options of one", "experiments:list"),
-        ("stale", "list the pages that are not of today's code", "experiments:stale"),
-        ("claims", "look up what README.md says of results", "experiments:claims"),
-        ("benchmark", "train and judge every model with several seeds", "benchmark"),
+        ("stale", "list the results of earlier models or features", "experiments:stale"),
+        ("claims", "look up the numbers of README.md in the results", "experiments:claims"),
+        ("benchmark", "train and evaluate every model with several seeds", "benchmark"),
         ("golden", "compare replayed records with the original TVM's results", "golden"),
         ("pretrain", "train and package the model behind `--model pretrained`", "pretrain"),
     )

@@ -1,45 +1,43 @@
-"""The one page writer: NAME.md with its stamp, NAME.json and NAME.csv, and what git keeps of them.
+"""The one page writer: the full page of an experiment, and its parts in docs/results.
 
-Git keeps the pages. Of their tables it keeps one file, `pages.json`: the stamp of every page, and
-the numbers that `claims.yaml` takes from its JSON.
+`runs/results`, which git ignores, gets the full page: NAME.md, NAME.json, NAME.csv. The committed
+pages in docs/results quote from it, between marks:
+
+    <!-- from NAME: heading > heading // row; row // column => new title; column -->
+    <!-- stamp of NAME -->
+
+each up to `<!-- end -->`. The first is a table below the headings, with the rows that begin with
+these words and with these columns (all where none are named). `heading => label + heading => label`
+joins tables, with a column of labels. `text: words` for rows are the lines that begin with them.
+The second says which command made it, when, and where.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import make_folder, write_json, write_text
 from cdmpp.report.page import Page, page_html, page_markdown
 from cdmpp.text import TIDY_COLUMNS, csv_text
-from lab.paths import RESULTS
-from lab.stamp import stamp_rows
+from lab.paths import PAGES, RESULTS
+from lab.stale import provenance
+from lab.stamp import STAMPS, stamp_rows, stamps
 
-#: In a folder of pages: page -> {"stamp": its stamp, "numbers": {path: value}}.
-KEPT = "pages.json"
+_TEXT = "text: "
+MARKED = re.compile(
+    r"(<!-- (from|stamp of) ([\w-]+)(?:: (.+?))? -->\n).*?(<!-- end -->)", re.DOTALL
+)
 
 
-def filled(name: str, /, **found: str) -> str:
-    """Returns a page of docs/results, without its stamp, with new text between its marks
-    `<!-- KEY -->` and `<!-- /KEY -->`; the prose around them stays.
-
-    Raises:
-        DataError: the page has other marks than `found` has keys.
-    """
-    text = (RESULTS / f"{name}.md").read_text("utf-8").partition("\n## Stamp\n")[0]
-    marked = re.compile(r"(<!-- (\w+) -->\n?).*?(\n?<!-- /\2 -->)", re.DOTALL)
-    keys = {key for _, key, _ in marked.findall(text)}
-    if keys != set(found):
-        raise DataError(f"{name}.md has the marks {sorted(keys)}, expected {sorted(found)}")
-    return marked.sub(lambda one: f"{one[1]}{found[one[2]]}{one[3]}", text)
+def sections(name: str, /, **found: str) -> str:
+    """Returns a page with a section for each text."""
+    return "\n\n".join([f"# {name}", *(f"## {key}\n\n{text}" for key, text in found.items())])
 
 
 def write_page(
@@ -52,7 +50,7 @@ def write_page(
     has_html: bool = False,
     folder: Path = RESULTS,
 ) -> str:
-    """Writes a page and its tables, and keeps its stamp.
+    """Writes a full page and its tables; keeps its stamp and fills docs/results.
 
     Args:
         page: a page, or its Markdown.
@@ -60,6 +58,7 @@ def write_page(
         found: the stamp.
         rows: of `TIDY_COLUMNS`, for NAME.csv; None = the page has no such table.
         has_html: whether a `Page` is written as NAME.html too.
+        folder: another one than `RESULTS` leaves docs/results alone.
 
     Returns:
         The page as Markdown.
@@ -77,7 +76,9 @@ def write_page(
     write_json(folder / f"{name}.json", {"stamp": found, **values})
     if rows is not None:
         write_text(folder / f"{name}.csv", tidy_csv(rows))
-    keep(name, folder)
+    if folder.resolve() == RESULTS and name in on_pages():
+        write_json(PAGES / STAMPS, dict(sorted({**stamps(PAGES), name: found}.items())))
+        fill(name)
     return text
 
 
@@ -89,46 +90,109 @@ def tidy_csv(rows: Iterable[Sequence[Any]]) -> str:
     )
 
 
-def keep(name: str, folder: Path = RESULTS) -> None:
-    """Keeps the stamp of a page that was written, and the numbers that claims take from it."""
-    value = json.loads((folder / f"{name}.json").read_text("utf-8"))
-    numbers = {path: at(value, path, name) for path in _claimed(folder).get(name, ())}
-    found = {**kept(folder), name: {"stamp": value.get("stamp"), "numbers": numbers}}
-    write_json(folder / KEPT, dict(sorted(found.items())))
+def on_pages() -> dict[str, str]:
+    """Returns experiment's page -> the committed page that quotes it."""
+    marks = ((path.stem, MARKED.findall(path.read_text("utf-8"))) for path in PAGES.glob("*.md"))
+    return {one[2]: stem for stem, found in marks for one in found if one[1] == "stamp of"}
 
 
-def kept(folder: Path = RESULTS) -> dict[str, Any]:
-    """Returns what is kept of each page."""
-    path = folder / KEPT
-    return dict(json.loads(path.read_text("utf-8"))) if path.is_file() else {}
+def fill(only: str = "") -> None:
+    """Fills the marks of the committed pages, all or those of one name."""
+    for path in PAGES.glob("*.md"):
+        before = path.read_text("utf-8")
+        if (text := filled(before, RESULTS, stamps(PAGES), only)) != before:
+            write_text(path, text)
 
 
-def at(value: Any, path: str, page: str) -> Any:
-    """Returns the value at a path `key/key/0` of a JSON value.
+def filled(text: str, results: Path, known: Mapping[str, Any], only: str = "") -> str:
+    """Returns a committed page with its marks filled; one without a full page stays as it is.
+
+    Args:
+        results: folder of full pages.
+        known: name -> its stamp.
+        only: the name whose marks are filled; empty = all.
 
     Raises:
-        DataError: nothing is there.
+        DataError: a full page has no such rows or columns.
     """
-    try:
-        for key in path.split("/"):
-            value = value[int(key)] if isinstance(value, list) else value[key]
-    except (KeyError, IndexError, ValueError, TypeError) as error:
-        raise DataError(f"{page}.json has nothing at {path} ({error!r})") from None
-    return value
+
+    def part(mark: re.Match[str]) -> str:
+        start, kind, name, place, end = mark.groups()
+        if only not in ("", name):
+            return mark[0]
+        path = results / f"{name}.md"
+        if kind == "stamp of":
+            return f"{start}{provenance(name, known.get(name))}\n{end}"
+        return f"{start}{quoted(path, place)}\n{end}" if path.is_file() else mark[0]
+
+    return MARKED.sub(part, text)
 
 
-@cache
-def _claimed(folder: Path) -> Mapping[str, Sequence[str]]:
-    """Returns page -> the paths in its JSON that claims name."""
-    found: dict[str, list[str]] = {}
-    path = folder / "claims.yaml"
-    for claim in yaml.safe_load(path.read_text("utf-8")) if path.is_file() else ():
-        found.setdefault(claim["page"], []).extend(_paths(claim["numbers"]))
-    return found
+def quoted(path: Path, place: str) -> str:
+    """Returns parts of a full page: `heading > heading + heading // row; row // column; column`.
+
+    Raises:
+        DataError: they are not there.
+    """
+    headings, rows, columns = [*re.split(" ?// ?", place), "", ""][:3]
+    content = path.read_text("utf-8")
+    parts = [part.partition(" => ") for part in headings.split(" + ")]
+    found: list[str] = []
+    for heading, _, label in parts:
+        lines = _below(content, heading.split(" > "))
+        if rows.startswith(_TEXT):
+            wanted = tuple(rows.removeprefix(_TEXT).split("; "))
+            own = [line for line in lines if line.startswith(wanted)]
+            own = [re.sub("^- ", f"- {label}: ", line) if label else line for line in own]
+        else:
+            own = _cut(lines, rows, columns, label)
+            own = own[2:] if found else own
+        if not own:
+            raise DataError(f"{path}: no {rows or 'table'} below {heading!r}")
+        found += own
+    return "\n".join(found)
 
 
-def _paths(numbers: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    for number in numbers:
-        if "at" in number:
-            yield number["at"]
-        yield from number.get("interval", ())
+def _cut(lines: Iterable[str], rows: str, columns: str, label: str) -> list[str]:
+    """Returns the first table that has these columns, with these rows; none: an empty list."""
+    wanted = tuple(rows.split("; "))
+    titles = [one.partition(" => ") for one in columns.split("; ")] if columns else []
+    for head, ruler, *body in _tables(lines):
+        names = titles or [(title, "", "") for title in head]
+        if not {name for name, *_ in names} <= set(head):
+            continue
+        chosen = [row for row in body if " | ".join(row).startswith(wanted)]
+        numbers = [head.index(name) for name, *_ in names] if titles else range(len(head))
+        cut = [[row[number] for number in numbers] for row in (ruler, *chosen)]
+        cut.insert(0, [new or name for name, _, new in names])
+        if label:
+            cut = [
+                [one, *row]
+                for one, row in zip(("", ":--", *[label] * len(chosen)), cut, strict=True)
+            ]
+        return [f"| {' | '.join(row)} |" for row in cut] if chosen else []
+    return []
+
+
+def _below(text: str, headings: Iterable[str]) -> list[str]:
+    """Returns the lines from the last of these headings to the next; bold lines are headings."""
+    lines = iter(text.splitlines())
+    for wanted in headings:
+        next(
+            (one for one in lines if _is_heading(one) and one.strip("#* ").startswith(wanted)), None
+        )
+    return list(takewhile(lambda line: not _is_heading(line), lines))
+
+
+def _is_heading(line: str) -> bool:
+    return line.startswith("#") or (line.startswith("**") and line.endswith("**"))
+
+
+def _tables(lines: Iterable[str]) -> Iterator[list[list[str]]]:
+    """Returns each table as rows of cells."""
+    for is_table, group in groupby(lines, lambda line: line.startswith("|")):
+        if is_table:
+            yield [
+                [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
+                for line in group
+            ]

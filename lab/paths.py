@@ -7,7 +7,10 @@ from pathlib import Path
 from cdmpp.errors import DataError
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "docs" / "results"
+#: Full pages and tables of experiments; git ignores them.
+RESULTS = ROOT / "runs" / "results"
+#: The committed pages, with parts of the full ones.
+PAGES = ROOT / "docs" / "results"
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
 

@@ -1,4 +1,4 @@
-"""The experiments by name: the lines of docs/results/README.md, and how each is called."""
+"""The experiments by name, and how each is called."""
 
 from __future__ import annotations
 
@@ -13,11 +13,6 @@ from typing import Any
 
 from cdmpp.config import load_config
 from cdmpp.errors import UsageError
-from cdmpp.files.atomic import write_text
-from cdmpp.text import markdown_table
-from lab.paths import RESULTS
-
-_START, _END = "<!-- made by `make claims` -->\n", "\n<!-- end of the table -->"
 
 
 @dataclass(frozen=True)
@@ -30,7 +25,7 @@ class Experiment:
         cpu_time: about how much it takes on one core.
         place: `module`, or `module:function`, of lab.experiments; empty = the module of its name.
             The function is `experiment` where none is named. Its keyword arguments are the options.
-        pages: names in docs/results that it writes; None = a page of its own name.
+        pages: names of the full pages that it writes; None = a page of its own name.
         options: those that its pages were made with.
         is_one_thread: whether numpy, torch and TVM get one thread.
         is_pinned: whether it runs on one core alone, because it measures times.
@@ -47,7 +42,7 @@ class Experiment:
 
     @property
     def written(self) -> tuple[str, ...]:
-        """Names of the pages in docs/results that it writes."""
+        """Names of the full pages that it writes."""
         return (self.name,) if self.pages is None else self.pages
 
     def function(self) -> Callable[..., None]:
@@ -105,50 +100,49 @@ EXPERIMENTS = (
     # Leaderboards.
     Experiment("cross-model", "all models on all data sets, by task and by network",
                "3 h; 2 h without AutoTVM's logs", place="suites:cross_model"),
-    Experiment("cross-device", "CPUs of the shipped data left out: zero-shot, fine-tuning, peers",
-               "50 min", place="suites:cross_device"),
+    Experiment("cross-device", "CPUs of the shipped data left out: zero-shot, fine-tuned, "
+               "baselines", "50 min", place="suites:cross_device"),
     Experiment("cross-device-autotvm", "the same on five GPUs and four CPUs of AutoTVM's logs",
                "100 min", place="suites:cross_device_autotvm"),
     Experiment("by-task", "the transformer on the shipped data", "4 min", place="suites:by_task"),
-    Experiment("peer-tuning", "the trials that choose the peers' settings", "70 min", pages=()),
+    Experiment("peer-tuning", "the trials that select the settings of the baselines", "70 min",
+               pages=()),
     # Searches and replays.
-    Experiment("search", "schedule searches under our model and TVM's, on a CPU that the model "
-               "knows under other labels", "100 min, a quiet core", is_pinned=True),
-    Experiment("search-elsewhere", "the same on a CPU that nobody measured",
-               "100 min, a quiet core", place="search", options=("page=search-elsewhere",),
-               is_pinned=True),
-    Experiment("scoring", "candidates scored per second, beside TVM's model",
+    Experiment("search", "schedule searches with our model and TVM's, on a CPU in the training "
+               "data", "100 min, a quiet core", is_pinned=True),
+    Experiment("search-elsewhere", "schedule searches on an unseen CPU", "100 min, a quiet core",
+               place="search", options=("page=search-elsewhere",), is_pinned=True),
+    Experiment("scoring", "candidates scored per second, ours and TVM's model",
                "10 min, a quiet core", is_pinned=True),
-    Experiment("search-drawing", "what drawing a search's programs costs, beside TVM's search",
+    Experiment("search-drawing", "the cost of sampling the programs of a search, ours and TVM's",
                "10 min"),
-    Experiment("replay", "known networks on an added CPU, replayed beside measured",
+    Experiment("replay", "known networks on an added CPU, replayed and measured",
                "90 min, a quiet core", options=("device=measured-here",), is_pinned=True),
-    Experiment("replay-drawn", "the same of networks that were drawn after the model was fixed",
+    Experiment("replay-drawn", "replays of networks that were drawn after the model was fixed",
                "1 h, a quiet core", place="replay:drawn", options=("device=$DEVICE",),
                is_pinned=True),
-    Experiment("replay-elsewhere", "the same on a CPU that nobody measured, as it comes and after "
-               "`device add`", "30 min, a quiet core", place="replay:elsewhere", is_pinned=True),
-    Experiment("answers", "every answer to the replayed networks, one a way of running", "30 min"),
-    Experiment("explain", "shares of stores beside stores switched off and timed",
+    Experiment("replay-elsewhere", "replays on an unseen CPU, zero-shot and after `cdmpp device "
+               "add`", "30 min, a quiet core", place="replay:elsewhere", is_pinned=True),
+    Experiment("answers", "predictions of the replayed networks in every way of running", "30 min"),
+    Experiment("explain", "explained shares of stores, checked by timing programs without them",
                "6 min, a quiet core", is_pinned=True),
     # Whole networks and analytic models.
     Experiment("networks", "time, memory and utilisation of whole networks", "20 min"),
     Experiment("networks-gpu", "steps of timm's networks on three GPUs, families and devices left "
                "out", "1 min; 100 min with the trainings"),
-    Experiment("compare", "whole networks measured on nine GPUs, beside the answers of `cdmpp "
-               "compare`", "5 min"),
-    Experiment("compare-serving", "passes of LLaMA that NVIDIA published, beside the answers of "
-               "`cdmpp compare`", "1 min"),
+    Experiment("compare", "whole networks measured on nine GPUs, and `cdmpp compare`", "5 min"),
+    Experiment("compare-serving", "passes of LLaMA that NVIDIA published, and `cdmpp compare`",
+               "1 min"),
     Experiment("serving-load", "published runs of LLM servers under load, models and systems left "
                "out", "4 min"),
-    Experiment("cases", "inputs on which an earlier version was wrong, with today's answers",
+    Experiment("cases", "inputs on which an earlier version was wrong, with today's output",
                "8 min"),
-    Experiment("bounds", "lower bounds beside every measurement", "3 min"),
-    Experiment("tvm-gpu", "GPU programs unlike those of a training: devices and kinds of operators "
+    Experiment("bounds", "lower bounds against every measurement", "3 min"),
+    Experiment("tvm-gpu", "GPU programs unlike the training data: devices and kinds of operators "
                "left out", "10 min"),
-    Experiment("hand-check", "ten operators on four GPUs beside their bounds", "1 min"),
+    Experiment("hand-check", "ten operators on four GPUs with their lower bounds", "1 min"),
     Experiment("conv", "the convolution model on measured layers", "3 min"),
-    Experiment("operators", "the operator model beside NeuSight's predictions", "1 min",
+    Experiment("operators", "the operator model and NeuSight's predictions", "1 min",
                place="analytic:operators"),
     Experiment("gpu-kernels", "kernels of serving frameworks on today's GPUs: devices left out, "
                "larger shapes", "5 min", place="analytic:gpu_kernels"),
@@ -156,65 +150,39 @@ EXPERIMENTS = (
                "12 min", place="analytic:llm_kernels"),
     Experiment("embedding", "the embedding models on a CPU", "2 min"),
     # Devices and machine code.
-    Experiment("adapting", "what is kept of a fit to a new device, beside every candidate",
-               "16 min"),
-    Experiment("device-add", "adding a device in ten minutes: a CPU that the shipped model does "
-               "not know", "15 min, a quiet core"),
+    Experiment("adapting", "the model that fine-tuning selects, and every candidate", "16 min"),
+    Experiment("device-add", "adding an unseen CPU in ten minutes", "15 min, a quiet core"),
     Experiment("device-add-gpu", "adding a GPU with a sweep of kernels, simulated: every measured "
                "GPU left out", "40 min"),
-    Experiment("new-devices", "how far off a model is on devices that it has never seen, and what "
-               "its intervals hold there", "25 min"),
-    Experiment("compiled", "what reading the compiled code is worth on programs of unseen tasks",
-               "8 min"),
-    Experiment("sealed", "the shipped model on kernels of networks that no choice has seen, with "
-               "and without machine code", "2 min"),
-    Experiment("learning-curve", "errors over the number of programs, both tiers, with and without "
-               "attention", "2 h"),
+    Experiment("new-devices", "errors and interval coverage on unseen devices", "25 min"),
+    Experiment("compiled", "what machine code adds on programs of unseen tasks", "8 min"),
+    Experiment("sealed", "the shipped model on test-once sets, with and without machine code",
+               "2 min"),
+    Experiment("learning-curve", "errors over the number of programs, both tiers, with and "
+               "without attention", "2 h"),
     # Records, speed and robustness.
-    Experiment("golden", "features beside the original toolchain's, record by record", "1 min"),
-    Experiment("extract-speed", "records read per second, and what became of them", "2 min",
+    Experiment("golden", "features compared with the original toolchain's, record by record",
+               "1 min"),
+    Experiment("extract-speed", "records read per second, and their outcomes", "2 min",
                pages=("extract-speed", "ansor-gpu"), is_one_thread=False),
     Experiment("model-speed", "training and prediction speed of all models", "8 min"),
     Experiment("tvm-releases", "which releases of TVM and tvm-ffi work", "20 min", pages=()),
     Experiment("serve", "a server under load, and under attack", "10 min, two quiet cores"),
-    Experiment("program-sweep", "generated tensor programs: every answer inside bounds, marked or "
-               "refused", "3 min"),
+    Experiment("program-sweep", "generated tensor programs: every prediction within bounds, "
+               "marked or rejected", "3 min"),
     Experiment("network-sweep", "networks of torch, torchvision, timm, transformers and our "
-               "generator: every answer inside bounds, marked or refused", "15 min"),
-    Experiment("faults", "commands that are killed, ended, starved of disk, robbed of their folder "
-               "or the time, or run twice at once", "2 h", place="robustness:faults"),
+               "generator: every prediction within bounds, marked or rejected", "15 min"),
+    Experiment("faults", "commands that are killed, run out of disk, lose their folder, get "
+               "another time, or run twice at once", "2 h", place="robustness:faults"),
     Experiment("fuzz", "broken, hostile and hand-made input against every reader", "90 min",
                place="robustness:fuzz"),
     # Tools that make data.
     Experiment("varied-networks", "networks drawn at random, whose kernels a campaign measures",
                pages=()),
     Experiment("in-network", "kernels of searched networks, timed in their network", pages=()),
-    Experiment("pack-campaign", "measured programs as data/ keeps them", pages=()),
+    Experiment("pack-campaign", "measured programs in the format of data/", pages=()),
     Experiment("kernel-intervals", "the intervals of the packaged operator model", pages=()),
     Experiment("library-kernels", "products of AMD's and pipeweave's kernels, predicted from "
                "another GPU; the tables of data/gpu-kernels", pages=()),
-    Experiment("transfer-shares", "what the shipped model says of two devices", pages=()),
+    Experiment("transfer-shares", "predictions of the shipped model for two devices", pages=()),
 )  # fmt: skip
-
-
-def table() -> str:
-    """Returns the table of docs/results/README.md."""
-    rows = [
-        [", ".join(f"[{page}]({page}.md)" for page in one.written), one.what, f"`{one.command()}`",
-         one.cpu_time]
-        for one in EXPERIMENTS if one.written
-    ]  # fmt: skip
-    return markdown_table(["page", "what", "command", "CPU time, about"], rows)
-
-
-def with_table(text: str) -> str:
-    """Returns the text of docs/results/README.md with its table of today."""
-    before, start, rest = text.partition(_START)
-    _, end, after = rest.partition(_END)
-    return f"{before}{start}{table()}{end}{after}"
-
-
-def write_table() -> None:
-    """Writes the table into docs/results/README.md."""
-    path = RESULTS / "README.md"
-    write_text(path, with_table(path.read_text("utf-8")))

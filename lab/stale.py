@@ -1,4 +1,4 @@
-"""Which pages are not of today's code, why, and the command that makes each again."""
+"""Which results were made with earlier models or features, and the command that reruns each."""
 
 from __future__ import annotations
 
@@ -8,30 +8,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from cdmpp.pretrained import PRETRAINED
 from lab import registry
-from lab.pages import kept
-from lab.paths import RESULTS, ROOT
-from lab.stamp import SCHEMAS, model_digest
+from lab.paths import PAGES, ROOT
+from lab.stamp import SCHEMAS, model_digest, stamps
 
 
-def known(folder: Path = RESULTS) -> dict[str, str]:
-    """Returns the pages that are stale and may be for now, and why."""
-    return yaml.safe_load((folder / "stale.yaml").read_text("utf-8")) or {}
-
-
-def reasons(folder: Path = RESULTS) -> dict[str, str]:
-    """Returns why each stale page is stale."""
-    found = kept(folder)
-    pages = (page for one in registry.EXPERIMENTS for page in one.written)
-    why = {page: why_stale(found.get(page, {}).get("stamp")) for page in pages}
-    return {page: reason for page, reason in why.items() if reason}
+def reasons(pages: Path = PAGES) -> dict[str, str]:
+    """Returns why each stale result is stale."""
+    found = stamps(pages)
+    names = (name for one in registry.EXPERIMENTS for name in one.written)
+    why = {name: why_stale(found.get(name)) for name in names}
+    return {name: reason for name, reason in why.items() if reason}
 
 
 def why_stale(stamp: Mapping[str, Any] | None) -> str:
-    """Returns why the numbers of a stamp are not of today's code; empty when they are."""
+    """Returns why the numbers of a stamp are stale; empty when they are not."""
     if stamp is None:
         return "never stamped"
     parts = (stamp, *stamp.get("parts", ()))
@@ -50,30 +42,45 @@ def _differences(stamp: Mapping[str, Any] | None) -> Iterator[str]:
             yield f"another {model}"
 
 
+def provenance(name: str, stamp: Mapping[str, Any] | None) -> str:
+    """Returns one line: the command, its CPU time, and commit, date and machine of the run."""
+    (one,) = (one for one in registry.EXPERIMENTS if name in one.written)
+    command = f"- `{one.command()}` ({one.cpu_time})"
+    if stamp is None:
+        return f"{command}: never run."
+    on = stamp["machine"]
+    changes = " and uncommitted changes" if stamp["is_changed"] else ""
+    clause = ", made with an earlier model" if why_stale(stamp) else ""
+    return (
+        f"{command}: commit {(stamp['commit'] or 'unknown')[:9]}{changes}, {stamp['date']}, "
+        f"{on['processor']}, {on['cores']} cores{clause}."
+    )
+
+
 def show(wanted: Sequence[str]) -> int:
-    """Prints the stale pages; returns 0."""
+    """Prints the stale results; returns 0."""
     found = reasons()
     for one in registry.EXPERIMENTS:
-        for page in one.written:
-            if page in found and (not wanted or page in wanted):
-                print(f"{page}: {found[page]}; {one.cpu_time}\n    {one.command()}")
+        for name in one.written:
+            if name in found and (not wanted or name in wanted):
+                print(f"{name}: {found[name]}; {one.cpu_time}\n    {one.command()}")
     count = sum(len(one.written) for one in registry.EXPERIMENTS)
-    print(f"{len(found)} of {count} pages are stale")
+    print(f"{len(found)} of {count} results are stale")
     return 0
 
 
 def rerun(wanted: Sequence[str]) -> int:
-    """Makes the stale pages again; returns 1 where one still is stale."""
+    """Reruns the stale results; returns 1 where one still is stale."""
     before = reasons()
     left = 0
     for one in registry.EXPERIMENTS:
-        pages = [page for page in one.written if page in before]
-        if not pages or (wanted and not set(wanted) & set(pages)):
+        names = [name for name in one.written if name in before]
+        if not names or (wanted and not set(wanted) & set(names)):
             continue
-        print(f"{', '.join(pages)}: {one.command()} ({one.cpu_time})", flush=True)
+        print(f"{', '.join(names)}: {one.command()} ({one.cpu_time})", flush=True)
         done = subprocess.run([sys.executable, *one.command().split()[1:]], cwd=ROOT, check=False)
-        for page, why in ((page, reasons().get(page, "")) for page in pages):
+        for name, why in ((name, reasons().get(name, "")) for name in names):
             left += bool(why)
-            state = f"still stale ({why})" if why else "of today's code"
-            print(f"{page}: {state}; exit code {done.returncode}", flush=True)
+            state = f"still stale ({why})" if why else "current"
+            print(f"{name}: {state}; exit code {done.returncode}", flush=True)
     return int(left > 0)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,10 @@ from cdmpp.pretrained import DEFAULT, PRETRAINED
 from cdmpp.programs.compact_ast import LEAF_EXTRA_SCHEMA_VERSION, LEAF_SCHEMA_VERSION
 from cdmpp.programs.gpu_code.columns import GPU_CODE_SCHEMA_VERSION
 from cdmpp.programs.machine_code.columns import MACHINE_CODE_SCHEMA_VERSION
+from lab.paths import PAGES
+
+#: In the folder of the committed pages: experiment's page -> its stamp.
+STAMPS = "stamps.json"
 
 #: Versions of what models are given, by name.
 SCHEMAS: Mapping[str, int] = {
@@ -60,6 +66,7 @@ def stamp(
     found = {
         "command": command,
         "commit": commit(),
+        "date": date.today().isoformat(),
         "is_changed": None if changes is None else bool(changes),
         "schema": {name: SCHEMAS[name] for name in schemas},
         "models": {str(model): model_digest(model) for model in models},
@@ -69,6 +76,11 @@ def stamp(
     }
     distinct = {str(short): short for short in map(_short, parts)}
     return found | ({"parts": list(distinct.values())} if distinct else {})
+
+
+def stamps(pages: Path = PAGES) -> dict[str, Any]:
+    """Returns the stamps that git keeps: experiment's page -> its stamp."""
+    return dict(json.loads((pages / STAMPS).read_text("utf-8")))
 
 
 def commit() -> str | None:

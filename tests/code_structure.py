@@ -26,7 +26,8 @@ _HEAD = """# Code structure
 Made by `make structure` from the docstrings of the folders and modules: change those.
 
 A command `cdmpp X` lives in `cdmpp/cli/X`: it parses, calls one function of a package below it and
-prints. `scripts/X.py` is its one-line front. `cdmpp/api` is the public Python (`docs/python.md`).
+prints. `scripts/X.py` is its one-line front. `cdmpp/api` is the public Python
+(`docs/reference/python.md`).
 `cdmpp` never imports TVM; `tvm_helper` is the only code that does, and only the two faces of the
 product, `cdmpp/cli` and `cdmpp/api`, import it. Where a package has a `src` folder, that is C++:
 every `.hpp` names the Python module it mirrors, and tests demand equal results.

@@ -12,8 +12,9 @@ import pytest
 
 from cdmpp.cli.main import build_parser
 from tests.paths import ROOT
+from tests.test_docs import PAGES as ALL_PAGES
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [page for page in ALL_PAGES if page.name not in ("CHANGELOG.md", "CONTRIBUTING.md")]
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 #: What ends a command, or sends its output somewhere.
 _SHELL = ("|", "||", "&&", ";", "&", ">", ">>", "<", "2>", "2>/dev/null")

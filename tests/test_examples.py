@@ -36,7 +36,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 def test_all_examples_are_here_and_in_the_guide() -> None:
     names = {path.stem for path in EXAMPLES}
     assert names == SAYS.keys() | MODULES
-    page = (ROOT / "docs" / "python.md").read_text("utf-8")
+    page = (ROOT / "docs" / "reference" / "python.md").read_text("utf-8")
     assert [name for name in names if f"examples/{name}.py" not in page] == []
 
 

@@ -22,7 +22,7 @@ class Dataset:
     """Measured programs: features, devices and seconds. `Dataset.read` makes one.
 
     Attributes:
-        folder: the extracted dataset, two Parquet tables (`docs/datasets.md`).
+        folder: the extracted dataset, two Parquet tables (`docs/reference/formats.md`).
         place: folder or file of the records; None = every source that has the devices.
         labels: the requested devices; empty = all.
     """

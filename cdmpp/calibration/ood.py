@@ -70,7 +70,7 @@ class ColumnDifference:
     """A leaf column in which a program differs from a training task.
 
     Attributes:
-        column: as in `docs/features.md`.
+        column: as in `docs/reference/features.md`.
         here: its greatest value over the program's leaves.
         there: the mean of that over the task's programs.
     """

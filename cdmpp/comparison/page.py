@@ -19,7 +19,7 @@ METHODS = {
     METHOD: "the transformer's kernels one after the other: products, attention and collectives "
     "by models that were judged on devices left out of their fit (docs/results/gpu-kernels.md), "
     "what only moves elements by the operator model; whole passes judged on figures that NVIDIA "
-    "published (docs/results/compare-serving.md)",
+    "published (docs/results/compare.md)",
     MEASURED: "a model of whole networks, judged on architectures it never saw, on this very "
     "device (docs/results/networks.md)",
     OPERATORS: "the network's operators one after the other, each by the model of its kind for "
@@ -31,8 +31,7 @@ METHODS = {
     WHOLE_ROOFLINE: "the whole-network model on a device that nobody measured: it follows the "
     "device's roofline, its interval is from a quarter of that to a twentieth of the rates; never "
     "judged there",
-    COMPILED: "kernels as TVM compiles them by default, by the cost model "
-    "(docs/results/answers.md)",
+    COMPILED: "kernels as TVM compiles them by default, by the cost model (docs/results/replay.md)",
 }
 
 

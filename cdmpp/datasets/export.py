@@ -3,7 +3,7 @@
 The original keeps a pickled object array `(n, 6)` a task and device: mean seconds, their standard
 deviation, flop count, leaf features, node ids of the leaves, serialised tree. Here the same
 columns are flat arrays with offsets in an `.npz` file, so that nothing is pickled;
-`docs/datasets.md` shows how to make the object array of them.
+`docs/reference/formats.md` shows how to make the object array of them.
 """
 
 from __future__ import annotations

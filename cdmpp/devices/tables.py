@@ -37,6 +37,8 @@ _MATRIX_COLUMNS = (
     _Column("fp8", "peak_fp8_flop_per_s", 1e12),
     _Column("fp4", "peak_fp4_flop_per_s", 1e12),
     _Column("int8", "peak_int8_op_per_s", 1e12),
+)
+_BOARD_COLUMNS = (
     _Column("link (GB/s)", "link_bandwidth_bytes_per_s", 1e9),
     _Column("TDP (W)", "tdp_w"),
 )
@@ -47,11 +49,12 @@ _COLUMNS = {
         *_SHARED_COLUMNS,
         _Column("fp16", "peak_fp16_flop_per_s", 1e12),
         _Column("tensor", "peak_tensor_flop_per_s", 1e12),
+        *_MATRIX_COLUMNS,
         *_MEMORY_COLUMNS,
         _Column("shared (KiB)", "shared_mem_bytes_per_core", 1024),
         _Column("registers", "registers_per_core"),
         _Column("kernel (µs)", "launch_s", 1e-6),
-        *_MATRIX_COLUMNS,
+        *_BOARD_COLUMNS,
     ),
     "cpu": (
         _Column("architecture", "architecture"),
@@ -65,10 +68,13 @@ _COLUMNS = {
     "accelerator": (
         _Column("architecture", "architecture"),
         *_SHARED_COLUMNS,
-        *_MEMORY_COLUMNS,
         *_MATRIX_COLUMNS,
+        *_MEMORY_COLUMNS,
+        *_BOARD_COLUMNS,
     ),
 }
+#: Columns of a table of the page, besides the label: more do not fit 1000 pixels.
+_MOST_COLUMNS = 8
 _TITLES = {"gpu": "GPUs", "cpu": "CPUs", "accelerator": "accelerators"}
 #: Of a list in the terminal, no line wider than 80 characters; rates in TFLOP/s, memory in GiB
 #: and GB/s.
@@ -141,19 +147,20 @@ def devices_markdown(
     names = aliases or {}
     parts = [(package_folder("cdmpp.devices") / "page.md").read_text("utf-8")]
     for kind, columns in _COLUMNS.items():
+        own = [spec for spec in devices if spec.kind == kind]
+        if not own:
+            continue
+        title = _TITLES[kind]
+        parts.append(f"\n## {title[0].upper()}{title[1:]}\n")
         rows = [
-            [
-                spec.name,
-                ", ".join(names.get(spec.name, ())) or _UNKNOWN,
-                *(_cell(spec, column) for column in columns),
-            ]
-            for spec in devices
-            if spec.kind == kind
+            [", ".join(names.get(spec.name, ())) or _UNKNOWN, *(_cell(spec, c) for c in columns)]
+            for spec in own
         ]
-        if rows:
-            titles = ["label", "also", *(column.title for column in columns)]
-            title = _TITLES[kind]
-            parts.append(f"\n## {title[0].upper()}{title[1:]}\n\n{markdown_table(titles, rows)}\n")
+        titles = ["also", *(column.title for column in columns)]
+        for start in range(0, len(titles), _MOST_COLUMNS):
+            end = start + _MOST_COLUMNS
+            lines = [[spec.name, *row[start:end]] for spec, row in zip(own, rows, strict=True)]
+            parts.append(f"\n{markdown_table(['label', *titles[start:end]], lines)}\n")
     if any(spec.kind == "gpu" for spec in devices):
         parts.append(_limits_markdown())
     return "".join(parts)

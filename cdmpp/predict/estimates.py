@@ -24,7 +24,7 @@ from cdmpp.predict.saved_model import ModelCard, load_model
 
 STRANGE_FACTOR = 2.0
 #: Of a device whose family the model knows, over what the worst device of that family needs: the
-#: least multiple of a quarter that held 90 % on each of them (`docs/results/new-devices.md`).
+#: least multiple of a quarter that held 90 % on each of them (`docs/results/devices.md`).
 NEW_DEVICE_FACTOR = 1.75
 
 
@@ -144,7 +144,7 @@ class TrainedModel:
         A device of the model's kind that it was not trained on has the intervals that were measured
         on devices left out, where any were. Else no calibration task speaks for what is strange to
         the model, and the half widths of the devices that are like its own are a rule of thumb
-        (`docs/uncertainty.md` has what it covers): on another device of their kind and family
+        (`docs/explanation/intervals.md`): on another device of their kind and family
         `NEW_DEVICE_FACTOR` times what the worst of them needs, for a program unlike all training
         tasks `STRANGE_FACTOR` times that of their widest group, and on a device that is like none
         `STRANGE_FACTOR` times the widest of all. Where kinds of operators were left out of

@@ -15,7 +15,7 @@ _HOT, _WARM = 0.5, 0.1
 #: What a parser needs, and a reader does not.
 _UNREAD = ("T.reads(", "T.writes(")
 _CHANGES = 6
-#: Source: docs/results/explain.md.
+#: Source: docs/results/speed.md.
 DOUBT = (
     "Of such changes of programs that are scheduled already, four in five made no difference when "
     "they were measured."
@@ -27,7 +27,8 @@ class ExplainedAnswer:
     """Why something takes as long as predicted; `print` shows it as `cdmpp explain` does.
 
     Attributes:
-        row: all of it as JSON values, as `cdmpp explain --json` prints them (`docs/explain.md`).
+        row: all of it as JSON values, as `cdmpp explain --json` prints them
+            (`docs/explanation/explanations.md`).
     """
 
     row: Mapping[str, Any]

@@ -70,8 +70,8 @@ class RecordPredictions:
             raise DataError(
                 f"no program of {path} can be predicted{f' ({reasons})' if reasons else ''}; "
                 "expected measure records of Ansor whose tasks are in the folder of --network-info "
-                "(docs/datasets.md says how to write it for workloads of your own), an AutoTVM log "
-                "or a MetaSchedule database"
+                "(docs/how-to/bring-logs.md says how to write it for workloads of your own), an "
+                "AutoTVM log or a MetaSchedule database"
             )
 
 

@@ -2,7 +2,7 @@
 
 The 164 columns of a leaf vector are the original's; these are what it leaves out. Every block can
 be left out by itself (`EXTRA_BLOCKS`), so that an ablation can judge it. What each column means is
-in docs/features.md.
+in docs/reference/features.md.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def checked_times(graph: OperatorGraph, times_s: Sequence[float] | None) -> list
             raise DataError(
                 f"{graph.source or graph.name}: operator {one.id!r} has the time {value!r}; "
                 "expected seconds from 0 up; give it a time, or what a cost can be told from "
-                "(see docs/replay.md)"
+                "(see docs/how-to/replay.md)"
             )
     return [float(value) for value in given if value is not None]
 

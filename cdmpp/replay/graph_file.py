@@ -1,4 +1,4 @@
-"""Our own graph files, JSON or YAML (`docs/replay.md` has the schema)."""
+"""Our own graph files, JSON or YAML (`docs/how-to/replay.md` has the schema)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cdmpp.replay.transfers import Links, links_of, with_copies
 
 FORMAT = "cdmpp-operator-graph"
 VERSION = 1
-_SHOW = "the schema is in docs/replay.md"
+_SHOW = "the schema is in docs/how-to/replay.md"
 _TOP = ("format", "version", "name", "devices", "links", "has_edges", "copies", "operators")
 _NUMBERS = ("time_s", "low_s", "high_s", "flop", "bytes", "output_bytes")
 _TEXTS = ("id", "name", "kind", "device", "queue", "task", "collective")

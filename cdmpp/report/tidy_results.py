@@ -2,7 +2,7 @@
 
 from cdmpp.report.tidy_results import ResultsFolder
 
-board = ResultsFolder(Path("docs/results")).board("tenset", {"group": "test"})
+board = ResultsFolder(Path("runs/results")).board("tenset", {"group": "test"})
 print([(line["model"], line["values"]["mape"]["mean"]) for line in board["lines"]])
 """
 

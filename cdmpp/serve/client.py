@@ -69,7 +69,7 @@ class Client:
 
         Args:
             programs: each {"tvmscript": text}, {"tir_json": text}, {"records": [line]} or
-                {"leaves": tables}, see docs/serve.md.
+                {"leaves": tables}, see docs/reference/http-api.md.
             devices: labels; none = the model's only one.
             model: one of the server's; None = its first.
 

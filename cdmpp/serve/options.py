@@ -30,7 +30,7 @@ class ServeOptions:
         host: address to listen on; another one than this machine's own needs a token.
         port: 0 = any free one.
         token_file: file whose first line every request has to show; None = none.
-        results: folder of tables to browse; None = docs/results of a checkout, where it is one.
+        results: folder of tables to browse; None = runs/results of a checkout.
         runs: folder of run folders to compare; None = none.
         workers: processes that read programs.
         explainers: processes that say why programs take their time; each is started when needed.

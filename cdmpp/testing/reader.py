@@ -24,7 +24,7 @@ _TARGET_KINDS = {"llvm", "cuda", "rocm"}
 
 def check_reader(read: Reader, records: Path) -> None:
     """Checks that a reader makes of records what models are trained on: an extracted dataset as
-    `docs/datasets.md` describes it.
+    `docs/reference/formats.md` describes it.
 
     Args:
         read: reads records into a folder; a small function around your reader.

@@ -1,17 +1,19 @@
 """What the documentation site adds to the pages of docs/: navigation, commands, Python, drawings.
 
-The navigation is docs/README.md: its headings are the sections, its links the pages. Commands come
-from the parsers, Python from the modules that the guides import; none of that is committed.
+The navigation is docs/README.md: its headings are the sections, its lists the pages. Commands come
+from the parsers, Python from the modules that the guides import; none of that is committed. The
+search has no results and no lab; `search.yaml` has words that it knows besides those of a page.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -28,9 +30,19 @@ TOP = {
 #: Those of them at the end of the reference.
 TOP_LAST = ("contributing.md", "changelog.md")
 
+#: Pages that the search leaves out.
+NOT_SEARCHED = (
+    "results/",
+    "lab/",
+    "changelog.md",
+    "contributing.md",
+    "code-structure.md",
+    "licences.md",
+)
+
 _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
-_ROW = re.compile(r"^\| (?!I want|---)([^|]+) \| ([^|]+) \|", re.MULTILINE)
-_LINK = re.compile(r"\]\(((?!https?:|#)[^)#\s]+\.md)")
+_GROUP = re.compile(r"^### (.+)$", re.MULTILINE)
+_ENTRY = re.compile(r"^- \[([^]]+)\]\(([^)]+\.md)\)", re.MULTILINE)
 _NAMED_PAGE = re.compile(r"`docs/([\w/-]+\.md)`")
 _OUTSIDE = re.compile(r"\[([^]]*)\]\(((?:\.\./)+[^)\s#]+)\)")
 _TIGHT_LIST = re.compile(r"^(?![-*\d|#> ])(.+)\n(?=(?:[-*]|\d+\.) )", re.MULTILINE)
@@ -52,8 +64,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Returns the text of a page with its links out of docs/ put right, the pages that it names
-    linked, and lists that begin without a blank line.
+    linked, and lists that begin without a blank line; tells the search about the page.
     """
+    name = page.file.src_uri
+    page.meta["search"] = {
+        "exclude": name.startswith(NOT_SEARCHED),
+        "boost": next((n for start, n in _search("boosts").items() if name.startswith(start)), 1),
+    }
+    page.meta["tags"] = _search("keywords").get(name, [])
     up = "../" * page.file.src_uri.count("/")
     parts = re.split(r"(^```.*?^```$)", markdown, flags=re.MULTILINE | re.DOTALL)
     for number in range(0, len(parts), 2):
@@ -77,50 +95,37 @@ def _link(page: str, up: str) -> str:
     return f"[{page}]({up}{page})" if (DOCS / page).is_file() else f"`docs/{page}`"
 
 
+@cache
+def _search(part: str) -> dict[str, Any]:
+    return dict(yaml.safe_load((DOCS / "site" / "search.yaml").read_text("utf-8"))[part])
+
+
 def navigation() -> list[Any]:
-    """Returns the sections with their pages; a page is where it is named first, what the
-    introduction names last.
-    """
+    """Returns the sections with their pages; a page is where it is named first."""
     text = (DOCS / "README.md").read_text("utf-8")
-    introduction, *parts = _HEADING.split(text)
-    sections = dict(zip(parts[::2], parts[1::2], strict=True))
-    seen: set[str] = set()
-    nav: dict[str, list[Any]] = {"Start here": []}  # the first tab, filled last
-    for name, part in sections.items():
-        nav[name] = list(
-            _questions(part, seen) if name == "Guides" else _new(_pages_in(part), seen)
-        )
-    nav["Reference"] += [
+    _, *parts = _HEADING.split(text)
+    sections = dict(zip(parts[::2], map(_entries, parts[1::2]), strict=True))
+    sections["Reference"] += [
         {"Commands": sorted(command_pages())},
-        {"Python": sorted(python_pages())},
+        {"Python modules": sorted(python_pages())},
         *TOP_LAST,
     ]
-    nav["Results"], nav["Lab"] = [], nav.pop("Lab")
-    for name, folder in (("Results", "results"), ("Lab", "lab")):
-        own = sorted(path.relative_to(DOCS).as_posix() for path in (DOCS / folder).glob("*.md"))
-        index = f"{folder}/README.md"
-        nav[name] = sorted(own, key=lambda page, index=index: (page != index, page))
-    first = _new(["README.md", *_pages_in(introduction)], seen)
-    nav["Start here"] = [{"First steps": page} if page == "start.md" else page for page in first]
-    return [{name: pages} for name, pages in nav.items()]
+    named = {page for one in sections["Results"] for page in one.values()}
+    sections["Results"] += sorted(
+        page.relative_to(DOCS).as_posix()
+        for page in (DOCS / "results").glob("*.md")
+        if f"results/{page.name}" not in named
+    )
+    first = ["README.md", {"Install and first result": "start.md"}]
+    return [{"Start here": first}, *({name: pages} for name, pages in sections.items())]
 
 
-def _questions(part: str, seen: set[str]) -> Iterator[dict[str, Any]]:
-    for question, links in _ROW.findall(part):
-        pages = _new(_pages_in(links), seen)
-        if pages:
-            yield {f"{question[0].upper()}{question[1:]}": pages[0] if len(pages) == 1 else pages}
-
-
-def _pages_in(text: str) -> list[str]:
-    links = [TOP.get(link.removeprefix("../"), link) for link in _LINK.findall(text)]
-    return [link for link in links if "/" not in link]  # a folder is a section of its own
-
-
-def _new(pages: list[str], seen: set[str]) -> list[str]:
-    found = [page for page in dict.fromkeys(pages) if page not in seen]
-    seen.update(found)
-    return found
+def _entries(part: str) -> list[Any]:
+    """Returns the listed pages of a section by title, those below a smaller heading as a group."""
+    own, *groups = _GROUP.split(part)
+    pages: list[Any] = [{title: page} for title, page in _ENTRY.findall(own)]
+    named = zip(groups[::2], groups[1::2], strict=True)
+    return pages + [{name: _entries(text)} for name, text in named]
 
 
 def top_pages() -> dict[str, str]:
@@ -153,7 +158,7 @@ def command_pages() -> dict[str, str]:
 def python_pages() -> dict[str, str]:
     """Returns a page for each package that the guides import from: its modules' docstrings."""
     modules = {"cdmpp", "cdmpp.models.base", "cdmpp.records", "cdmpp.errors", "tvm_helper"}
-    for page in [ROOT / "README.md", *DOCS.glob("*.md")]:
+    for page in [ROOT / "README.md", *DOCS.rglob("*.md")]:
         modules |= set(_IMPORT.findall(page.read_text("utf-8")))
     for folder in ("api", "testing"):
         modules |= {

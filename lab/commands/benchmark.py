@@ -36,8 +36,8 @@ _SHIPPED = "tenset-cpu"
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `python -m lab benchmark`."""
     parser.description = (
-        "Trains and judges models and writes SUITE.csv, .json, .md and .html with means and 95 % "
-        "intervals. by-task and by-network: one dataset, the model and its baselines. "
+        "Trains and evaluates models and writes SUITE.csv, .json, .md and .html with means and "
+        "95 % intervals. by-task and by-network: one dataset, the model and its baselines. "
         "cross-model, cross-device, cross-device-autotvm or a YAML file: the grid of "
         "configs/suites. Finished cells are kept: run it again to continue."
     )
@@ -59,9 +59,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         type=Path,
-        default=Path("docs/results"),
+        default=Path("runs/results"),
         metavar="DIR",
-        help="where the tables go (default: docs/results)",
+        help="where the tables go (default: runs/results)",
     )
     parser.add_argument(
         "--runs",
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     if args.report_only and args.cells:
         raise UsageError("--cells chooses what runs, but --report-only runs nothing; leave one out")
     if args.jobs is not None and args.jobs < 0:
-        raise UsageError(f"--jobs is {args.jobs}, expected 0 (in this process) or more")
+        raise UsageError(f"--jobs must be 0 (run in this process) or larger, got {args.jobs}")
     places: dict[str, str | Path | None]
     if args.suite in ONE_DATASET_SUITES:
         if args.data:

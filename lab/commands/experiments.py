@@ -9,13 +9,13 @@ import os
 import sys
 
 from cdmpp.text import aligned, listed
-from lab.registry import EXPERIMENTS, Experiment, find, options_of, write_table
+from lab.registry import EXPERIMENTS, Experiment, find, options_of
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `python -m lab run`."""
     parser.description = (
-        "Runs an experiment and writes its pages. What is finished is kept: run it again to "
+        "Runs an experiment and writes its pages. Finished work is kept: run it again to "
         "continue. `python -m lab list NAME` says which options it has."
     )
     parser.add_argument("name", help="of the experiment")
@@ -57,7 +57,7 @@ def _described(experiment: Experiment) -> str:
     if experiment.cpu_time:
         lines.append(f"CPU time: {experiment.cpu_time}")
     if experiment.written:
-        lines.append(f"writes docs/results/{listed([f'{name}.md' for name in experiment.written])}")
+        lines.append(f"writes runs/results/{listed([f'{name}.md' for name in experiment.written])}")
     lines += ["", inspect.cleandoc(function.__doc__ or module.__doc__ or ""), "", "options:"]
     for field in dataclasses.fields(options_of(function)):
         is_needed = field.default is dataclasses.MISSING
@@ -67,10 +67,10 @@ def _described(experiment: Experiment) -> str:
 
 def add_stale_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `python -m lab stale`."""
-    parser.description = "Lists the pages that are not of today's code, why, and their commands."
-    parser.add_argument("pages", nargs="*", metavar="PAGE", help="only these")
+    parser.description = "Lists the results of earlier models or features, why, and their commands."
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these")
     parser.add_argument(
-        "--run", dest="is_run", action="store_true", help="make them again, one after the other"
+        "--run", dest="is_run", action="store_true", help="rerun them, one after the other"
     )
 
 
@@ -78,14 +78,15 @@ def run_stale(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code: 1 where `--run` leaves a page stale."""
     from lab import stale
 
-    return stale.rerun(args.pages) if args.is_run else stale.show(args.pages)
+    return stale.rerun(args.names) if args.is_run else stale.show(args.names)
 
 
 def add_claims_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `python -m lab claims`: none."""
     parser.description = (
-        "Looks up what README.md and docs/accuracy.md say of results; writes claims.md and the "
-        "table of README.md in docs/results. Ends with 1 where a number is another one."
+        "Fills docs/results from the full pages in runs/results, draws docs/accuracy.svg, and "
+        "looks up the numbers of README.md and docs/accuracy.md in the pages that they link. Ends "
+        "with 1 where a number is missing there."
     )
 
 
@@ -93,5 +94,4 @@ def run_claims(_: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
     from lab import claims
 
-    write_table()
     return claims.write()

@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `python -m lab pretrain`."""
     parser.description = (
         "Trains on the shipped dataset and on extracted datasets that are named, as far as their "
-        "licence lets weights be shipped, and judges the model on tasks that it has not seen. The "
+        "licence allows, and evaluates the model on unseen tasks. The "
         "result is a run folder; with --package or --out it is packaged, with its card."
     )
     parser.add_argument(

@@ -32,7 +32,7 @@ from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model
 from cdmpp.training.run_folder import split_facts
 from lab.journal import Journal
-from lab.pages import filled, write_page
+from lab.pages import sections, write_page
 from lab.paths import ROOT
 from lab.stamp import PROGRAMS, stamp
 from lab.suites.noise_floor import noise_floor
@@ -262,7 +262,7 @@ def markdown(rows: list[dict[str, Any]], cells: list[dict[str, Any]]) -> str:
             "",
         ]
     count = f"{len(cells)} of {wanted} cells (draws {draws})"
-    return filled("adapting", cells=count, budgets="\n".join(lines).rstrip())
+    return sections("adapting", cells=count, budgets="\n".join(lines).rstrip())
 
 
 def _over_best(row: dict[str, Any]) -> float:

@@ -20,7 +20,7 @@ from cdmpp.text import interval_text, markdown_table, percent_text
 from lab.experiments.example_networks import REPLAYED
 from lab.experiments.replay import exported
 from lab.journal import Journal
-from lab.pages import filled, write_page
+from lab.pages import sections, write_page
 from lab.paths import ROOT
 from lab.stamp import COMPILED, stamp
 from tvm_helper.predict.predictor import new_predictor
@@ -121,7 +121,7 @@ def page(rows: list[dict[str, Any]]) -> str:
             for row in own if row["mode"] == "infer" for reason in row["reasons"]
         )  # fmt: skip
         lines += ["", *(f"- {reason}" for reason in reasons), ""]
-    return filled("answers", devices="\n".join(lines).rstrip())
+    return sections("answers", devices="\n".join(lines).rstrip())
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -88,14 +88,13 @@ def page(found: list[Compared]) -> str:
             f"{ratio.max():.2f}", str(len(bad)),
         ])  # fmt: skip
     broken.sort(key=lambda pair: -pair[0].ratio[pair[1]])
-    share = 1 - len(broken) / max(total, 1)
     text = (
         "# Lower bounds beside measurements\n\n"
-        "The bound is what a program takes at the least on its device (`docs/bounds.md`). Of "
-        f"{total:,} measurements {100 * share:.3f} % took at least the bound over {TOLERANCE}; "
-        f"{len(broken)} took less. Bound over measurement: median, 99 % quantile, greatest.\n\n"
+        f"Of {total:,} measurements, {len(broken)} are below their lower bound over "
+        f"{TOLERANCE}.\n\n"
+        "Bound over measurement: median, 99 % quantile, maximum.\n\n"
     )
-    titles = ["data", "device", "n", "median", "99 %", "greatest", "below"]
+    titles = ["data", "device", "n", "median", "99 %", "maximum", "below"]
     text += markdown_table(titles, rows) + "\n"
     if broken:
         listed = [

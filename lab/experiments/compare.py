@@ -28,7 +28,7 @@ from cdmpp.networks.graph.torch_graph import torch_graph
 from cdmpp.networks.predict import NetworkPredictor
 from cdmpp.text import markdown_table, percent_text
 from lab.experiments.kernel_intervals import card, instance_errors, models_without, unseen_errors
-from lab.pages import filled, write_page
+from lab.pages import sections, write_page
 from lab.paths import SHARED_DATA
 from lab.stamp import stamp
 
@@ -230,7 +230,7 @@ def page(rows: Sequence[Judged]) -> str:
         own = [row for row in rows if row.method == method]
         lines.append(_line(f"**{method}**", own))
         lines += [_line(label, _on(own, label)) for label in sorted({row.device for row in own})]
-    return filled("compare", table=markdown_table(titles, lines, "lr"))
+    return sections("compare", table=markdown_table(titles, lines, "lr"))
 
 
 def _on(rows: Sequence[Judged], label: str) -> list[Judged]:

@@ -48,7 +48,7 @@ from lab.figures import (
     read_columns,
     spread,
 )
-from lab.pages import filled, write_page
+from lab.pages import sections, write_page
 from lab.paths import ROOT
 from lab.stamp import COMPILED, stamp
 
@@ -282,7 +282,7 @@ def page(work: Path) -> None:
     of_new, facts["adapted"] = _part(new, ADAPTED_LINES)
     texts |= {f"adapted_{key}": text for key, text in of_new.items()}
     found = stamp("python -m lab run compiled", schemas=COMPILED)
-    write_page("compiled", filled("compiled", **texts), facts, found)
+    write_page("compiled", sections("compiled", **texts), facts, found)
 
 
 def _part(tables: list[Columns], lines: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:

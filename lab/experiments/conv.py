@@ -34,7 +34,7 @@ from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.files.atomic import sha256_file
 from cdmpp.metrics import mean_and_interval
 from cdmpp.text import markdown_table
-from lab.pages import filled, write_page
+from lab.pages import sections, write_page
 from lab.paths import SHARED_DATA
 from lab.stamp import stamp
 
@@ -230,7 +230,7 @@ def markdown(rows: list[tuple[Any, ...]], drift: list[list[str]]) -> str:
         "Least and median layer time (ms) of each tenth of a device's rows, in their order.", "",
         markdown_table(["device", "", *(str(i + 1) for i in range(10))], drift, "llr"),
     ]  # fmt: skip
-    return filled("conv", tables="\n".join(text))
+    return sections("conv", tables="\n".join(text))
 
 
 def drift_lines(table: LayerTable) -> list[list[str]]:

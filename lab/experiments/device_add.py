@@ -10,7 +10,7 @@ from cdmpp.files.places import package_folder
 from cdmpp.pretrained import DEFAULT
 from cdmpp.report.device_curve import curve_page, curve_svg
 from lab.pages import write_page
-from lab.paths import RESULTS, ROOT
+from lab.paths import PAGES, ROOT
 from lab.shell import cdmpp
 from lab.stamp import PROGRAMS, stamp
 from tvm_helper.device_add.run import read_curve
@@ -40,7 +40,7 @@ def experiment(run: Path = ROOT / "runs" / "device-measured-here") -> None:
         raise DataError(
             f"{run}: started from another model than the shipped one; add the device again"
         )
-    write_text(RESULTS / "device-add.svg", curve_svg(curve))
+    write_text(PAGES / "device-add.svg", curve_svg(curve))
     command = "python -m lab run device-add"
     found = stamp(command, schemas=PROGRAMS, models=["pretrained"])
     page = curve_page(curve, command=command, plot="device-add.svg")

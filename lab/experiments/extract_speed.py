@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from lab.pages import filled, write_page
+from lab.pages import sections, write_page
 from lab.paths import ROOT
 from lab.shell import in_process
 from lab.stamp import PROGRAMS, stamp
@@ -332,7 +332,7 @@ def report_text(result: dict[str, Any], stamp: dict[str, Any]) -> str:
             f"{found['seconds'].get('task set-up', 0.0):.2f} |"
         )
     memory, full = result["memory"], result["full_tenset_device"]
-    return filled(
+    return sections(
         "extract-speed", processor=stamp["machine"]["processor"],
         cores=str(stamp["machine"]["cores"]), load=f"{result['load_before']:.1f}",
         speeds="\n".join(speeds), phases="\n".join(phases),

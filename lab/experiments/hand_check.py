@@ -71,8 +71,8 @@ def experiment() -> None:
     titles = ["operator", "device", "time [interval]", "bound", "bound / time", "answered by"]
     text = (
         "# Ten operators on four GPUs\n\nFloat32, as eager torch runs them, beside the least time "
-        "that each can take (`docs/bounds.md`). Nothing is run: no number is a measurement.\n\n"
-        + markdown_table(titles, rows)
+        "that each can take (`docs/explanation/lower-bounds.md`). Nothing is run: no number is a "
+        "measurement.\n\n" + markdown_table(titles, rows)
     )
     found = stamp("python -m lab run hand-check")
     print(write_page("hand-check", text, {"rows": values}, found))

@@ -25,7 +25,7 @@ from cdmpp.models.transformer import TransformerCostModel
 from cdmpp.predict.machine_code.known import code_columns, has_code
 from cdmpp.predict.machine_code.model import CodeModel, CodeRows
 from cdmpp.text import markdown_table
-from lab.pages import filled, write_page
+from lab.pages import sections, write_page
 from lab.paths import ROOT
 from lab.stamp import COMPILED, stamp
 
@@ -95,7 +95,7 @@ def experiment(
         rows.append([name, *cells, f"{100 * (1 - 2**slope):.1f} %", f"{further:.3f}"])
     heads = ["what is learned", *(f"{count:,} programs" for count in counts),
              "less with each doubling", f"{_TIMES:.0f} times more, by that line"]  # fmt: skip
-    text = filled("learning-curve", table=markdown_table(heads, rows))
+    text = sections("learning-curve", table=markdown_table(heads, rows))
     found = stamp("python -m lab run learning-curve", schemas=COMPILED)
     kept = {"programs": counts, "judged": len(judged), "seeds": seeds, "lines": values}
     write_page("learning-curve", text, kept, found)

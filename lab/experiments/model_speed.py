@@ -25,7 +25,7 @@ from cdmpp.datasets.splits import split
 from cdmpp.models.loop.progress import TrainProgress
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model
-from lab.pages import filled, write_page
+from lab.pages import sections, write_page
 from lab.paths import ROOT
 from lab.stamp import PROGRAMS, stamp
 
@@ -147,4 +147,4 @@ def _page(result: dict[str, Any]) -> str:
             ratio = statistics.median(own / original for own, original in pairs)
             cells += [f"{statistics.median(speeds[kind]):,.0f}", f"{ratio:.1f}"]
         lines.append("| " + " | ".join(cells) + " |")
-    return filled("model-speed", table="\n".join(lines))
+    return sections("model-speed", table="\n".join(lines))

@@ -147,27 +147,21 @@ def _made(make: Callable[[], nn.Module]) -> nn.Module:
         return make().to("meta")
 
 
-def experiment(
-    out: Path = Path("runs/network-sweep.json"), before: Path | None = None, every: int = 1
-) -> None:
+def experiment(out: Path = Path("runs/network-sweep.json"), every: int = 1) -> None:
     """Asks all networks and writes the page.
 
     Args:
         out: what became of every network, as JSON.
-        before: the same file, written with the code of an earlier commit.
         every: only every so many networks.
     """
     rows = ask(list(cases())[::every], out)
-    print(page(rows, [] if before is None else json.loads(before.read_text("utf-8"))))
+    print(page(rows))
 
 
-def page(
-    rows: list[dict[str, Any]], old: list[dict[str, Any]], commit: str = "", note: str = ""
-) -> str:
+def page(rows: list[dict[str, Any]], commit: str = "", note: str = "") -> str:
     """Writes the page and returns it.
 
     Args:
-        old: rows of the code before; none = they are left out.
         commit: whose code answered, where it is not that of this checkout.
         note: how the rows were made, where it was not by `experiment` alone.
     """
@@ -188,7 +182,7 @@ def page(
         "# Networks: right, marked or refused",
         _LEAD.format(networks=networks, devices=len(DEVICES)), *([note] if note else []),
         "## Answers by package",
-        *([summary(rows)] if not old else ["Before:", summary(old), "Now:", summary(rows)]),
+        summary(rows),
         "## What is wrong",
         markdown_table(["network", "device", "outcome", "said", "bound"], wrong) if wrong
         else "Nothing.",
@@ -196,14 +190,11 @@ def page(
         "## Reasons of what is marked",
         markdown_table(["reason", "answers"], [list(one) for one in said]),
     ])  # fmt: skip
-    totals = {
-        name: dict(Counter(row["outcome"] for row in part))
-        for name, part in (("now", rows), ("before", old))
-    }
+    totals = dict(Counter(row["outcome"] for row in rows))
     found = dict(stamp("python -m lab run network-sweep"))
     if commit:
         found["commit"] = commit
-    return write_page("network-sweep", text, {"networks": networks, **totals}, found)
+    return write_page("network-sweep", text, {"networks": networks, "outcomes": totals}, found)
 
 
 def ask(asked: Sequence[Case], out: Path) -> list[dict[str, Any]]:

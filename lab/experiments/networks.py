@@ -451,7 +451,7 @@ def _target(
 
 
 def _verdict(cells: list[dict[str, Any]]) -> list[str]:
-    """Returns, for times and memories, ours beside the goal and the best other line."""
+    """Returns, for times and memories, ours beside the goal and the best baseline."""
     lines = []
     for target in TARGETS[:4]:
         means = {
@@ -472,7 +472,7 @@ def _verdict(cells: list[dict[str, Any]]) -> list[str]:
         said = "met" if is_met else "not met" if ours > goal else "not beyond its interval"
         lines.append(
             f"- {_TITLES[target]}: {100 * ours:.2f} %{_ends(ends, 100)}, goal {100 * goal:.0f} % "
-            f"{said}; {ours / others[best]:.2f}{_ends(ratio_ends, 1)} of the best other line "
+            f"{said}; {ours / others[best]:.2f}{_ends(ratio_ends, 1)} of the best baseline "
             f"({best}, {100 * others[best]:.2f} %)"
         )
     return lines

@@ -33,8 +33,8 @@ from cdmpp.text import markdown_table, percent_text
 from lab.experiments.compare import LABELS, SHAPES, graph_of
 from lab.experiments.seernet_on_timm import seernet_logs
 from lab.figures import read_columns
-from lab.pages import filled, write_page
-from lab.paths import RESULTS, ROOT, SHARED_DATA
+from lab.pages import sections, write_page
+from lab.paths import PAGES, ROOT, SHARED_DATA
 from lab.stamp import stamp
 
 TABLE = SHARED_DATA / "timm-bench" / "timm_bench.parquet"
@@ -112,7 +112,7 @@ def experiment(run: Path = ROOT / "runs" / "step_time", table: Path = TABLE) -> 
         "options": to_dict(StepFitOptions()), "seernet": seernet_values,
     }  # fmt: skip
     _picture(steps)
-    text = filled(
+    text = sections(
         "networks-gpu", goals=goals, by_device=by_device, ratios=ratios,
         slowed=_slowed_text(slowed), batches=batches, by_family=by_family, seernet=seernet,
         served=_served(StepTimeModel.load(run)), transformers=_transformers(),
@@ -528,4 +528,4 @@ def _picture(steps: _Judged) -> None:
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=110, metadata={"Software": None})
     plt.close(figure)
-    write_bytes(RESULTS / "networks-gpu.png", content.getvalue())
+    write_bytes(PAGES / "networks-gpu.png", content.getvalue())

@@ -29,7 +29,7 @@ from cdmpp.predict.saved_model import task_digest
 from cdmpp.pretrained import PRETRAINED, model_folder
 from cdmpp.text import markdown_table, percent_text
 from lab.experiments.compiled import CHIPS, SEEDS, without_chip
-from lab.pages import filled, write_page
+from lab.pages import sections, write_page
 from lab.paths import ROOT
 from lab.stamp import PROGRAMS, stamp
 
@@ -102,7 +102,7 @@ def experiment(
     }
     values = {name: [asdict(one) for one in answers] for name, answers in found.items()}
     origin = stamp("python -m lab run new-devices", schemas=PROGRAMS, models=[PRETRAINED])
-    write_page("new-devices", filled("new-devices", **tables), values, origin)
+    write_page("new-devices", sections("new-devices", **tables), values, origin)
 
 
 def chips_left_out(samples: Samples, work: Path) -> list[Answer]:

@@ -34,7 +34,7 @@ from cdmpp.text import markdown_table
 from lab.experiments import varied_networks
 from lab.experiments.example_networks import REPLAYED, Network, short_operators
 from lab.experiments.shipped_labels import met_before
-from lab.pages import filled, write_page
+from lab.pages import sections, write_page
 from lab.paths import RESULTS, ROOT
 from lab.shell import cdmpp
 from lab.stamp import COMPILED, stamp
@@ -400,7 +400,7 @@ def write_elsewhere(before: list[dict[str, Any]], after: list[dict[str, Any]]) -
     untold, added = ([row for row in rows if not row["is_calibrating"]] for rows in (before, after))
     architecture = get_device("this-cpu").architecture
     lines = {"untold": _summary(untold), "added": _summary(added)}
-    text = filled(
+    text = sections(
         "replay-elsewhere", chip=str(architecture), met_before=met_before(str(architecture)),
         networks=_networks(untold, added), summary=_lines(lines),
     )  # fmt: skip
@@ -440,14 +440,17 @@ def _networks(untold: list[dict[str, Any]], added: list[dict[str, Any]]) -> str:
             cells += [f"{one['error']:+.1%}", f"{ends}{'' if one['is_in_interval'] else ' (not)'}"]
         rows.append(cells)
     return markdown_table(
-        ["network", "operators", "measured ms", "replay, measured kernels", "as it comes",
+        ["network", "operators", "measured ms", "replay, measured kernels", "zero-shot",
          "interval ms", "added", "interval ms"], rows,
     )  # fmt: skip
 
 
 def _lines(lines: dict[str, dict[str, Any]]) -> str:
     rows = []
-    for name, title in (("untold", "as it comes (`this-cpu`)"), ("added", "added in ten minutes")):
+    for name, title in (
+        ("untold", "zero-shot (`this-cpu`)"),
+        ("added", "after `cdmpp device add`"),
+    ):
         one = lines[name]
         rows.append([
             title, f"{one['mape']:.1%} ± {one['mape_half']:.1%}",

@@ -17,7 +17,7 @@ from cdmpp.report.tier_tables import ERRORS, INTERVALS, error_cells, interval_ce
 from cdmpp.text import markdown_table, percent_text
 from cdmpp.training.evaluate import held_out_part
 from cdmpp.training.tiers import judge_tiers, tier_figures
-from lab.pages import filled, write_page
+from lab.pages import sections, write_page
 from lab.paths import ROOT
 from lab.stamp import COMPILED, stamp
 
@@ -28,7 +28,7 @@ LINES = {
 }
 
 
-#: Folder of `data/` -> name of its marks on the page.
+#: Folder of `data/` -> name of its sections.
 CAMPAIGNS = {
     "sealed3-cpu": "kernels", "pasted-cpu-sealed": "pasted", "sealed2-cpu": "kernels_before",
     "sealed-cpu": "kernels_first",
@@ -41,16 +41,16 @@ def experiment(tables: Path = ROOT / "cache" / "data") -> None:
     Args:
         tables: folder with the campaigns' tables.
     """
-    sections = {name: _section(tables / folder) for folder, name in CAMPAIGNS.items()}
-    marks = {}
-    for name, section in sections.items():
-        marks[name] = section.pop("table")
-        marks[f"{name}_by_time"] = section.pop("by_time")
+    facts = {name: _facts(tables / folder) for folder, name in CAMPAIGNS.items()}
+    texts = {}
+    for name, one in facts.items():
+        texts[name] = one.pop("table")
+        texts[f"{name}_by_time"] = one.pop("by_time")
     found = stamp("python -m lab run sealed", schemas=COMPILED, models=[PRETRAINED])
-    write_page("sealed", filled("sealed", **marks), sections, found)
+    write_page("sealed", sections("sealed", **texts), facts, found)
 
 
-def _section(campaign: Path) -> dict[str, Any]:
+def _facts(campaign: Path) -> dict[str, Any]:
     lines, facts = judged_lines(campaign)
     heads = ["what is said", *ERRORS, *INTERVALS]
     rows = [

@@ -10,8 +10,8 @@ import numpy as np
 
 from lab.experiments.shipped_labels import met_before
 from lab.figures import ratio_text
-from lab.pages import filled, write_page
-from lab.paths import RESULTS
+from lab.pages import sections, write_page
+from lab.paths import PAGES, RESULTS
 from lab.stamp import PROGRAMS, stamp
 
 Results = Mapping[tuple[str, str, int], Mapping[str, Any]]
@@ -51,7 +51,8 @@ def write_results(
         "untuned_s": {task: _median(times, "untuned") for task, times in timed.items()},
         "best_s": {" ".join(map(str, key)): value for key, value in sorted(best.items())},
     }, origin, rows=_rows(found, timed, best, str(some["device"])))  # fmt: skip
-    _plot(found, best, tasks, methods, RESULTS / f"{name}.png")
+    folder = PAGES if (PAGES / f"{name}.png").is_file() else RESULTS
+    _plot(found, best, tasks, methods, folder / f"{name}.png")
 
 
 def best_times(timed: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str, int, int], float]:
@@ -136,7 +137,7 @@ def _markdown(
     lines += ["", *_relative(best, tasks, methods), "", *_goals(best, tasks), ""]
     lines += [f"![curves]({name}.png)", "", *_walls(found, methods), "", *_nets(found)]
     lines += ["Tasks: " + "; ".join(f"`{text}`" for text in tasks.values()) + "."]
-    return filled(
+    return sections(
         name, chip=chip, met_before=met_before(str(architecture)), tables="\n".join(lines),
         **{key: str(value) for key, value in counts.items()},
     )  # fmt: skip

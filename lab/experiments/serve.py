@@ -34,7 +34,7 @@ from cdmpp.text import markdown_table
 from lab import stamp as stamps
 from lab.experiments import serve_attack
 from lab.experiments.serve_attack import DEVICE, memory_mib, whole_server
-from lab.pages import filled, write_page
+from lab.pages import sections, write_page
 
 CLIENTS = (1, 8, 64)
 #: Programs of a request: one kernel of a person, a batch of a search.
@@ -205,7 +205,7 @@ def page(load: dict[str, Any], attack: dict[str, Any], processor: str) -> str:
         f"{one['bytes'] / 2**20:.0f} MiB: {one['answer']} in {one['seconds']} s"
         for one in attack["large_bodies"]
     )
-    return filled(
+    return sections(
         "serve", processor=processor, cores=str(load["cores"]), seconds=f"{load['seconds']:g}",
         average=f"{load['load_average']:.0f}", table=_load_table(load),
         overload=_statuses(load["overload"]["statuses"]),

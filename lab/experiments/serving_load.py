@@ -7,9 +7,6 @@ fitted to times to the first token: seconds of a request before its prompt is re
 
 from __future__ import annotations
 
-import contextlib
-import io
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
-from cdmpp.cli.main import main
 from cdmpp.comparison.llm.evaluate import (
     MeasuredLoad,
     ServingReport,
@@ -33,7 +29,7 @@ from cdmpp.files.stored import to_json
 from cdmpp.report.plots import COLOURS, legend, log_scale, new_figure, svg_text
 from cdmpp.text import markdown_table
 from lab.pages import write_page
-from lab.paths import RESULTS, shared
+from lab.paths import PAGES, shared
 from lab.stamp import stamp
 
 Spread = dict[str, tuple[float, float]]
@@ -50,19 +46,6 @@ _LEAST_ROWS = 20
 _CURVE = {
     "model_family": "Llama-3.1-70B", "system": "b200_sxm", "backend": "vllm", "precision": "fp8",
     "tp_size": 4, "isl": 1024, "osl": 1024,
-}  # fmt: skip
-_EXAMPLES = {
-    "How many users does one H100 or B200 serve within 20 ms a token?":
-        "cdmpp compare --model meta-llama/Llama-3.1-8B --device h100,b200 --concurrency 8,64,256 "
-        "--input-tokens 1024 --output-tokens 512 --target-tpot 20ms",
-    "DeepSeek-V3 on eight GPUs: shared products, or experts apart?":
-        "cdmpp compare --model deepseek-ai/DeepSeek-V3 --device h200,b200 --tensor-parallel 8 "
-        "--expert-parallel 1,8 --concurrency 64 --input-tokens 8192 --output-tokens 1024 "
-        "--backend sglang",
-    "What does a token of gpt-oss-120b cost, and where is the cache full?":
-        "cdmpp compare --model openai/gpt-oss-120b --device l40s,h100,b200,rtx-pro-6000 "
-        "--tensor-parallel 4 --concurrency 32,512 --input-tokens 8192 --output-tokens 1024 "
-        "--backend trtllm",
 }  # fmt: skip
 
 
@@ -234,7 +217,7 @@ def experiment() -> None:
     }
     write_json(package_folder("cdmpp.comparison.llm") / "hosts.json", to_json(fit))
     packaged_hosts.cache_clear()
-    write_text(RESULTS / "serving-load.svg", curve_svg(reports["family"], table))
+    write_text(PAGES / "serving-load.svg", curve_svg(reports["family"], table))
     found = stamp("python -m lab run serving-load", models=("pretrained:gpu_kernels",))
     text = page(reports, fit)
     print(write_page("serving-load", text, {"hosts": to_json(fit)}, found))
@@ -288,16 +271,6 @@ def _goal_lines(reports: Mapping[str, ServingReport]) -> list[list[str]]:
     return [["", "goal", "AIConfigurator", "models left out", "systems left out"], *lines]
 
 
-def _examples() -> list[str]:
-    found = []
-    for title, command in _EXAMPLES.items():
-        text = io.StringIO()
-        with contextlib.redirect_stdout(text):
-            main(shlex.split(command)[1:])
-        found += [f"### {title}\n", f"```\n$ {command}\n\n{text.getvalue().rstrip()}\n```\n"]
-    return found
-
-
 def page(reports: Mapping[str, ServingReport], fit: HostFit) -> str:
     """Returns the Markdown page."""
     family, system = reports.values()
@@ -332,8 +305,6 @@ def page(reports: Mapping[str, ServingReport], fit: HostFit) -> str:
         "an older version, with names mapped by hand: indicative.\n",
         f"![{shape}](serving-load.svg)\n",
         f"{shape}: the model is left out of the fit, the bands are its 90 % intervals.\n",
-        "## Examples\n",
-        *_examples(),
         *parts,
         "TPOT: seconds of a token after the first; TTFT: to the first one, where requests do not "
         "wait for room in the cache. Order: Spearman's correlation inside of a model, system and "

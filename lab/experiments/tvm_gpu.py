@@ -29,7 +29,7 @@ from cdmpp.models.gbdt import GbdtCostModel
 from cdmpp.models.options import GbdtOptions
 from cdmpp.predict.networks import NetworkQuestion
 from cdmpp.text import interval_text, markdown_table, percent_text
-from lab.pages import filled, write_page
+from lab.pages import sections, write_page
 from lab.paths import ROOT
 from lab.stamp import PROGRAMS, stamp
 
@@ -101,7 +101,9 @@ def experiment(
     tables.setdefault("templates", "AutoTVM's logs were not there.")
     numbers = {name: [asdict(one) for one in own] for name, own in found.items()}
     rows = resnet() if networks else []
-    text = filled("tvm-gpu", **tables, networks=markdown_table(["GPU", "ResNet-50, batch 1"], rows))
+    text = sections(
+        "tvm-gpu", **tables, networks=markdown_table(["GPU", "ResNet-50, batch 1"], rows)
+    )
     print(write_page("tvm-gpu", text, {**numbers, "networks": rows},
                      stamp("python -m lab run tvm-gpu", schemas=PROGRAMS)))  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Every page of results is of today's code, or is listed as known to be stale."""
+"""Results of earlier models or features are found, and rerun."""
 
 from __future__ import annotations
 
@@ -9,26 +9,9 @@ import pytest
 
 from lab import registry, stale
 from lab.__main__ import main
-from lab.pages import kept, write_page
-from lab.paths import RESULTS
-from lab.registry import EXPERIMENTS, Experiment
+from lab.paths import ROOT
+from lab.registry import Experiment
 from lab.stamp import stamp
-
-_NOT_RESULTS = {"README", "claims"}
-
-
-def test_every_page_has_an_experiment_and_a_stamp() -> None:
-    there = {path.stem for path in RESULTS.glob("*.md")} - _NOT_RESULTS
-    written = [name for one in EXPERIMENTS for name in one.written]
-    assert sorted(written) == sorted(there) == sorted(kept())
-    assert [one.name for one in EXPERIMENTS if one.written and not one.cpu_time[0].isdigit()] == []
-
-
-def test_stale_pages_are_those_that_are_listed_with_a_reason() -> None:
-    listed, found = stale.known(), stale.reasons()
-    assert set(found) - set(listed) == set(), "make them again, or list them with the reason"
-    assert set(listed) - set(found) == set(), "of today's code: take them off the list"
-    assert all(len(reason) > 20 for reason in listed.values())
 
 
 def _stamp(**changes: Any) -> dict[str, Any]:
@@ -55,8 +38,8 @@ def test_stale_pages_are_made_again(
     made = tmp_path / "made.py"
     made.write_text(
         "import json, sys; from pathlib import Path; from lab.stamp import stamp\n"
-        "from lab.pages import write_page\n"
-        f"write_page(sys.argv[1], '# It', {{}}, stamp('c'), folder=Path({str(tmp_path)!r}))\n"
+        f"path = Path({str(tmp_path)!r}) / 'stamps.json'\n"
+        "path.write_text(json.dumps({sys.argv[1]: stamp('c')}))\n"
     )
 
     class Made(Experiment):
@@ -65,17 +48,33 @@ def test_stale_pages_are_made_again(
 
     ones = (Made("good", "a page", "1 min"), Made("bad", "another", "1 min"))
     monkeypatch.setattr(registry, "EXPERIMENTS", ones)
-    for name in ("reasons", "known"):
-        function = getattr(stale, name)
-        monkeypatch.setattr(stale, name, lambda found=function: found(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(registry.RESULTS.parents[1]))
+    (tmp_path / "stamps.json").write_text("{}")
+    reasons = stale.reasons
+    monkeypatch.setattr(stale, "reasons", lambda: reasons(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     assert stale.rerun([]) == 1
     said = capsys.readouterr().out
-    assert "good: of today's code; exit code 0" in said
+    assert "good: current; exit code 0" in said
     assert "bad: still stale (never stamped); exit code 2" in said
     assert stale.rerun(["good"]) == 0, "nothing is left to do there"
     assert stale.show([]) == 0
-    assert "1 of 2 pages are stale" in capsys.readouterr().out
+    assert "1 of 2 results are stale" in capsys.readouterr().out
+
+
+def test_a_line_says_where_numbers_are_from() -> None:
+    found = _stamp() | {
+        "commit": "0123456789abc",
+        "is_changed": False,
+        "machine": {"processor": "CPU", "cores": "2"},
+    }
+    line = stale.provenance("bounds", found)
+    assert line.startswith("- `python -m lab run bounds` (3 min): commit 012345678, 20")
+    assert line.endswith(", CPU, 2 cores.")
+    changed = stale.provenance("bounds", {**found, "is_changed": True})
+    assert "commit 012345678 and uncommitted changes, 20" in changed
+    older = {**found, "models": {"pretrained": "0" * 16}}
+    assert stale.provenance("bounds", older).endswith(", made with an earlier model.")
+    assert stale.provenance("bounds", None).endswith(": never run.")
 
 
 @pytest.mark.parametrize(("words", "expected"), [([], "shown"), (["--run"], "made again")])
@@ -89,17 +88,3 @@ def test_only_run_makes_stale_pages_again(
         monkeypatch.setattr(stale, name, lambda wanted, text=text: print(text, wanted) or 0)
     assert main(["stale", *words, "conv"]) == 0
     assert capsys.readouterr().out == f"{expected} ['conv']\n"
-
-
-def test_a_page_keeps_its_stamp_and_the_numbers_of_claims(tmp_path: Path) -> None:
-    (tmp_path / "claims.yaml").write_text(
-        "- {readme: 'a {}', page: few, numbers: [{at: a/1, interval: [b, c]}]}\n"
-    )
-    values = {"a": [0.1, 0.2], "b": 0.15, "c": 0.25, "d": 1}
-    rows = [("s", "d", "x", "v100", "g", "m", 0, "mape", 0.123456789, 5)]
-    write_page("few", "# Few", values, _stamp(), rows=rows, folder=tmp_path)
-    found = kept(tmp_path)["few"]
-    assert found["numbers"] == {"a/1": 0.2, "b": 0.15, "c": 0.25}
-    assert stale.why_stale(found["stamp"]) == ""
-    assert "## Stamp" in (tmp_path / "few.md").read_text("utf-8")
-    assert "v100,g,m,0,mape,0.1234568,5" in (tmp_path / "few.csv").read_text("utf-8")

@@ -28,9 +28,9 @@ def test_every_public_name_is_documented(name, found):
     text = inspect.getdoc(found)
     assert text is not None, f"{name} has no docstring"
     assert len(text.split()) >= 4, f"{name}: {text!r} is no description"
-    page = (ROOT / "docs" / "python.md").read_text("utf-8")
+    page = (ROOT / "docs" / "reference" / "python.md").read_text("utf-8")
     first = name.removeprefix("cdmpp.").split(".")
-    assert f"{first[-1]}" in page, f"docs/python.md does not name {name}"
+    assert f"{first[-1]}" in page, f"docs/reference/python.md does not name {name}"
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
-"""docs/python.md: every block runs, one after the other, in a folder with data and measurements."""
+"""The pages about Python: every block runs, one after the other, in a folder with data."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,17 +12,23 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 from tests.paths import ROOT
 
+PAGES = ("how-to/use-from-python.md", "how-to/use-in-ci.md", "reference/python.md")
+
 pytestmark = [pytest.mark.tvm, pytest.mark.slow, pytest.mark.training]
 
 
+@pytest.mark.parametrize("name", PAGES)
 def test_every_block_runs(
-    tmp_path: Path, tiny_dataset: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, tiny_dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "data").symlink_to(ROOT / "data")
+    for folder in ("data", "examples"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
     (tmp_path / "tenset").symlink_to(tiny_dataset)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.S)
-    assert len(blocks) >= 6
-    names: dict[str, object] = {}
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / name).read_text(), re.S)
+    assert len(blocks) >= 2
+    names: dict[str, Any] = {}
     for block in blocks:
-        exec(compile(block, f"docs/python.md: {block[:60]!r}", "exec"), names)
+        exec(compile(block, f"docs/{name}: {block[:60]!r}", "exec"), names)
+    for found in [names[name] for name in names if name.startswith("test_")]:
+        found()

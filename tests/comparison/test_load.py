@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from pathlib import Path
 
@@ -25,7 +24,6 @@ from cdmpp.comparison.llm.times import step_times
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError, UsageError
 from tests.comparison.llama import MODEL, Millisecond
-from tests.paths import ROOT
 
 _ENDS = {"ttft": (0.5, 2.0), "tpot": (0.8, 1.25)}
 PLAIN = HostFit({"vllm": 0.0}, ("h100", "l40s"), _ENDS, {**_ENDS, "tpot": (0.4, 2.5)})
@@ -127,16 +125,20 @@ def test_a_device_without_measured_servers_has_the_ends_of_systems_left_out() ->
     assert new.tpot_s[2] / new.tpot_s[0] == pytest.approx(2.5)
 
 
-def test_the_examples_of_the_page_are_what_the_command_says(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    page = (ROOT / "docs" / "results" / "serving-load.md").read_text("utf-8")
-    blocks = re.findall(r"^```\n\$ cdmpp (.*?)\n(.*?)^```", page, re.M | re.S)
-    assert len(blocks) == 3
-    for command, shown in blocks:
-        assert main(shlex.split(command)) == 0
-        words = [line.split()[:1] for line in capsys.readouterr().out.splitlines()]
-        assert sorted(words) == sorted(line.split()[:1] for line in shown.strip("\n").splitlines())
+@pytest.mark.parametrize(
+    "words",
+    [
+        "meta-llama/Llama-3.1-8B --concurrency 8,64,256 --target-tpot 20ms",
+        "deepseek-ai/DeepSeek-V3 --tensor-parallel 8 --expert-parallel 1,8 --concurrency 64 "
+        "--backend sglang",
+        "openai/gpt-oss-120b --tensor-parallel 4 --concurrency 32,512 --backend trtllm",
+    ],
+)
+def test_models_under_load_are_compared(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rest = "--device h100,b200 --input-tokens 1024 --output-tokens 512"
+    assert main(shlex.split(f"compare --model {words} {rest}")) == 0
+    shown = [line.split()[:1] for line in capsys.readouterr().out.splitlines()]
+    assert min(shown.count(["h100"]), shown.count(["b200"])) > 1
 
 
 def test_what_does_not_fit_says_so() -> None:

@@ -22,7 +22,7 @@ from cdmpp.programs.compact_ast import CompactAst
 from tests.paths import ROOT
 
 Featurise = Callable[..., list[CompactAst | ReplayError]]
-DOCS = ROOT / "docs" / "datasets.md"
+DOCS = ROOT / "docs" / "reference" / "formats.md"
 
 
 @pytest.fixture

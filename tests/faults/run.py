@@ -1,7 +1,7 @@
 """`python -m lab run faults`: commands that are killed, ended, starved of disk, robbed of their
-folder or the time, or run twice at once, onto docs/results/faults.md.
+folder or the time, or run twice at once, onto runs/results/faults.md.
 
-    python -m tests.faults.run --times 10 --kills 50 --page docs/results
+    python -m tests.faults.run --times 10 --kills 50 --page runs/results
 
 Every fault has a seed: its command, kind, number and `--seed`. It is survived when the command says
 one sentence (no traceback), ends with one of its exit codes and leaves no process behind, and the
@@ -90,6 +90,12 @@ process that is left 15 s later, or another result when
 the same command then runs undisturbed; temporary files of either run that are still there count
 too. Moments and sizes are drawn from seeds: the command, the kind, the number and {seed}.
 
+## By kind
+
+{sums}
+
+## By command
+
 {table}
 
 ## Kinds
@@ -117,11 +123,17 @@ def page(entries: Sequence[Mapping[str, Any]], command: str, code: str, seed: in
                 wrong = sum(bool(one["wrong"]) for one in found)
                 said = ", ".join(f"{count} x {code}" for code, count in sorted(codes.items()))
                 rows.append([name, kind, str(len(found)), str(wrong), said])
+    kinds = [
+        [kind, str(len(found)), str(sum(bool(one["wrong"]) for one in found))]
+        for kind in KINDS
+        if (found := [one for one in entries if one["kind"] == kind])
+    ]
     wrongs = [f"- {one['command']}, {one['where']}: {'; '.join(one['wrong'])}"
               for one in entries if one["wrong"]]  # fmt: skip
     titles = ["command", "what happens", "times", "wrong", "exit codes"]
     return _PAGE.format(
         command=command, code=code, seed=seed,
+        sums=markdown_table(["what happens", "times", "wrong"], kinds, "lrr"),
         table="\n\n".join([markdown_table(titles, rows, "llrrl"), "\n".join(wrongs)]).rstrip(),
         kinds="\n".join(f"- **{kind}**: {befall.__doc__}" for kind, befall in KINDS.items()),
         compared="\n".join(f"- **{name}**: {one.compared}." for name, one in COMMANDS.items()),

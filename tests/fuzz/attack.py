@@ -1,6 +1,6 @@
-"""`make attack`: campaigns of mutated and hand-made data, resumable, onto docs/results/fuzz.md.
+"""`make attack`: campaigns of mutated and hand-made data, resumable, onto runs/results/fuzz.md.
 
-    python -m tests.fuzz.attack --most 1000 --page docs/results
+    python -m tests.fuzz.attack --most 1000 --page runs/results
 
 Each campaign runs in parts, each part in a process of its own with bounded memory: one that dies or
 takes too long is a crash, and so is one of `forbidden events`. What a part found is kept in

@@ -1,4 +1,4 @@
-"""The Python examples of docs/networks.md on graphs and data sets run as they are printed."""
+"""The Python examples of docs/how-to/measure-networks.md run as they are printed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import pytest
 from cdmpp.cli.main import main
 from tests.paths import ROOT
 
-DOC = ROOT / "docs" / "networks.md"
+DOC = ROOT / "docs" / "how-to" / "measure-networks.md"
 
 
-def _blocks(start: str, end: str) -> list[str]:
-    """Returns the Python blocks between two headings."""
-    text = DOC.read_text(encoding="utf-8")
-    part = text.split(f"\n{start}\n")[1].split(f"\n{end}\n")[0]
-    return re.findall(r"```python\n(.*?)```", part, re.DOTALL)
+def _block(heading: str) -> str:
+    """Returns the first Python block below a heading."""
+    part = DOC.read_text(encoding="utf-8").split(f"\n{heading}\n")[1]
+    return re.findall(r"```python\n(.*?)```", part, re.DOTALL)[0]
 
 
 def _run(block: str) -> None:
@@ -25,20 +24,19 @@ def _run(block: str) -> None:
 
 
 def test_the_graph_example(capsys: pytest.CaptureFixture[str]) -> None:
-    (block,) = _blocks("## Graph", "## Published data set")
-    _run(block)
+    _run(_block("## Look at the graph"))
     out = capsys.readouterr().out
-    assert "('Conv', 'BatchNormalization', 'Relu', 'GlobalAveragePool', 'Flatten', 'Gemm')" in out
-    assert "(6, 30) (5, 5) (18,)" in out
-    assert "train:" in out
+    assert "('Conv', 'Relu', 'Flatten')" in out
+    seconds, memory_bytes = map(float, out.splitlines()[-1].split())
+    assert 0 < seconds < 1e-3
+    assert memory_bytes > 8 * 32 * 111 * 111 * 4
 
 
 def test_the_full_example(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (block,) = _blocks("### A full example", "### A data set of ours")
     monkeypatch.chdir(tmp_path)
-    _run(block)
+    _run(_block("### A full example"))
     assert "2 graphs of 1 architectures, 4 labels (0 out of memory)" in capsys.readouterr().out
     assert main(["networks", "statistics", "my-set"]) == 0
     assert "my-cpu (4 labels, ok: 4)" in capsys.readouterr().out

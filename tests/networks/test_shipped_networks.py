@@ -58,7 +58,8 @@ def test_no_measured_network_is_below_its_floor(data: NetworkData) -> None:
 
 def test_the_analytic_peak_is_what_torch_allocated(data: NetworkData) -> None:
     graphs = data.by_id()
-    for mode, most in (("infer", 0.001), ("train", 0.006)):  # docs/networks.md says 0.05 and 0.6 %
+    # docs/explanation/networks.md says 0.05 and 0.6 %
+    for mode, most in (("infer", 0.001), ("train", 0.006)):
         errors = [
             abs(live_memory(graphs[label.graph_id].graph, label.mode) / label.allocated_bytes - 1)
             for label in data.labels

@@ -183,4 +183,4 @@ def test_the_task_of_an_unknown_workload_is_named(
     assert main(["predict", str(path), "--device", DEVICE]) == 3
     said = capsys.readouterr().err
     assert "its task 'my_matmul' is not in network_info" in said
-    assert "docs/datasets.md" in said
+    assert "docs/how-to/bring-logs.md" in said

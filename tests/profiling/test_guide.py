@@ -1,4 +1,4 @@
-"""The example of docs/profiling.md runs as it is written."""
+"""The example of docs/how-to/profile.md runs as it is written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from cdmpp.cli.main import main
 from tests.paths import ROOT
 
-GUIDE = ROOT / "docs" / "profiling.md"
+GUIDE = ROOT / "docs" / "how-to" / "profile.md"
 
 
 @pytest.mark.slow

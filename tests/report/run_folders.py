@@ -29,7 +29,7 @@ def write_run(folder: Path, model: str, *, seed: int = 0, epochs: int = 0) -> Ru
 
 
 def unpack_results(folder: Path) -> Path:
-    """Writes tables of results into a folder and returns it; git keeps none in docs/results."""
+    """Writes tables of results into a folder and returns it; git keeps none."""
     with tarfile.open(Path(__file__).with_name("results.tar.xz")) as archive:
         archive.extractall(folder, filter="data")
     return folder

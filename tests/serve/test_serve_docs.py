@@ -1,4 +1,4 @@
-"""Every curl command of docs/serve.md gets an answer."""
+"""Every curl command of docs/reference/http-api.md gets an answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from tests.paths import ROOT
 from tests.serve.serving import server, write_model
 
 DIGEST = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-COMMANDS = re.findall(r"```\n(curl .*?)```", (ROOT / "docs/serve.md").read_text("utf-8"), re.DOTALL)
+PAGE = ROOT / "docs" / "reference" / "http-api.md"
+COMMANDS = re.findall(r"```\n(curl .*?)```", PAGE.read_text("utf-8"), re.DOTALL)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ class Verifier:
 
     Of a device that it has not learned from, it reads code of the instructions that it knows from
     others: which of a task's programs is faster does not change much from one to the other
-    (`docs/results/search-elsewhere.md`).
+    (`docs/results/search.md`).
 
     Args:
         trained: the model, with its model of machine code.

@@ -73,7 +73,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "interval."
     )
     parser.add_argument(
-        "files", nargs="+", type=given_or_shipped, metavar="FILE", help="see docs/replay.md"
+        "files", nargs="+", type=given_or_shipped, metavar="FILE", help="see docs/how-to/replay.md"
     )
     costs = add_table(parser, """
         what operators cost:

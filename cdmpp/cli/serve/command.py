@@ -16,8 +16,9 @@ from cdmpp.extras import require
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     parser.description = (
-        "Answers predictions over HTTP with models that stay loaded; docs/serve.md has the "
-        "requests. Programs are read, never run. SIGTERM ends it; what is under way is answered."
+        "Answers predictions over HTTP with models that stay loaded; docs/reference/http-api.md "
+        "has the requests. Programs are read, never run. SIGTERM ends it; what is under way is "
+        "answered."
     )  # fmt: skip
     add_table(parser, """
         --model RUN...                   run folder; several side by side, the first answers by
@@ -28,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         --token-file FILE: Path          file whose first line requests have to show:
             `Authorization: Bearer LINE`
         --results DIR: Path              tables to browse, as `python -m lab benchmark` writes them
-            (default: docs/results, if there)
+            (default: runs/results, if there)
         --runs DIR: Path                 run folders in it can be compared on the page
         --workers N: int = 1             processes that read programs
         --explainers N: int = 1          processes that say why programs take their time, each

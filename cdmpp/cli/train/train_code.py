@@ -20,7 +20,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Trains trees and a perceptron over leaf columns and machine code on datasets that have "
         "it (`cdmpp measure --machine-code`), and saves both with the model: `replay` then "
-        "compiles a network's kernels and errs less (docs/machine-code.md)."
+        "compiles a network's kernels and errs less (docs/explanation/machine-code.md)."
     )
     add_table(parser, """
         --model RUN: Path required    run folder, trained on these datasets among others; with

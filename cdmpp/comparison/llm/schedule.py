@@ -1,6 +1,6 @@
 """Continuous batching as a discrete-event simulation: requests, steps, and what users wait for.
 
-The rules are in docs/serving-load.md.
+The rules are in docs/explanation/serving-load.md.
 """
 
 from __future__ import annotations

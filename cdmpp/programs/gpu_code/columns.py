@@ -101,7 +101,7 @@ class _Counted:
     def cycles(self) -> NDArray[np.float64]:
         """float64 [4], bounds for the multiprocessor with most blocks, by what it does a cycle: it
         issues four instructions of a warp, two of them arithmetic, and moves 128 bytes of shared
-        memory and 64 of its cache (Volta; `docs/machine-code.md`).
+        memory and 64 of its cache (Volta; `docs/explanation/machine-code.md`).
         """
         at = self.launch
         warps = -(-at.threads // _WARP) * -(-at.blocks // at.cores)

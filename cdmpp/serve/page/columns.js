@@ -1,4 +1,4 @@
-// Columns of the features (docs/features.md) in words.
+// Columns of the features (docs/reference/features.md) in words.
 
 const POSITIONS = { None: "nowhere", Mixed: "at several places" };
 const RULES = [

@@ -60,7 +60,7 @@ def add_browsing(app: FastAPI, options: ServeOptions) -> None:
         DataError: a folder that the options name is none.
     """
     folder = options.results or next(
-        (place for place in shipped_places("docs/results") if place.is_dir()), None
+        (place for place in shipped_places("runs/results") if place.is_dir()), None
     )
     results = None if folder is None else ResultsFolder(folder)
     runs = None if options.runs is None else RunsFolder(options.runs)

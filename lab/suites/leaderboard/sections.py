@@ -67,7 +67,7 @@ def model_section(board: Board, scores: ModelScores, findings: Sequence[Verdict]
         title=title,
         note=_split_note(scores),
         verdict=[finding.text for finding in findings if "place" not in finding.values],
-        folded=("Where a peer is ahead", [f.text for f in findings if "place" in f.values]),
+        folded=("Where a baseline is ahead", [f.text for f in findings if "place" in f.values]),
         plots=_bars(board, scores),
         tables=tables,
     )

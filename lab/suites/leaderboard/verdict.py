@@ -42,10 +42,10 @@ class Verdict:
 
 
 def peer_findings(board: Board, scores: ModelScores) -> list[Verdict]:
-    """Compares the subject with the best peer of each metric, then says where a peer is ahead.
+    """Compares the subject with the best baseline of each metric, then says where one is ahead.
 
-    Peers are all lines but the references, other variants of the subject's kind and those that the
-    suite says are none.
+    Baselines are all lines but the references, other variants of the subject's kind, and those that
+    the suite says are none.
     """
     subject = board.suite.subject
     ours = {line.name for line in board.suite.models if not line.is_peer}
@@ -184,17 +184,17 @@ def _against_best(
     if goal is not None:
         finding = _ratio(
             _Line(subject, means[subject], scores.errors(subject)),
-            _Line(f"the best peer {best}", means[best], scores.errors(best)),
+            _Line(f"the best baseline {best}", means[best], scores.errors(best)),
             goal, "mean over devices", are_devices_drawn=False,
         )  # fmt: skip
         if finding is not None:
             return finding
     gap = difference(means[subject], means[best], metric.key)
-    assert gap is not None, "the best peer shares a seed"
+    assert gap is not None, "the best baseline shares a seed"
     is_ahead = gap.mean < 0 if metric.is_low_good else gap.mean > 0
     text = (
         f"{metric.title}, mean over devices: {subject} {format_value(gap.ours, metric.unit)} is "
-        f"{'ahead of' if is_ahead else 'behind'} the best peer {best} with "
+        f"{'ahead of' if is_ahead else 'behind'} the best baseline {best} with "
         f"{format_value(gap.base, metric.unit)}; difference {gap.change(metric.unit)}, "
         f"{gap.certainty}."
     )
@@ -246,8 +246,8 @@ def _ratio(
 
 
 def _where_behind(subject: str, peers: Sequence[str], scores: ModelScores) -> list[Verdict]:
-    """Returns how often a peer is ahead, and one sentence a place (device, operator kind, latency
-    decade) with a better peer, which names the place in its values.
+    """Returns how often a baseline is ahead, and one sentence a place (device, operator kind,
+    latency decade) with a better baseline, which names the place in its values.
     """
     places = {label: scores.device(label) for label in ["all", *scores.devices()]}
     for prefix in ("operator:", "latency:"):
@@ -272,12 +272,14 @@ def _where_behind(subject: str, peers: Sequence[str], scores: ModelScores) -> li
                 )
         if parts:
             found.append(
-                Verdict(f"A peer is ahead on {place}: {'; '.join(parts)}.", None, {"place": place})
+                Verdict(
+                    f"A baseline is ahead on {place}: {'; '.join(parts)}.", None, {"place": place}
+                )
             )
     if not found:
-        return [Verdict("No peer is ahead on any device or group.", None, {})]
+        return [Verdict("No baseline is ahead on any device or group.", None, {})]
     text = (
-        f"By device, operator kind and latency decade a peer is ahead in {behind} of {asked} "
+        f"By device, operator kind and latency decade a baseline is ahead in {behind} of {asked} "
         f"comparisons, in {sure} beyond the 95 % interval."
     )
     counts = {"asked": asked, "behind": behind, "beyond_interval": sure}
@@ -287,7 +289,7 @@ def _where_behind(subject: str, peers: Sequence[str], scores: ModelScores) -> li
 def _best_peer(
     subject: str, peers: Sequence[str], lines: Mapping[str, Seeds], metric: Metric
 ) -> str | None:
-    """Returns the peer with the best mean over its seeds, of those that share a seed with the
+    """Returns the baseline with the best mean over its seeds, of those that share a seed with the
     subject; None when there is none.
     """
     ours, key = lines.get(subject, {}), metric.key

@@ -207,7 +207,7 @@ def test_any_device_and_program_has_a_floor(
 
 @pytest.mark.slow
 def test_no_program_of_the_shipped_records_was_faster(tmp_path: Path) -> None:
-    """A sample of `docs/results/bounds.md`, which has every record."""
+    """A sample of `docs/results/analytic.md`, which has every record."""
     samples = load_samples(ROOT / "data" / "metaschedule-cpu", cache_dir=tmp_path)
     ratio = sample_floor_s(samples) / samples.latency_s
     assert len(samples) > 1000

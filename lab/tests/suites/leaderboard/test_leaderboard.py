@@ -137,7 +137,7 @@ def test_ratio_to_the_best_peer_decides_the_goal():
     mape, _, rank, *_ = findings(board)
     assert mape.is_met is True
     assert mape.values["ratio"] == pytest.approx(0.75)
-    assert "best peer b" in mape.text
+    assert "best baseline b" in mape.text
     assert rank.is_met is False
     assert rank.values["peer"] == "b"
     assert rank.values["difference"] == pytest.approx(-0.1)
@@ -159,12 +159,12 @@ def test_a_goal_is_met_where_the_whole_interval_is_below_it():
 
 def test_where_a_peer_wins_is_said():
     board = invented({"ours": [(0.3, 0.7), (0.4, 0.7)], "a": [(0.2, 0.6), (0.3, 0.6)]})
-    behind = [f.text for f in findings(board) if f.text.startswith("A peer is ahead")]
+    behind = [f.text for f in findings(board) if f.text.startswith("A baseline is ahead")]
     assert len(behind) == 3  # all, fast, operator:dense
     assert all("MAPE 25.0 % of a against 35.0 %" in text for text in behind)
     assert all("Spearman" not in text for text in behind)
     ahead = invented({"ours": [(0.1, 0.9)] * 2, "a": [(0.3, 0.6)] * 2})
-    assert any("No peer is ahead" in f.text for f in findings(ahead))
+    assert any("No baseline is ahead" in f.text for f in findings(ahead))
 
 
 def test_differences_are_paired_by_seed():
@@ -182,14 +182,14 @@ def test_another_variant_of_the_subject_is_no_peer():
     cells = [replace(c, kind="gbdt") if c.line == "a" else c for c in board.cells]
     results = {c.id: replace(board.results[c.id], cell=c) for c in cells}
     found = peer_findings(replace(board, cells=cells, results=results), model_scores(board)[0])
-    assert not any("best peer" in f.text for f in found)
+    assert not any("best baseline" in f.text for f in found)
 
 
 def test_a_line_that_the_suite_calls_ours_is_no_peer():
     board = invented({"ours": [(0.3, 0.8)] * 2, "a": [(0.2, 0.9)] * 2, "b": [(0.5, 0.6)] * 2})
     lines = tuple(replace(line, is_peer=line.name != "a") for line in board.suite.models)
     found = findings(replace(board, suite=replace(board.suite, models=lines)))
-    assert "best peer b" in found[0].text
+    assert "best baseline b" in found[0].text
     assert not any("of a against" in f.text for f in found)
 
 
