@@ -147,7 +147,7 @@ EXPERIMENTS = (
     Experiment("gpu-kernels", "kernels of serving frameworks on today's GPUs: devices left out, "
                "larger shapes", "5 min", place="analytic:gpu_kernels"),
     Experiment("llm-kernels", "kernels of LLM serving: devices and versions of frameworks left out",
-               "12 min", place="analytic:llm_kernels"),
+               "36 min", place="analytic:llm_kernels", options=("seeds=0,1,2",)),
     Experiment("embedding", "the embedding models on a CPU", "2 min"),
     # Devices and machine code.
     Experiment("adapting", "the model that fine-tuning selects, and every candidate", "16 min"),
