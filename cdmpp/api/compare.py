@@ -30,6 +30,7 @@ from cdmpp.devices.registry import load_registry
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.networks.graph.execution import Dtype, Layout, Mode, Running, check_word
+from cdmpp.networks.graph.factory import load_factory
 from cdmpp.networks.graph.network_file import onnx_batch
 from cdmpp.networks.onnx_files.sizes import InputSizes
 from cdmpp.replay.file_kind import file_kind
@@ -205,13 +206,14 @@ def compare(
 
     Example:
         >>> import cdmpp
-        >>> found = cdmpp.comparison("Qwen/Qwen3-32B", ["h100", "l40s"], decode_at=2048)
+        >>> found = cdmpp.compare("Qwen/Qwen3-32B", ["h100", "l40s"], decode_at=2048)
         >>> [cell.device for cell in found]
         ['h100', 'l40s']
 
     Args:
-        networks: one or several: torch modules or functions that make one, files (`.onnx`, `.pt2`),
-            language models (config.json, its folder, or the name of one that comes along).
+        networks: one or several: torch modules, functions that make one (`module:factory` too),
+            files (`.onnx`, `.pt2`), language models (config.json, its folder, or the name of one
+            that comes along).
         device: labels, `DeviceSpec`s, device files, or `all`.
         batch: samples or sequences of one run; None = 1, of a file as it says.
         shapes, dtypes: of a torch module's inputs, without the batch; as of `Model.network`.
@@ -345,12 +347,20 @@ def _loads(users: Sequence[int], tokens_in: int | None, tokens_out: int | None) 
 
 
 def _is_language_model(network: Network) -> bool:
-    return isinstance(network, str | Path) and not str(network).endswith(_FILES)
+    is_named = isinstance(network, str | Path) and not str(network).endswith(_FILES)
+    return is_named and not _is_factory(network)
+
+
+def _is_factory(network: Network) -> bool:
+    return isinstance(network, str) and ":" in network and not Path(network).exists()
 
 
 def _torch_network(
     network: Network, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[torch.dtype] | None
 ) -> TorchNetwork:
+    if _is_factory(network):
+        name = network.rpartition(":")[2]
+        return TorchNetwork(name, load_factory(network), shapes, dtypes)
     if isinstance(network, str | Path):
         path = Path(network)
         file_kind(path, ["network"])

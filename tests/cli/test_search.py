@@ -13,6 +13,7 @@ import pytest
 from cdmpp.api.measuring import Search
 from cdmpp.cli.main import build_parser, main
 from cdmpp.cli.search.command import search_options
+from cdmpp.cli.search.text import _cell
 from tests.devices.machines import ELSEWHERE
 from tests.paths import ROOT
 from tvm_helper.measure.journal import Journal
@@ -173,9 +174,14 @@ def test_show_shows_the_final_timings(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["search", "show", str(folder)]) == 0
     said = capsys.readouterr().out
     assert "out of time" in said
-    assert "1.00 ms [0.752, 1.25]" in said
+    assert "1.00 ms [0.780, 1.28]" in said
     assert "matmul:m=8: the untuned program: killed by SIGSEGV" in said
     assert f"module: {folder / 'module.so'}" in said
+
+
+def test_times_of_a_busy_machine_are_above_zero() -> None:
+    timing = {"tuned_s": 276e-6, "tuned_half_s": 543e-6}
+    assert _cell(timing, "tuned") == "276 µs [38.6, 1974]"
 
 
 def test_show_loads_no_tvm(tmp_path: Path) -> None:

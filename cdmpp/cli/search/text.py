@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +110,8 @@ def _cell(timing: dict[str, Any], which: str) -> str:
     mean, half = timing[f"{which}_s"], timing[f"{which}_half_s"]
     if mean is None or half is None:
         return interval_text(mean)
-    return interval_text(mean, mean - half, mean + half)
+    factor = math.exp(half / mean)  # a time is above zero, however much it spreads
+    return interval_text(mean, mean / factor, mean * factor)
 
 
 def _speedup(timing: dict[str, Any]) -> str:
