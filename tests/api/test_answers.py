@@ -129,6 +129,13 @@ def test_a_torch_module_is_predicted_and_compared():
     assert all(0 < row.low_s < row.latency_s < row.high_s for row in rows)
 
 
+def test_a_factory_is_named_as_on_the_command_line(tmp_path):
+    file = tmp_path / "nets.py"
+    file.write_text("import torch\n\n\ndef small():\n    return torch.nn.Linear(64, 32)\n")
+    (row,) = cdmpp.compare(f"{file}:small", "v100", shapes=[(64,)], mode="infer")
+    assert (row.network.split()[0], row.latency_s > 0) == ("small", True)
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
