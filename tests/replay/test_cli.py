@@ -15,6 +15,7 @@ from cdmpp.cli.main import main
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.predict.estimates import Estimates, TrainedModel
+from cdmpp.report.page import _script
 from tests.paths import ROOT
 from tests.replay.graphs import synthetic_events, write_trace
 
@@ -103,7 +104,7 @@ def test_everything_is_written(
         re.search(f"class='series-[1-7]'/><text [^>]*>{re.escape(kind)}</text>", page)
         for kind in kinds
     )
-    assert "<script" not in page
+    assert re.findall("<script.*", page) == [f"<script>{_script().splitlines()[0]}"]
     assert "http" not in page
     events = json.loads((out / "trace.json").read_text())["traceEvents"]
     assert sum(event["ph"] == "X" for event in events) == 3
