@@ -86,8 +86,8 @@ def _run(parser: CommandParser, words: Sequence[str]) -> int:
         where = f"{error.filename}: " if error.filename else ""
         return _said(
             DataError(
-                f"{where}cannot be read or written ({error.strerror or error}); what is finished "
-                "is kept: mend that and run the same command again"
+                f"{where}cannot be read or written ({error.strerror or error}); finished work is "
+                "kept. Fix this and rerun the same command"
             )
         )
     return code
@@ -125,7 +125,7 @@ def build_parser() -> CommandParser:
     parser = CommandParser(
         prog="cdmpp",
         description="Predict how long a tensor program takes on a device, without running it.",
-        epilog=f"for those who maintain cdmpp:\n{maintainers}\n\n"
+        epilog=f"for maintainers of cdmpp:\n{maintainers}\n\n"
         "`cdmpp COMMAND --help` explains a command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -53,7 +53,7 @@ def test_a_layer_has_the_interval_of_the_validation(capsys: pytest.CaptureFixtur
     text = run(capsys, *words)
     assert "interval from: 90 % of 4,109 layers on t4, channels or width held out" in text
     assert "2.426 ms [2.13, 3.34]" in text
-    assert "no filter of its width and stride was measured" in text
+    assert "no measured filter has this width and stride" in text
     picked = json.loads(run(capsys, "pick", *words[1:], "--json"))[0]
     for name, time_ms in picked["time_ms"].items():
         assert picked["low_ms"][name] < time_ms < picked["high_ms"][name]
@@ -143,7 +143,7 @@ def test_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = json.loads(run(capsys, *words, "--json"))
     assert set(result["by_device"]) == {"t4", "v100"}
     assert result["by_device"]["t4"]["algorithm_accuracy"] > 0.7
-    assert "algorithm right" in run(capsys, *words)
+    assert "correct algorithm" in run(capsys, *words)
     assert 0.8 <= result["by_device"]["t4"]["coverage"] <= 1
     text = run(capsys, "predict", "--model", model, *LAYER, "--device", "l4")
     assert "32x64x56² -> 128, 3x3/1" in text

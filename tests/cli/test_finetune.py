@@ -100,7 +100,7 @@ def test_tasks_are_printed(data, source, tmp_path, capsys):
     ]
     assert main(["finetune", *data, *QUICK_TUNING, *options, "--out", str(tmp_path / "r")]) == 0
     printed = capsys.readouterr().out
-    assert "tasks learned from (random):" in printed
+    assert "training tasks (random):" in printed
     assert "fine-tuned" in printed
     assert "one-factor" in printed
     assert "by      mean error on tasks of the budget, each held out: the model as it" in printed
@@ -162,8 +162,8 @@ def fails(arguments: list[str], capsys) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (["--budget", "0tasks"], 2, "at least 1"),
-        (["--budget", "-3"], 2, "at least 1"),
+        (["--budget", "0tasks"], 2, "from 1 up"),
+        (["--budget", "-3"], 2, "from 1 up"),
         (["--budget", "many"], 2, "'many'"),
         (["--budget", "13tasks"], 2, "does not fit 14 different workloads"),
         (["--device", "no-such-device"], 4, "no-such-device"),

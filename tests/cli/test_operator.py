@@ -28,7 +28,7 @@ def test_predict_names_devices_without_measurements(capsys: pytest.CaptureFixtur
     assert [row["device_was_measured"] for row in rows] == [True, False]
     assert all(1e-6 < float(str(row["latency_s"])) < 1e-1 for row in rows)
     assert main([*words]) == 0
-    assert "no measurements" in capsys.readouterr().out
+    assert "unseen device" in capsys.readouterr().out
 
 
 def test_a_device_with_the_numbers_of_a_measured_one_is_measured(
@@ -151,7 +151,7 @@ def test_roofline_of_a_program(
         assert all(row["least_s"] <= 1.05 * samples.latency_s[one])
     assert main([*words, "--program", program]) == 0
     text = capsys.readouterr().out
-    assert text.count("at the least") == len(rows) == text.count("an estimate")
+    assert text.count("lower bound") == len(rows) == text.count("an estimate")
     assert text.count("no interval: the roofline of a program is no prediction") == len(rows)
     assert all(row["low_s"] is None is row["high_s"] for row in rows)
 

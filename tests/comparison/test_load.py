@@ -185,8 +185,8 @@ def test_a_sweep_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> No
     [
         (["--concurrency", "4"], "--concurrency needs --input-tokens N"),
         (["--concurrency", "4", "--input-tokens", "9"], "needs --output-tokens N"),
-        (["--input-tokens", "4"], "--input-tokens goes with --concurrency only"),
-        (["--disaggregated"], "--disaggregated is not covered"),
+        (["--input-tokens", "4"], "--input-tokens can only be used with --concurrency"),
+        (["--disaggregated"], "--disaggregated is not supported"),
         (
             ["--concurrency", "4", "--input-tokens", "9", "--output-tokens", "9", "--prefill", "8"],
             "leave one out",

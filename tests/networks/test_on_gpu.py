@@ -154,7 +154,7 @@ def test_predict_and_compare_have_one_answer(tmp_path, capsys) -> None:
     assert main(["predict", "--torch", factory, *words, "--way", "tvm-untuned"]) == 2
     assert "torch's way of running" in capsys.readouterr().err
     assert main(["compare", "--transformer", "x=1", "--device", "h100", "--compiled"]) == 2
-    assert "--compiled goes with" in capsys.readouterr().err
+    assert "--compiled can only be used with" in capsys.readouterr().err
 
 
 def test_a_compiled_depthwise_convolution_of_2_31_elements_is_marked(predictor) -> None:

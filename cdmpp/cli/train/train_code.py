@@ -20,17 +20,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Trains trees and a perceptron over leaf columns and machine code on datasets that have "
         "it (`cdmpp measure --machine-code`), and saves both with the model: `replay` then "
-        "compiles a network's kernels and errs less (docs/machine-code.md)."
+        "compiles a network's kernels, which makes its errors smaller (docs/machine-code.md)."
     )
     add_table(parser, """
-        --model RUN: Path required    run folder, trained on these datasets among others; with
-            --package `pretrained`
-        --package                     the model may be that of the installed package, which is
-            changed
+        --model RUN: Path required    run folder of a model trained on at least these datasets;
+            `pretrained` with --package
+        --package                     allow changes to the model of the installed package
         --data DIR...: Path required  extracted dataset with machine code; may be repeated
-        --searched DIR...: Path = []  dataset of what searches have measured, with machine code:
-            says how much faster the fastest program of a task is than it looks; may be repeated
-        --cache DIR: Path = cache     where the datasets' arrays are kept (default: ./cache)
+        --searched DIR...: Path = []  dataset measured by searches, with machine code: how much
+            faster the fastest program of a task is than predicted; may be repeated
+        --cache DIR: Path = cache     cache folder of the datasets' arrays (default: ./cache)
     """)  # fmt: skip
     add_output_options(parser)
 
