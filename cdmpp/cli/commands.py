@@ -102,7 +102,7 @@ networks  predict time, memory and utilisation of whole networks
     train = networks.train:train  fit a model and evaluate it on unseen architectures
     evaluate = networks.train:evaluate  evaluate a fitted model on a data set
     package = networks.train:package  package the model of a run
-    convert = networks.data:convert  the published layout (cg, label) to a data set of ours, or back
+    convert = networks.data:convert  convert the published layout (cg, label) to a data set, or back
     statistics = networks.data:statistics  print the range of a data set of networks
 completion = completion  print a shell completion script
 """)  # fmt: skip

@@ -1,4 +1,4 @@
-"""`cdmpp evaluate`: judges a saved model on any measured dataset."""
+"""`cdmpp evaluate`: evaluates a saved model on any measured dataset."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             needs measurements
         --network NAME                    only the tasks of this network
         --seed N: int                     seed of the task selection and the training
-        --compare = None                  also train on the budget alone: the same kind of model,
+        --compare = None                  also train only on the budget: the same kind of model,
             and boosted trees
         --measured-on LABEL               a device in the training data of the model: its times of
             the same programs correct the predictions for the new device, and the budget is drawn
@@ -102,13 +102,13 @@ def run(args: argparse.Namespace) -> int:
     metrics = result.metrics
     steps = ", ".join(f"{what} {count} steps" for what, count in metrics["steps"].items())
     kept = f"{SAYS[metrics['kept']]}{f' ({steps})' if steps else ''}: {metrics['why']}"
-    print(f"kept    {kept}")
+    print(f"chosen  {kept}")
     if metrics["held_out_error"]:
         errors = ", ".join(
             f"{SAYS[name]} {percent_text(error)}"
             for name, error in metrics["held_out_error"].items()
         )
-        print(f"by      mean error on tasks of the budget, each held out: {errors}")
+        print(f"errors  mean error on tasks of the budget, each held out: {errors}")
     print(f"model   {run_dir}\nreport  {report}")
     return 0
 

@@ -1,4 +1,4 @@
-"""`cdmpp roofline`: what a program or an operator takes at the least, and what bounds it."""
+"""`cdmpp roofline`: the lower bound of a program or an operator, and what limits it."""
 
 from __future__ import annotations
 

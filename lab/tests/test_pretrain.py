@@ -119,7 +119,7 @@ def test_unknown_names_list_what_there_is(capsys):
 
 
 def test_nothing_packaged_says_how_to_get_a_model(tmp_path):
-    with pytest.raises(UsageError, match=r"none is packaged.*cdmpp train"):
+    with pytest.raises(UsageError, match=r"no packaged models.*cdmpp train"):
         find_pretrained(parent=tmp_path)
 
 

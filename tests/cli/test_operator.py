@@ -52,7 +52,7 @@ def test_predictions_have_the_interval_of_the_validation(
         assert float(str(row["low_s"])) < float(str(row["latency_s"])) < float(str(row["high_s"]))
         assert row["out_of_distribution"] is False
     assert "calls of softmax on t4, shapes held out of the fit" in str(seen["interval_source"])
-    assert str(unseen["interval_source"]).endswith("h100 was not measured")
+    assert str(unseen["interval_source"]).endswith("h100 is an unseen device")
     assert main([*words]) == 0
     text = capsys.readouterr().out
     assert text.count("  interval from: 90 % of") == 2
@@ -79,9 +79,9 @@ def test_a_model_without_validation_says_so(
     assert row["low_s"] is None is row["high_s"]
     assert main([*words]) == 0
     text = capsys.readouterr().out
-    assert "no interval: the model has no validation; fit it again with: cdmpp analytic" in text
+    assert "no interval: the model has no validation; refit it with: cdmpp analytic" in text
     (row,) = run_json(capsys, *words, "--context", "queued")
-    assert "was not judged on operators behind others" in str(row["interval_source"])
+    assert "was not evaluated on queued operators" in str(row["interval_source"])
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_roofline_of_a_program(
     assert main([*words, "--program", program]) == 0
     text = capsys.readouterr().out
     assert text.count("lower bound") == len(rows) == text.count("an estimate")
-    assert text.count("no interval: the roofline of a program is no prediction") == len(rows)
+    assert text.count("no interval: the roofline of a program is not a prediction") == len(rows)
     assert all(row["low_s"] is None is row["high_s"] for row in rows)
 
 

@@ -234,7 +234,7 @@ def test_half_a_character_in_a_name(lines: list[str], place: int) -> None:
     value["i"][0][place] += "\ud800"
     if place == 0:
         value["i"][0][place] = value["i"][0][place].replace("[", "", 1)
-    with pytest.raises(RecordLineError, match="half a character"):
+    with pytest.raises(RecordLineError, match="an incomplete UTF-16 character"):
         parse_record(json.dumps(value))
 
 

@@ -22,7 +22,7 @@ from cdmpp.training.transferred import transfer_dataset
 
 _LINES = {
     "transferred": "measured on {source}, corrected by the model",
-    "model": "the model alone",
+    "model": "only the model",
     "one_factor": "measured on {source}, times the best factor",
 }
 

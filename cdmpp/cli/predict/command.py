@@ -47,10 +47,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     parser.description = (
         "Predicts the latency of programs or networks without measuring anything. Programs of a "
-        "record file are printed fastest first, beside the measured latency if the record has "
-        "one; the programs of a Python file likewise. A network has one line for each way of "
-        "running it: compiled by TVM without tuning, compiled by TVM with a tuning database, "
-        "and run by torch."
+        "record file or a Python file are printed fastest first, beside the measured latency if "
+        "the record has one. A network has one line for each way of running it: compiled by TVM "
+        "without tuning, compiled by TVM with a tuning database, and run by torch."
     )
     add_table(parser, f"""
         --model RUN: Path = {_DEFAULT_MODEL}  run folder, of a cost model or of a model of whole

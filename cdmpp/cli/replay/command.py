@@ -290,7 +290,7 @@ def _walked_execution(
     _check_one_gpu(labels, "the walk of an execution trace")
     if len(paths) > 1 or not given:
         raise UsageError(
-            "the walk of an execution trace needs that file alone and host overheads; expected "
+            "the walk of an execution trace takes only this file and host overheads; give "
             "--overheads FILE, from: cdmpp replay PROFILE --save-overheads FILE"
         )
     if get_device(labels[0]).kind != "gpu":

@@ -1,4 +1,4 @@
-"""`cdmpp train`: from measure records to a judged cost model in a run folder."""
+"""`cdmpp train`: from measure records to an evaluated cost model in a run folder."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 def _text(device: str, what: str, found: CodeErrors, calibration: CodeCalibration) -> str:
     factor = f", times {math.exp(calibration.shift):.2f}" if calibration.shift else ""
     return (
-        f"{device}: {found.programs} {what}: MAPE {found.mape:.1%} (the model alone "
+        f"{device}: {found.programs} {what}: MAPE {found.mape:.1%} (without it "
         f"{found.model_mape:.1%}), median {found.median_ape:.1%}, deviation of the logarithm "
         f"{found.log_deviation:.3f} ({found.model_log_deviation:.3f}), {found.coverage:.0%} in "
         f"their 90 % interval; shares: trees {calibration.trees:.0%}, perceptron "

@@ -68,7 +68,7 @@ def test_a_device_is_fetched_and_said_how_it_is_used(
         "licence: the repository names none; for use as data, not to be passed on",
         "please cite: TLCBench: benchmark scripts for TVM. https://github.com/tlc-pack/TLCBench",
         f"next: cdmpp train --device platinum-8124m --cache {cache}; they are read "
-        "with the old TVM, which it installs beside where it is missing",
+        "with an old TVM, which is installed in a side environment if it is missing",
     ]
     assert captured.err.splitlines() == ["unpacking tlcbench"]
     assert run("t4", "--from", str(clone), "--cache", str(cache)) == 0
@@ -114,7 +114,7 @@ def test_progress_is_lines_where_there_is_no_terminal(
         (("--from", "nowhere"), 2, "needs the source to fetch"),
         (("tlcbench", "--from", "nowhere"), 3, "nowhere: no such file or folder"),
         (("tlcbench", "--from", "http://127.0.0.1:9"), 3, "the connection was refused"),
-        (("tlcbench", "--from", "."), 3, "has nothing of tlcbench"),
+        (("tlcbench", "--from", "."), 3, "has no files of tlcbench"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(

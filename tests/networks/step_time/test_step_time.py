@@ -312,6 +312,6 @@ def test_bad_requests(table, tmp_path, capsys) -> None:
     assert main([*words_of_table, "--to", "published"]) == 2
     assert "--to can only be used with the published layout" in capsys.readouterr().err
     assert main(words) != 0
-    assert "no run on a GPU of an architecture that was traced" in capsys.readouterr().err
+    assert "no run on a GPU of a traced architecture" in capsys.readouterr().err
     with pytest.raises(UsageError):
         Execution(layout="chwn")  # type: ignore[arg-type]

@@ -321,7 +321,7 @@ def test_a_folder_that_is_gone_is_no_failure_of_the_program(
 
     with monkeypatch.context() as patch:
         patch.setattr(TrialRunner, "build", gone)
-        with pytest.raises(DataError, match=r"cannot write built programs .*is safe there"):
+        with pytest.raises(DataError, match=r"cannot write built programs .*are kept"):
             campaign(out).run()
     away.rename(out)
     done = [one["program_id"] for one in read_journal(out) if one["kind"] == "measured"]

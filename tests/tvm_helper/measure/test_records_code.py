@@ -141,4 +141,4 @@ def test_records_are_predicted_with_their_code(
         predict_records(with_code, file, devices=labels[2:], compiled=compiled_code)
     words = ["predict", "--model", "pretrained", "--records", str(file), "--machine-code"]
     assert main([*words, "--measured-on", "epyc-avx2-1c"]) == 2
-    assert "never judged together" in capsys.readouterr().err
+    assert "cannot be combined" in capsys.readouterr().err

@@ -200,11 +200,11 @@ def test_a_network_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[st
                 )
             else:
                 assert row[end] == pytest.approx(expected)
-        assert row["schedule"] == "what TVM makes of each task by default"
+        assert row["schedule"] == "TVM's default schedule of each task"
     arguments = ["predict", "--model", MODEL, "--network", str(path)]
     assert main([*arguments, "--device", f"{DEVICE},t4"]) == 0
     text = capsys.readouterr().out
-    assert "what TVM makes of each task by default" in text
+    assert "TVM's default schedule of each task" in text
     assert "softmax" in text
 
 

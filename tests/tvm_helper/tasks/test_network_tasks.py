@@ -150,7 +150,7 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
         load_network(text)
     broken = tmp_path / "broken.pt2"
     broken.write_text("hello")
-    with pytest.raises(DataError, match="no exported program"):
+    with pytest.raises(DataError, match="not an exported program"):
         load_network(broken)
 
 
