@@ -130,8 +130,8 @@ def build_parser() -> CommandParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"cdmpp {__version__}")
-    parser.add_argument("-v", "--verbose", action="count", default=0, help="say more")
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    parser.add_argument("-v", "--verbose", action="count", default=0, help="print more messages")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print no progress")
     add_commands(parser, COMMANDS, "command", MAINTAINERS_COMMANDS, is_required=False)
     return parser
 

@@ -41,7 +41,7 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
         --concurrency N[,N]  requests in flight; every answered request is followed by a new one
         --input-tokens N: int   tokens of a prompt; lengths are drawn from 80 %% of N to N
         --output-tokens N: int  tokens of an answer; lengths are drawn in the same way
-        --backend {"|".join(BACKENDS)}  whose scheduler and kernels (default: vllm)
+        --backend {"|".join(BACKENDS)}  serving framework: its scheduler and kernels (default: vllm)
         --target-tpot TIME   also print the cheapest configuration within this time per token, e.g.
             20ms
         --disaggregated      separate servers for prefill and decode (not supported)

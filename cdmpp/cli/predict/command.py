@@ -47,9 +47,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     parser.description = (
         "Predicts the latency of programs or networks without measuring anything. Programs of a "
-        "record file or a Python file are printed fastest first, beside the measured latency if "
-        "the record has one. A network has one line for each way of running it: compiled by TVM "
-        "without tuning, compiled by TVM with a tuning database, and run by torch."
+        "record file are printed fastest first, beside the measured latency if the record has "
+        "one; programs of a Python file in their order. A network has one line for each way of "
+        "running it: compiled by TVM without tuning, compiled by TVM with a tuning database, "
+        "and run by torch."
     )
     add_table(parser, f"""
         --model RUN: Path = {_DEFAULT_MODEL}  run folder, of a cost model or of a model of whole
@@ -91,7 +92,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         --no-machine-code     do not compile the network's kernels
         --batch N[,N] = None  samples in one iteration (default: 1; ONNX: as in the file, required
             if its batch is dynamic)
-        --input SHAPE...      may be repeated. --torch: SHAPE[:TYPE] without the batch
+        --input SHAPE...      input shape; may be repeated. --torch: SHAPE[:TYPE] without the batch
             (default: {_DEFAULT_INPUT}; TYPE e.g. int64); ONNX: NAME=SHAPE with the batch, for
             dynamic sizes
         options of --torch:

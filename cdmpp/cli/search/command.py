@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "folder",
     )
     add_table(parser, """
-        --out DIR: Path  database, journal and module
+        --out DIR: Path  output folder: database, journal and module
         what to search:
         --task TASK+ = []       KIND:SIZE=N,... (see `cdmpp measure --list-tasks`) or a Python file
             with TVMScript
@@ -70,7 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             at most 16)
         --seed N: int                  seed (default: 0)
         --minutes M: float             wall-time limit of this run
-        --stop-early = None            stop when the advice is to stop
+        --stop-early = None            stop as soon as stopping is advised
         --stop-gain PERCENT: float     expected gain below which stopping is advised (default: 2)
     """)  # fmt: skip
     place = parser.add_argument_group("on what")

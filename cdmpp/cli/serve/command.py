@@ -25,11 +25,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             requests (default: pretrained)
         --host ADDRESS = 127.0.0.1       address to listen on; one that other machines can reach
             needs --token-file
-        --port N: int = 8080             0 = any free one (default: 8080)
+        --port N: int = 8080             port; 0 = any free port (default: 8080)
         --token-file FILE: Path          file whose first line is the token that requests must send:
             `Authorization: Bearer LINE`
         --results DIR: Path              result tables to show on the page, as `python -m lab
-            benchmark` writes them (default: docs/results, if there)
+            benchmark` writes them (default: docs/results, if it exists)
         --runs DIR: Path                 run folders to compare on the page
         --workers N: int = 1             processes that read programs
         --explainers N: int = 1          processes that explain predictions, started on demand

@@ -21,8 +21,10 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
     """)  # fmt: skip
     # SUPPRESS keeps what the parser above this one has already set.
     suppressed: dict[str, Any] = {"default": argparse.SUPPRESS}
-    parser.add_argument("-v", "--verbose", action="count", help="say more", **suppressed)
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress", **suppressed)
+    parser.add_argument("-v", "--verbose", action="count", help="print more messages", **suppressed)
+    parser.add_argument(
+        "-q", "--quiet", action="store_true", help="print no progress", **suppressed
+    )
 
 
 def add_data_options(
@@ -33,8 +35,8 @@ def add_data_options(
         ""
         if is_dataset_required
         else (
-            " (default: the shipped or fetched records of the devices; "
-            "data/tenset-cpu where no device is named)"
+            " (default: the shipped or fetched records of the devices; data/tenset-cpu if no "
+            "device is given)"
         )
     )
     parser.add_argument(
@@ -91,7 +93,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     """Adds --config and --set of what trains."""
     add_config_options(
         parser,
-        config="options, e.g. configs/train/default.yaml",
+        config="file of options, e.g. configs/train/default.yaml",
         setting="transformer.loop.epochs=10",
     )
 
