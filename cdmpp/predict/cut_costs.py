@@ -53,7 +53,7 @@ class CutCosts(CostSource):
         if one.flop is None:
             what = f"TVM cannot import {one.kind}"
             if one.kind in CONTROL_FLOW:
-                what = f"control flow ({one.kind}) is not traced"
+                what = f"control flow ({one.kind}) cannot be traced"
             reason = f"{what}{UNKNOWN_WORK}"
             return OperatorCost(plain.latency_s, least_s, high_s, "bound", reason)
         device, low_s = self._device, _floor_s(one, one.least_flop, self._device)

@@ -51,7 +51,7 @@ def summary_text(summary: dict[str, Any]) -> str:
     if any(shares):
         lines.append(
             "TVM's XGB model was mixed into the scores after "
-            f"{sum(share > 0 for share in shares)} of {len(shares)} rounds, with weight now "
+            f"{sum(share > 0 for share in shares)} of {len(shares)} rounds, current weight "
             f"{shares[-1]:.2f}"
         )
     lines += _notes(summary)

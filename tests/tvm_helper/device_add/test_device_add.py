@@ -59,7 +59,7 @@ CPU = DeviceSpec("box", "cpu", threads=1, simd_bits=256, l3_bytes=8 << 20, mem_b
 
 @pytest.mark.parametrize("name", ["", "My-Box", "a b", "-x", "../x", "ä", "a" * 65])
 def test_a_malformed_label_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="is no device label"):
+    with pytest.raises(UsageError, match="is not a device label"):
         DeviceAddOptions(name).check()
 
 
@@ -76,7 +76,7 @@ def test_a_known_label_is_refused_unless_its_description_is_wanted(name: str) ->
 
 
 def test_the_description_of_an_unknown_label_is_refused() -> None:
-    with pytest.raises(UsageError, match="'my-box' is none"):
+    with pytest.raises(UsageError, match="got 'my-box'"):
         DeviceAddOptions("my-box", use_known=True).check()
 
 

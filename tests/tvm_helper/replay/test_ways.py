@@ -209,7 +209,7 @@ def test_a_missing_or_strange_file_is_one_sentence(
     (tmp_path / "torn.pt2").write_bytes(b"PK\x03\x04")
     for name, said in (
         ("no.pt2", "no such file"),
-        ("net.txt", "cannot tell"),
+        ("net.txt", "unknown kind"),
         ("torn.pt2", "not an exported"),
     ):
         assert main(["predict", "--network", str(tmp_path / name), "-q"]) == 3

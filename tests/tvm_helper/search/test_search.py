@@ -204,7 +204,9 @@ def test_of_a_draft_the_best_that_are_built_are_run(
     assert read_machine_code(out) == (), "which was not asked for"
     assert "12 candidates were drafted, 11 built, 6 taken as trials" in summary_text(summary)
     listening = summary_text({**summary, "xgb_shares": [0.0, 0.7]})
-    assert "XGB model after 1 of 2 rounds, now with weight 0.70" in listening
+    assert (
+        "XGB model was mixed into the scores after 1 of 2 rounds, current weight 0.70" in listening
+    )
 
 
 def test_drafts_that_do_not_build_are_trials_where_nothing_else_is_there(
@@ -332,7 +334,7 @@ def test_two_searches_on_one_folder(tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
     with (
         folder_lock(out),
-        pytest.raises(UsageError, match=rf"running there \(process {os.getpid()}"),
+        pytest.raises(UsageError, match=rf"running in this folder \(process {os.getpid()}"),
     ):
         search(out, trials=8)
     after = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}

@@ -80,5 +80,7 @@ def double(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")):
         B[i] = A[i] * T.float32(2)
 """
     target = device_target(get_device("v100"))
-    with pytest.raises(DataError, match=r"its store to B is in none; write it inside of T\.sblock"):
+    with pytest.raises(
+        DataError, match=r"its store to B is outside of all blocks; write it inside of T\.sblock"
+    ):
         default_schedule(read_script(loops)[0].module, target)
