@@ -14,8 +14,7 @@ EXIT_DEVICE = 4
 
 
 class CdmppError(Exception):
-    """Expected trouble. The text says what went wrong, what was got, what was expected and what to
-    run next.
+    """An expected error. The text has the problem, the value, the expected value and the next step.
 
     Attributes:
         exit_code: process exit code of the command line (0 ok, 2 usage, 3 data, 4 device).
@@ -58,7 +57,7 @@ class DeviceError(CdmppError):
 
 
 class ServerError(DeviceError):
-    """A server that is gone, busy or fails."""
+    """A server that does not respond, is busy or fails."""
 
 
 class ReplayError(DataError):

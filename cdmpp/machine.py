@@ -82,8 +82,8 @@ def check_threads(device: str, threads: int) -> None:
     cpus = allowed_cpus() or 1
     if threads > cpus:
         raise UsageError(
-            f"{device} uses {threads} threads, and this process may run on {cpus} CPU(s);"
-            " let it use more of them, or choose the label of fewer threads"
+            f"{device} uses {threads} threads, but this process may only run on {cpus} CPU(s). "
+            "Allow more CPUs, or choose a label with fewer threads"
         )
 
 

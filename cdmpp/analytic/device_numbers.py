@@ -26,7 +26,7 @@ def numbers_of(
     unknown = [name for name, value in values.items() if not value]
     if device.kind != "gpu" or unknown:
         is_other = f"it is a {device.kind}" if device.kind != "gpu" else ""
-        lacks = f"the registry does not know its {', '.join(unknown)}"
+        lacks = f"the registry has no {', '.join(unknown)}"
         raise DeviceError(
             f"no {what} for {device.name!r}: {is_other or lacks}; expected a GPU with all of "
             f"{', '.join(values)}; see: cdmpp device show {device.name}{hint}"

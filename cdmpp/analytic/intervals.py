@@ -199,8 +199,8 @@ class Evidence:
             return cls(f"90 % of {what} on {device}, {held_out} held out of the fit", True)
         known = ", ".join(sorted(set(errors) - {UNSEEN}))
         return cls(
-            f"90 % of {what} on {known}, each left out of a fit in turn, the widest of them; "
-            f"{device} was not measured",
+            f"90 % of {what} on {known}, each left out of a fit in turn (the widest); {device} "
+            "is an unseen device",
             True,
         )
 
@@ -213,10 +213,10 @@ class Evidence:
             again: the command that fits it again.
         """
         if errors is None:
-            return cls(f"the model has no validation; fit it again with: {again}", False)
+            return cls(f"the model has no validation; refit it with: {again}", False)
         known = ", ".join(sorted(set(errors) - {UNSEEN, device}))
         if known and device not in errors:
-            why = f"the model was fitted on {known} alone; add rows of other GPUs, and {again}"
-            return cls(f"{device} was not measured, and {why}", False)
-        why = f"fewer than {LEAST_ERRORS} rows could be held out of the fit"
+            why = f"the model was fitted only on {known}; add rows of other GPUs, and {again}"
+            return cls(f"{device} is an unseen device, and {why}", False)
+        why = f"fewer than {LEAST_ERRORS} rows are held out of the fit"
         return cls(f"{why}; add rows, and {again}", False)

@@ -145,7 +145,7 @@ def _conv_times(
     try:
         seconds = times.convolutions_s(ConvShapes.concatenate([found.conv[row] for row in chosen]))
     except DeviceError:
-        return {}, "a convolution on a GPU that the registry knows too little of"
+        return {}, "a convolution on a GPU with too few values in the registry"
     return dict(zip(chosen, seconds.tolist(), strict=True)), ""
 
 
@@ -157,4 +157,4 @@ def _lookup_times(
     try:
         return {row: times.embedding_s(found.embedding[row]) for row in chosen}, ""
     except DeviceError:
-        return {}, "a lookup on a GPU that the registry knows too little of"
+        return {}, "a lookup on a GPU with too few values in the registry"

@@ -1,4 +1,4 @@
-"""Lists of answers that print, become a table and draw themselves: what a notebook shows."""
+"""Lists of results with a table, a plot and a data frame, as notebooks show them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _WIDTH = 80
 
 
 class Answers(Sequence[Row]):
-    """A list of answers of one kind.
+    """A list of results of one kind.
 
     Attributes:
-        notes: what is to be known beside them.
+        notes: remarks on the results.
     """
 
     notes: tuple[str, ...]
@@ -63,7 +63,7 @@ class Answers(Sequence[Row]):
 
     @abstractmethod
     def plot(self, axes: Axes | None = None) -> Axes:
-        """Draws the answers with their intervals.
+        """Draws the results with their intervals.
 
         Args:
             axes: of matplotlib; None = those of a new figure.
@@ -144,17 +144,18 @@ def draw_times(
     predicted: str = "predicted, 90 % interval",
     measured: str = "measured",
 ) -> Axes:
-    """Draws a line for each row: predicted time, its interval, and the measured time if there is.
+    """Draws a line for each row: predicted time, its interval, and the measured time if there is
+    one.
 
     Args:
         rows: name, predicted seconds, both ends of the interval, measured seconds.
-        predicted, measured: words of the legend.
+        predicted, measured: legend labels.
 
     Raises:
         UsageError: there is no row.
     """
     if not rows:
-        raise UsageError("nothing to plot: no answer has a time; its reasons say why")
+        raise UsageError("nothing to plot: no result has a time; see `reasons` of each")
     axes = new_axes(axes, max(1.6, 0.32 * len(rows) + 0.9))
     for place, (_, value, low, high, other) in enumerate(rows):
         if low is not None and high is not None:

@@ -1,4 +1,4 @@
-"""Networks on many devices side by side, as `cdmpp compare` puts them."""
+"""Comparison of networks on many devices, as `cdmpp compare` prints it."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class Comparison(Answers[CompareCell]):
         return json_rows(self._found, self.objective)
 
     def table(self) -> list[list[str]]:
-        """Returns titles and lines, network by network, the best first; what has no answer is in
-        `notes`.
+        """Returns titles and lines, network by network, the best first; `notes` has the devices
+        without a prediction.
         """
         parts = [part for _, part in groups(self._found)]
         lines = [
@@ -99,20 +99,20 @@ class Comparison(Answers[CompareCell]):
         ])  # fmt: skip
 
     def plot_front(self, axes: Axes | None = None) -> Axes:
-        """Draws cost (energy where fewer than two prices are known) against latency, and the
-        devices that no other beats in both.
+        """Draws cost (energy where fewer than two prices are known) against latency, and the Pareto
+        front.
 
         Raises:
-            UsageError: there are several networks, or nothing to weigh.
+            UsageError: there are several networks, or no values to draw.
         """
         if len(groups(self._found)) != 1:
             raise UsageError(
-                f"plot_front() draws one network at one batch, got {len(groups(self._found))}; "
-                "compare one, or take a part of the rows"
+                f"plot_front() needs one network at one batch, got {len(groups(self._found))}; "
+                "compare only one, or select some of the rows"
             )
         first, second = axes_of(self._found)
         if all(cell.value(first) is None for cell in self._found):
-            raise UsageError(f"nothing to plot: the {first} of no device is known")
+            raise UsageError(f"nothing to plot: the {first} is unknown for all devices")
         axes = new_axes(axes, 4.2)
         draw_front(axes, self._found, first, second)
         return axes
@@ -136,7 +136,7 @@ class LoadComparison(Answers[LoadCell]):
         return found
 
     def plot(self, axes: Axes | None = None) -> Axes:
-        """Draws tokens a second and GPU against the time of a token, a curve for each server."""
+        """Draws tokens per second and GPU against the time per token, one curve for each server."""
         axes = new_axes(axes, 4.2)
 
         def server(cell: LoadCell) -> tuple[str, str, Parallel]:
@@ -166,8 +166,8 @@ class LoadComparison(Answers[LoadCell]):
                 )  # fmt: skip
         time_axis(axes, "x")
         axes.set_yscale("log")
-        axes.set_xlabel("time of a token; the numbers are users")
-        axes.set_ylabel("tokens/s a GPU")
+        axes.set_xlabel("time per token; the labels are concurrent requests")
+        axes.set_ylabel("tokens/s per GPU")
         axes.legend(frameon=False, fontsize="small")
         return axes
 
@@ -211,36 +211,36 @@ def compare(
         ['h100', 'l40s']
 
     Args:
-        networks: one or several: torch modules, functions that make one (`module:factory` too),
-            files (`.onnx`, `.pt2`), language models (config.json, its folder, or the name of one
-            that comes along).
+        networks: one or several: torch modules, functions that return one (`module:factory`
+            too), files (`.onnx`, `.pt2`), language models (config.json, its folder, or the name of
+            a shipped one).
         device: labels, `DeviceSpec`s, device files, or `all`.
-        batch: samples or sequences of one run; None = 1, of a file as it says.
+        batch: samples or sequences in one run; None = 1, or the batch of a file.
         shapes, dtypes: of a torch module's inputs, without the batch; as of `Model.network`.
-        input_shapes: of an ONNX file's inputs, where it leaves some open.
+        input_shapes: of an ONNX file's inputs with dynamic sizes.
         dtype, layout, compiled, mode: how torch runs its networks; as of `Model.network`.
-        precision, kv_precision: formats of a language model's weights and cache; None = as its file
-            says.
-        prefill: tokens of a prompt that are read in one pass.
-        decode_at: tokens in the cache when one more is made.
+        precision, kv_precision: formats of a language model's weights and KV cache; None = as in
+            its config.
+        prefill: tokens of the prompt, read in one pass.
+        decode_at: tokens in the KV cache before the next token.
         tensor_parallel, data_parallel_attention, expert_parallel, pipeline_parallel: how devices
-            share a language model; all combinations are answered.
-        concurrency: requests in flight: asks for servers under load instead of passes.
-        input_tokens, output_tokens: of a request.
-        backend: whose scheduler and kernels serve.
-        objective: what rows are ranked by: `latency`, `throughput`, `cost` or `energy`.
-        scale: every device once more with some numbers multiplied, e.g. `{"bandwidth": 1.5}`.
-        prices: your price files; they count before the shipped ones.
-        provider: whose shipped prices count.
+            share a language model; all combinations are predicted.
+        concurrency: requests in flight; predicts servers under load instead of single passes.
+        input_tokens, output_tokens: lengths of a request.
+        backend: the serving framework: its scheduler and kernels.
+        objective: rank rows by this: `latency`, `throughput`, `cost` or `energy`.
+        scale: also compare every device with these values multiplied, e.g. `{"bandwidth": 1.5}`.
+        prices: your price files; they take precedence over the shipped prices.
+        provider: use only the shipped prices of this provider.
 
     Returns:
-        a row for each network, batch and device, with why a device has no answer; under load one
-        for each server and load.
+        a row for each network, batch and device, with the reason where a device has no prediction;
+        under load one for each server and load.
 
     Raises:
-        UsageError: nothing that can be compared, or options that do not go together.
-        DataError: a network cannot be read, or no device has an answer.
-        DeviceError: a device is not known.
+        UsageError: nothing to compare, or incompatible options.
+        DataError: a network cannot be read, or no device can be predicted.
+        DeviceError: an unknown device.
     """
     check_word("objective", objective, OBJECTIVES)
     check_word("backend", backend, BACKENDS)
@@ -331,7 +331,7 @@ def _under_load(
     if others or not models:
         names = ", ".join(one.name for one in others) or "no network"
         raise UsageError(
-            f"concurrency asks for servers of language models, got {names}; expected config.json "
+            f"concurrency is for servers of language models: got {names}, expected config.json "
             "or a name such as Qwen/Qwen3-32B"
         )
     cells = load_cells(
@@ -342,7 +342,9 @@ def _under_load(
 
 def _loads(users: Sequence[int], tokens_in: int | None, tokens_out: int | None) -> list[Load]:
     if tokens_in is None or tokens_out is None:
-        raise UsageError("concurrency needs input_tokens and output_tokens, a request's lengths")
+        raise UsageError(
+            "concurrency needs input_tokens and output_tokens, the lengths of a request"
+        )
     return [Load(one, tokens_in, tokens_out, LEAST_SHARE) for one in users]
 
 
@@ -368,8 +370,8 @@ def _torch_network(
     is_module = is_of(network, "torch") and not isinstance(network, type)
     if not (is_module or callable(network)):
         raise UsageError(
-            f"cannot compare {type(network).__name__}; expected a torch module or a function that "
-            "makes one, a file (.onnx, .pt2), or a language model's config.json"
+            f"cannot compare {type(network).__name__}; expected a torch module or a function "
+            "that returns one, a file (.onnx, .pt2), or a language model's config.json"
         )
     name = getattr(network, "__name__", type(network).__name__)
     return TorchNetwork(name, (lambda: network) if is_module else network, shapes, dtypes)

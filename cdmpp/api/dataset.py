@@ -23,7 +23,7 @@ class Dataset:
 
     Attributes:
         folder: the extracted dataset, two Parquet tables (`docs/reference/formats.md`).
-        place: folder or file of the records; None = every source that has the devices.
+        place: folder or file of the records; None = all sources of the devices.
         labels: the requested devices; empty = all.
     """
 
@@ -47,18 +47,18 @@ class Dataset:
 
         Args:
             place: folder in Tenset's layout, an extracted dataset, a packed campaign, AutoTVM logs
-                or a MetaSchedule database; None = whatever is shipped or fetched of the devices,
-                without devices the shipped default dataset.
+                or a MetaSchedule database; None = shipped and fetched records of the devices, or
+                the shipped default dataset.
             device: label or labels to keep; none = all.
             network_info: folder of the tasks; None = in the folder.
-            cache_dir: where extracted data are kept.
-            jobs: processes that extract; None = one a CPU.
-            prepare: is called before logs need the old TVM; None = an error where that is missing.
-            on_progress: is told how far the extraction is.
+            cache_dir: cache folder of extracted data.
+            jobs: processes that extract; None = one per CPU.
+            prepare: called before logs need the old TVM; None = an error if it is missing.
+            on_progress: called with the progress of the extraction.
 
         Raises:
             DataError: the records or a device are missing, or nothing in them is usable.
-            DeviceError: nobody knows a device.
+            DeviceError: an unknown device.
             UsageError: AutoTVM logs need the side environment with the old TVM, and it is missing.
         """
         from cdmpp.api.featurisers import tvm_featurisers
@@ -75,8 +75,8 @@ class Dataset:
             source = unpacked(place, Path(cache_dir), on_progress=on_progress or (lambda _: None))
         elif place and (place / CAMPAIGN_FILE).is_file() and not is_extracted_dir(place):
             raise DataError(
-                f"{place} is a campaign without tables; expected those that cdmpp measure writes "
-                f"at its end: run cdmpp measure --tables-only --out {place}"
+                f"{place} is a campaign without tables, which cdmpp measure writes at its end. "
+                f"Run: cdmpp measure --tables-only --out {place}"
             )
         folder = extracted_folder(
             source, list(labels) or None, cache_dir=Path(cache_dir),

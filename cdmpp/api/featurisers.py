@@ -1,4 +1,4 @@
-"""Featurisers of records that need a TVM; each is imported when records need it."""
+"""Featurisers of records that need a TVM; each is imported on demand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def tvm_featurisers(
     """Returns what `cdmpp.datasets.sources` asks for featurisers.
 
     Args:
-        prepare: called before the old TVM is needed; None = an error where it is missing.
+        prepare: called before the old TVM is needed; None = an error if it is missing.
         version: of the added leaf columns; only an extraction's is the newest always.
     """
 

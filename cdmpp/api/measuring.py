@@ -1,4 +1,4 @@
-"""Programs measured on a device, and schedules searched for; both need TVM."""
+"""Measuring programs on a device, and searching schedules; both need TVM."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def measure(
 
     Args:
         out: folder of the campaign and of the dataset.
-        device: label of what measures.
+        device: label of the measured device.
         sample: tasks whose schedules are drawn, `KIND:SIZE=N,...` or Python files with programs.
         network: files (`.onnx`, `.pt2`) whose tasks are sampled.
-        on_progress: is told how far the campaign is.
+        on_progress: called with the progress of the campaign.
         **options: the command's other options by their names, e.g. `per_task=16`, `seed=1`,
             `schedules=["default", "random"]`, `most_programs=200`,
             `timing={"spread": 0.01}`.
@@ -45,7 +45,7 @@ def measure(
 
     Raises:
         UsageError: nothing to measure, or an unknown or impossible option.
-        DataError: nothing could be measured, or the folder holds another campaign.
+        DataError: nothing could be measured, or the folder has another campaign.
         DeviceError: the device is not that of this machine.
     """
     from tvm_helper.measure.campaign import run_campaign
@@ -59,11 +59,11 @@ def measure(
 
 
 class Search(Answers[dict[str, Any]]):
-    """What a search has found: a row a task, as `cdmpp search show DIR --json` has under `tasks`.
+    """Results of a search: one row per task, as `cdmpp search show DIR --json` has under `tasks`.
 
     Attributes:
         folder: of the search, with its database and `module.so`.
-        summary: all that is known of the search.
+        summary: all values of the search.
     """
 
     folder: Path
@@ -95,7 +95,7 @@ class Search(Answers[dict[str, Any]]):
         return list(self._found)
 
     def table(self) -> list[list[str]]:
-        """Returns titles and lines, one a task."""
+        """Returns titles and lines, one per task."""
         titles = [
             "task",
             "operator",
@@ -120,7 +120,7 @@ class Search(Answers[dict[str, Any]]):
         """Draws the best measured time of each task, and the untuned program's as a cross.
 
         Raises:
-            UsageError: nothing has been measured.
+            UsageError: nothing is measured.
         """
         return draw_times(axes, [
             (one["name"], one["best_s"], None, None, one["untuned_s"])
@@ -148,13 +148,13 @@ def search(
     Args:
         what: a network (`.onnx`, `.pt2`), Python files with programs, or tasks `KIND:SIZE=N,...`.
         out: folder of the search.
-        device: label of what measures; by default the CPU at hand.
-        on_progress: is told how far the search is.
+        device: label of the measured device; by default this machine's CPU.
+        on_progress: called with the progress of the search.
         **options: the command's other options by their names, e.g. `trials=200`,
             `cost_model="xgb"`, `minutes=5`, `model="runs/mine"`.
 
     Returns:
-        what was found; `folder` has the module.
+        the results; `folder` has the module.
 
     Raises:
         UsageError: nothing to search, or an unknown or impossible option.

@@ -70,13 +70,13 @@ def load(model: str | Path = PRETRAINED) -> Model:
 
 
 class Model:
-    """A trained model; `cdmpp.load` and `cdmpp.train` make it.
+    """A trained model, as `cdmpp.load` and `cdmpp.train` return it.
 
     Args:
         place: as of `load`.
 
     Attributes:
-        place: what it was loaded by: a name such as `pretrained`, or a folder.
+        place: where it was loaded from: a name such as `pretrained`, or a folder.
         folder: folder of the model.
     """
 
@@ -135,28 +135,28 @@ class Model:
         """Predicts the latency of programs, records or networks. Nothing is run or measured.
 
         Args:
-            source: a `PrimFunc` or `IRModule` of TVM; TVMScript as text, of which nothing is run;
-                a Python file with such (`.py`), which is run; a file of Tenset's measure records
-                (`.json`, `.json.gz`); a network (a torch module or a function that makes one,
-                `.onnx`, or `.pt2` of `torch.export.save`);
-                a `Dataset` or samples of one; or a list of these.
+            source: a `PrimFunc` or `IRModule` of TVM; TVMScript as text, which is not run; a Python
+                file with programs (`.py`), which is run; a file of Tenset's measure records
+                (`.json`, `.json.gz`); a network (a torch module or a function that returns one,
+                `.onnx`, or `.pt2` of `torch.export.save`); a `Dataset` or samples of one; or a list
+                of these.
             device: label, `DeviceSpec`, device file (YAML), or several of them; None = those of
                 the records or samples, else the model's only device.
-            machine_code: whether programs are compiled, half a second each, so that their machine
-                code counts in: True = always, an error where the model cannot read it; None = of
-                networks only, and where it can; False = never.
-            shapes: of a torch module's inputs, without the batch; such a network needs them.
+            machine_code: whether programs are compiled (half a second each) to use their machine
+                code: True = always, an error if the model cannot read it; None = only networks, if
+                the model can read it; False = never.
+            shapes: of a torch module's inputs, without the batch; required for torch modules.
             batches: of networks, as of `network`, which has more options.
 
         Returns:
             program after program and for each device after device; records fastest first; networks
-            by device and way of running. With a single prediction, `latency_s` in seconds, `low_s`,
-            `high_s` and `explain()` are there without an index.
+            by device and way of running. For a single prediction, `latency_s` in seconds, `low_s`,
+            `high_s` and `explain()` are attributes of the list.
 
         Raises:
-            UsageError: no such source, or no device is given and the model has several.
-            DataError: a file cannot be read, or nothing of it can be predicted.
-            DeviceError: a device is not known.
+            UsageError: an unknown kind of source, or no device is given and the model has several.
+            DataError: a file cannot be read, or has nothing that can be predicted.
+            DeviceError: an unknown device.
         """
         if isinstance(source, list | tuple):
             parts = [
@@ -177,7 +177,7 @@ class Model:
         if kind == "network":
             if not isinstance(source, str | Path) and shapes is None:
                 raise UsageError(
-                    f"{type(source).__name__} is a network whose input is not known; add its shape "
+                    f"{type(source).__name__} is a network without input shapes; give them "
                     "without the batch, e.g. shapes=[(3, 224, 224)]"
                 )
             return self.network(
@@ -199,7 +199,7 @@ class Model:
         Args and errors as of `predict`.
 
         Args:
-            sizes: numbers for symbolic sizes by their names, e.g. {"n": 4096}.
+            sizes: values of symbolic sizes by name, e.g. {"n": 4096}.
         """
         from cdmpp.predict.prediction import check_predicted
         from tvm_helper.predict.predictor import check_reads_code
@@ -235,15 +235,15 @@ class Model:
             device: as of `predict`; None = the device of each record.
             machine_code: as of `predict`; of Ansor's records only.
             network_info: folder of the tasks; None = that of the file's dataset, else the shipped.
-            measured_on: the device that the records were measured on, where their times are to
-                count in what is said of others.
-            target: AutoTVM, MetaSchedule: only records whose target contains this.
-            prepare: is called before logs need the old TVM; None = an error where that is missing.
+            measured_on: the device of the records, if their times should correct the predictions
+                for other devices.
+            target: AutoTVM, MetaSchedule: only records whose target contains this text.
+            prepare: called before logs need the old TVM; None = an error if it is missing.
 
         Raises:
-            UsageError: `machine_code` and `measured_on` together, or the model can do neither.
+            UsageError: `machine_code` and `measured_on` together, or the model supports neither.
             DataError: the file or the tasks cannot be read, or no record can be predicted.
-            DeviceError: a device is not known.
+            DeviceError: an unknown device.
         """
         from cdmpp.predict.records import predict_records, predict_source
         from cdmpp.predict.requested_device import asked_devices
@@ -261,7 +261,8 @@ class Model:
             )  # fmt: skip
         elif machine_code or network_info is not None:
             raise UsageError(
-                f"{path}: machine code and network_info are for Ansor's records; leave them out"
+                f"{path}: machine code and network_info can only be used with Ansor records; "
+                "leave them out"
             )
         else:
             found = predict_source(trained, source, devices=devices, measured_on=measured_on)
@@ -275,11 +276,11 @@ class Model:
 
         Args:
             samples: N of them.
-            device: None = each sample's own; for others nothing counts as measured.
+            device: None = each sample's own; measured times are not used for other devices.
 
         Raises:
             DataError: their features are of another version than the model's.
-            DeviceError: a device is not known.
+            DeviceError: an unknown device.
         """
         import numpy as np
 
@@ -325,33 +326,33 @@ class Model:
         """Predicts whole networks: one row for each device, batch size and way of running.
 
         Args:
-            network: an ONNX file, a `.pt2` file, a torch module, or a function that makes one.
+            network: an ONNX file, a `.pt2` file, a torch module, or a function that returns one.
             device, machine_code: as of `predict`.
-            name: what it is called; empty = by the file or class.
-            ways: of running: `tvm-untuned` (as TVM compiles it by default), `tvm-tuned` (with the
-                programs of `database`), `torch-eager`; none = all that there are.
+            name: name in the results; empty = that of the file or class.
+            ways: of running: `tvm-untuned` (compiled by TVM with default schedules), `tvm-tuned`
+                (with the programs of `database`), `torch-eager`; none = all.
             database: folder of a MetaSchedule database, such as that of `cdmpp search --network`.
-            batches: samples of an iteration; None = 1, of a file as it says itself. Of an ONNX
-                file: the size of every first axis that it leaves open.
-            input_shapes: whole shapes of an ONNX file's inputs by name, where it leaves some open;
-                the name `""` stands for its only input.
+            batches: samples in one iteration; None = 1, or the batch of a file. Of an ONNX file:
+                the size of its dynamic first axes.
+            input_shapes: full shapes of an ONNX file's inputs with dynamic sizes, by name; the name
+                `""` is its only input.
             shapes, dtypes: of a torch module's inputs, without the batch; no types = float32, or
                 int64 where the first layer looks up.
-            method: how a torch module is followed: `fx`, or `export`, which is slower and
-                understands more code.
+            method: how a torch module is traced: `fx`, or `export`, which is slower and supports
+                more code.
             dtype: element types in torch: `float32`, `float16`, `bfloat16`, or float32 weights
                 under autocast, `amp-fp16` or `amp-bf16`; None = those of the weights. With this or
-                one of the next two, the only way of running is torch's.
+                one of the next two, only torch's way of running is predicted.
             layout: memory format in torch: `nchw`, or `nhwc` (channels_last).
-            compiled: whether torch.compile makes the kernels.
+            compiled: whether torch.compile compiles the module.
             mode: `infer` or `train`; None = both.
-            memory_limit_bytes: what there is; None = the device's.
-            on_step: is told what is done next, in words.
+            memory_limit_bytes: available memory; None = that of the device.
+            on_step: called with the name of the next step.
 
         Raises:
             UsageError: a way needs a database, or is not for the file.
             DataError: the network cannot be read, or no way of running it can be predicted.
-            DeviceError: a device is not known.
+            DeviceError: an unknown device.
         """
         from tvm_helper.replay.ways import network_answers
 
@@ -386,19 +387,21 @@ class Model:
         Args:
             source: a program or a network, as of `predict`.
             device: as of `predict`.
-            machine_code: whether programs are compiled, and it is said what the compiler made of
-                them.
+            machine_code: whether programs are compiled and their machine code is described.
             kernels: number of kernels of a network to explain, most expensive first.
             batch, input_shapes: of an ONNX file, as of `network`.
             sizes: of programs, as of `programs`.
 
         Raises:
-            UsageError: it is a record or sample, which has no text.
+            UsageError: a record or sample, which has no text.
             DataError, DeviceError: as of `predict`.
         """
         kind = source_kind(source)
         if kind not in ("program", "network"):
-            raise UsageError(f"{kind} have no text to explain; expected a program or a network")
+            raise UsageError(
+                f"{kind} cannot be explained, because they have no text; expected a program or a "
+                "network"
+            )
         if kind == "network":
             from tvm_helper.replay.explain import explain_network
 
@@ -515,7 +518,9 @@ def _source_of_tvm(
         labels = labels or [_UNNAMED]
     elif not is_autotvm_log(path):
         if target is not None:
-            raise UsageError(f"{path}: a target chooses among records of AutoTVM or MetaSchedule")
+            raise UsageError(
+                f"{path}: a target can only be used with records of AutoTVM or MetaSchedule"
+            )
         return None
     featurisers = tvm_featurisers(prepare, version=version)
     return source_at(path, labels, target=target, featurisers=featurisers)

@@ -34,12 +34,13 @@ class Predictions(Answers[Prediction]):
         """The only prediction.
 
         Raises:
-            UsageError: there are none or several.
+            UsageError: the list does not have exactly one prediction.
         """
         if len(self) != 1:
             raise UsageError(
-                f"{len(self)} predictions ({', '.join(map(str, self._found[:3]))}"
-                f"{', ...' if len(self) > 3 else ''}), expected one; take them by place: found[0]"
+                f"{len(self)} predictions "
+                f"({', '.join(map(str, self._found[:3]))}{', ...' if len(self) > 3 else ''}), "
+                "expected one; select one by index: found[0]"
             )
         return self._found[0]
 
@@ -48,7 +49,8 @@ class Predictions(Answers[Prediction]):
         """Seconds of the only prediction.
 
         Raises:
-            UsageError: there are none or several, or it has no latency; says why.
+            UsageError: the list does not have exactly one prediction, or it has no latency; with
+                the reason.
         """
         one = self.only
         if one.latency_s is None:
@@ -74,7 +76,8 @@ class Predictions(Answers[Prediction]):
         return [one.to_json() for one in self._found]
 
     def table(self) -> list[list[str]]:
-        """Returns titles and lines: name, device, latency, and what else any of them has."""
+        """Returns titles and lines: name, device, latency, and other values that any of them
+        has."""
         columns = {
             "program": [one.name for one in self._found],
             "device": [one.device for one in self._found],
@@ -90,7 +93,7 @@ class Predictions(Answers[Prediction]):
         return [list(used), *map(list, zip(*used.values(), strict=True))]
 
     def plot(self, axes: Axes | None = None) -> Axes:
-        """Draws each latency with its interval, and what was measured.
+        """Draws each latency with its interval, and the measured time.
 
         Args:
             axes: of matplotlib; None = those of a new figure.

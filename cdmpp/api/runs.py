@@ -39,7 +39,7 @@ class Runs(Answers[dict[str, Any]]):
         return list(self._found)
 
     def table(self) -> list[list[str]]:
-        """Returns titles and lines, one a run."""
+        """Returns titles and lines, one per run."""
         titles = ["run", "model", "devices", "seed", "test error", "constant", "training"]
         return [titles, *(_line(one) for one in self._found)]
 
@@ -47,21 +47,21 @@ class Runs(Answers[dict[str, Any]]):
         """Draws the mean absolute percentage error of each run's model on its own test part.
 
         Raises:
-            UsageError: none has been judged.
+            UsageError: no run has been evaluated.
         """
         known = [(one["name"], 100 * value) for one in self._found if (value := _error(one))]
         if not known:
-            raise UsageError("nothing to plot: no run has been judged on a test part")
+            raise UsageError("nothing to plot: no run has errors on a test part")
         axes = new_axes(axes, max(1.6, 0.32 * len(known) + 0.9))
         names, errors = zip(*known, strict=True)
         axes.bar_label(axes.barh(names, errors), fmt="%.1f %%", padding=3)
         axes.margins(x=0.12)
         axes.invert_yaxis()
-        axes.set_xlabel("mean absolute percentage error on the own test part (%)")
+        axes.set_xlabel("mean absolute percentage error on the run's test part (%)")
         return axes
 
     def compared(self, names: Sequence[str] = ()) -> dict[str, Any]:
-        """Returns up to six runs side by side; see `cdmpp.report.run_comparison.RunsFolder`.
+        """Compares up to six runs; see `cdmpp.report.run_comparison.RunsFolder`.
 
         Args:
             names: of runs; none = all of the list.
@@ -94,7 +94,7 @@ def runs(folder: str | Path = "runs") -> Runs:
 
 
 def compared_tables(compared: dict[str, Any]) -> list[tuple[str, list[list[str]]]]:
-    """Returns titles and lines of runs side by side: what they are, and their worst tasks."""
+    """Returns titles and lines of the compared runs: their settings and worst tasks."""
     found = compared["runs"]
     names = [one["name"] for one in found]
     facts = [
@@ -113,7 +113,7 @@ def compared_tables(compared: dict[str, Any]) -> list[tuple[str, list[list[str]]
         for one in compared["tasks"][:15]
     ]  # fmt: skip
     return [
-        ("each run on its own test part", [["", *names], *facts]),
+        ("each run on its test part", [["", *names], *facts]),
         ("worst tasks: median absolute log error (programs)", [["task", "device", *names], *tasks]),
     ]
 

@@ -24,13 +24,13 @@ def served_programs(
     """Returns the predictions of a file's programs on every device, program after program.
 
     Args:
-        path: TVMScript and nothing else: the server runs nothing.
+        path: only TVMScript: the server does not run Python.
         devices: labels; none = the model's only device.
         model: one of the server's; None = its first.
 
     Raises:
         DataError: the file cannot be read, or nothing of it can be predicted.
-        CdmppError: what the server says.
+        CdmppError: an error of the server.
     """
     entries = [{"tvmscript": read_text(path, expected="TVMScript")}]
     rows = client.predict(entries, devices=devices, model=model)["predictions"]
@@ -50,12 +50,12 @@ def served_records(
 
     Raises:
         DataError: the file cannot be read, or nothing of it can be predicted.
-        CdmppError: what the server says.
+        CdmppError: an error of the server.
     """
     text = read_text(path, expected="measure records")
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
-        raise DataError(f"{path} has no records; expected one JSON object a line")
+        raise DataError(f"{path} has no records; expected one JSON object per line")
     step = _PROGRAMS // max(1, len(devices))
     programs: list[Prediction] = []
     failures: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Recognises what a prediction is requested for: programs, records, networks, devices."""
+"""Detects the kind of a source: programs, records, networks, devices."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _EXPECTED = (
 
 
 def source_kind(source: Source) -> SourceKind:
-    """Returns what a source is; of a file its name and first keys say so.
+    """Returns the kind of a source; of a file by its name and first keys.
 
     Raises:
-        UsageError: it is nothing that can be predicted.
+        UsageError: it cannot be predicted.
         DataError: there is no such file.
     """
     if isinstance(source, str | Path):
@@ -42,7 +42,7 @@ def source_kind(source: Source) -> SourceKind:
         path = Path(source)
         if path.is_dir() and not is_metaschedule_database(path):
             raise UsageError(
-                f"{source} is a folder; expected a file of it, or its samples: "
+                f"{source} is a folder; expected a file in it, or its samples: "
                 "cdmpp.Dataset.read(FOLDER).samples"
             )
         return cast(SourceKind, file_kind(path, _FILES))
@@ -52,7 +52,7 @@ def source_kind(source: Source) -> SourceKind:
         return "program"
     if is_of(source, "torch") or callable(source):
         return "network"
-    raise UsageError(f"cannot predict {type(source).__name__}; {_EXPECTED}")
+    raise UsageError(f"cannot predict {type(source).__name__}: {_EXPECTED}")
 
 
 def is_script(source: str | Path) -> bool:
@@ -119,7 +119,7 @@ def _read(source: Source) -> list[NamedProgram]:
 
 
 def described(source: Source) -> str:
-    """Returns what a source is called in a sentence."""
+    """Returns the name of a source for messages."""
     if is_script(source):
         return "the script"
     return str(source) if isinstance(source, str | Path) else f"the {type(source).__name__}"

@@ -42,25 +42,25 @@ def train(
 
     Args:
         dataset: measured programs, or what `Dataset.read` reads.
-        device: labels to learn; none = all of the dataset. One that nobody measured here is trained
-            for on all measured ones of its kind.
+        device: labels to train on; none = all of the dataset. For a device without measurements,
+            the model is trained on all measured devices of its kind.
         model: kind: `transformer`, `ensemble`, `gbdt`, ...
         out: run folder; None = `runs/NAME` of the options.
         split: what is held out.
         seed: of the split and the training.
         settings: other options, nested as in the files of `configs/train`:
             `{"transformer": {"loop": {"epochs": 10}}}`.
-        from_nothing: whether a training on a handful of tasks may not start from the shipped model.
+        from_nothing: whether a training on few tasks must not start from the shipped model.
         cache_dir, jobs: as of `Dataset.read`.
-        on_progress: is told what is done, and how far.
+        on_progress: called with the current step and its progress.
 
     Returns:
         the model; its folder has `metrics.json` and `report.html`.
 
     Raises:
-        UsageError: an unknown kind or setting, or the folder holds another run.
+        UsageError: an unknown kind or setting, or the folder has another run.
         DataError: measurements are missing, or a part of the split is empty.
-        DeviceError: nobody knows a device.
+        DeviceError: an unknown device.
     """
     from cdmpp.config import from_dict, load_config
     from cdmpp.datasets.find import registered_label
@@ -117,33 +117,34 @@ def finetune(
     on_progress: RunProgress | None = None,
 ) -> Model:
     """Adapts a trained model to a new device or network with a few measured tasks, as `cdmpp
-    finetune` does, and judges it on the other tasks. The same call resumes.
+    finetune` does, and evaluates it on the other tasks. The same call resumes.
 
     Args:
         model: what to start from: a model, a run folder, or `pretrained`.
         device: labels to adapt to.
-        dataset: their measurements, or what `Dataset.read` reads; None = whatever is shipped or
-            fetched of the devices.
+        dataset: their measurements, or what `Dataset.read` reads; None = shipped and fetched
+            records of the devices.
         network: only the tasks of this network.
-        budget: tasks to learn from; 0 = all, where the model is selected by cross-validation.
-        sampler: how the tasks are chosen: `kmeans`, `random` or `k-center`; none needs a
-            measurement.
+        budget: tasks to train on; 0 = all: the model is then selected by cross-validation.
+        sampler: how the tasks are chosen: `kmeans`, `random` or `k-center`; no choice needs
+            measurements.
         measured_on: a device of the training data whose times of the same programs correct the
             predictions.
-        compare: whether models that learn from the budget alone are judged too.
-        seed: of the choice and the training.
+        compare: whether models trained only on the budget are evaluated too.
+        seed: of the task selection and the training.
         out: run folder; None = `runs/NAME` of the options.
         settings: other options, nested as in the files of `configs/finetune`.
         cache_dir, jobs: as of `Dataset.read`.
-        on_progress: is told what is done, and how far.
+        on_progress: called with the current step and its progress.
 
     Returns:
         the adapted model; its folder has `metrics.json` and `report.html`.
 
     Raises:
-        UsageError: nothing new is named, the budget does not fit, or the folder holds another run.
+        UsageError: no device or network is given, the budget is too large, or the folder has
+            another run.
         DataError: the model is incomplete, or measurements are missing.
-        DeviceError: a device is not known.
+        DeviceError: an unknown device.
     """
     from cdmpp.config import from_dict, load_config
     from cdmpp.training.finetune.run import FinetuneRunOptions, run_name
@@ -191,15 +192,15 @@ def train_in_folder(
     Args:
         read: returns the samples that options ask for; called once the options are checked.
         command: for the report: how the run is repeated.
-        cache_dir: what was fetched lies below it.
+        cache_dir: folder with the fetched records.
         device_type: what torch trains on.
         from_nothing: as of `train`.
-        on_found: is told of devices that nobody measured here, before anything is read.
-        on_progress: is told what is done, and how far.
+        on_found: called with the devices without measurements, before data are read.
+        on_progress: called with the current step and its progress.
 
     Returns:
-        the run, None in a process of torchrun's that only trains along; and the devices that nobody
-        measured, None where all were.
+        the run, None in a secondary process of torchrun; and the devices without measurements, None
+        if there are none.
 
     Raises:
         CdmppError: as `train`.
@@ -247,13 +248,13 @@ def finetune_in_folder(
     Args:
         read: labels, none = all -> their measurements; called once the options are checked.
         command: for the report: how the run is repeated.
-        on_progress: is told what is done, and how far.
+        on_progress: called with the current step and its progress.
 
     Returns:
-        the run, and what was learned from.
+        the run, and the training tasks.
 
     Raises:
-        UsageError: nothing new is named, or the folder holds another run.
+        UsageError: no device or network is given, or the folder has another run.
         DataError: the model is incomplete, or measurements are missing.
     """
     from cdmpp.config import dump_text
@@ -264,7 +265,7 @@ def finetune_in_folder(
 
     if not options.devices and not options.network:
         raise UsageError(
-            "finetune needs something new to adapt to; expected --device LABEL or --network NAME"
+            "finetune needs a device or network to adapt to: give --device LABEL or --network NAME"
         )
     load(options.from_run).trained()
     check_run_folder(run_dir, dump_text(options))

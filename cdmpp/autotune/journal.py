@@ -48,8 +48,8 @@ class StudyJournal(JournalFileBackend):
         except (OSError, RuntimeError) as error:  # the latter when the lock's file is gone
             raise DataError(
                 f"{self._path}: cannot read or write the study "
-                f"({getattr(error, 'strerror', None) or error}); its trials are safe there: mend "
-                "that and run the same command again"
+                f"({getattr(error, 'strerror', None) or error}); its trials are kept: fix this "
+                "and rerun the same command"
             ) from None
 
 

@@ -176,11 +176,13 @@ class Watcher:
             TrialPutBackError: the study's time is up, or the trial is somebody else's.
         """
         if self._lease.is_lost:
-            raise TrialPutBackError("the worker was silent for too long; another one has the trial")
+            raise TrialPutBackError(
+                "the worker did not respond in time; another worker took the trial"
+            )
         cpu_s = self.cpu_s()
         self._limit("CPU seconds", cpu_s, self._options.most_trial_cpu_s)
         if time.monotonic() > self._limits.deadline or cpu_s > self._limits.cpu_left_s:
-            raise TrialPutBackError("the time of the study was up")
+            raise TrialPutBackError("the time limit of the study was reached")
 
     def is_feasible(self) -> None:
         """Tells the sampler that no limit was passed."""

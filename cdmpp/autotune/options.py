@@ -135,7 +135,7 @@ def check_options(options: AutotuneOptions) -> None:
     if options.train.model not in options.tuned_kinds():
         raise UsageError(
             f"train.model is {options.train.model!r}, expected one of the kinds "
-            f"{', '.join(options.tuned_kinds())}, to begin with it; give --set train.model="
+            f"{', '.join(options.tuned_kinds())}, to start with; give --set train.model="
         )
     for name, least in (("trials", 1), ("most_deaths", 1), ("startup_trials", 1)):
         if getattr(options, name) < least:
@@ -144,13 +144,14 @@ def check_options(options: AutotuneOptions) -> None:
         raise UsageError(f"lease_s is {options.lease_s}, expected seconds above 0, e.g. 60")
     if not 0 < options.pruner.keep_percent < 100:
         raise UsageError(
-            f"pruner.keep_percent is {options.pruner.keep_percent}, expected one between 0 and 100"
+            f"pruner.keep_percent is {options.pruner.keep_percent}, expected a number between 0 "
+            "and 100"
         )
     trees = [kind for kind in options.tuned_kinds() if kind.startswith("gbdt")]
     if options.most_parameters and trees:
         raise UsageError(
-            f"most_parameters is {options.most_parameters}, but {trees[0]} has no parameters to "
-            "count before it is grown; limit it with most_trial_cpu_s, or leave the kind out"
+            f"most_parameters is {options.most_parameters}, but {trees[0]} has no parameter "
+            "count before training; limit it with most_trial_cpu_s, or leave the kind out"
         )
     for kind in options.tuned_kinds():
         options.space(kind)
@@ -171,7 +172,7 @@ def beginnings(options: AutotuneOptions) -> list[TrainOptions]:
         if preset.model not in options.tuned_kinds():
             raise UsageError(
                 f"the preset {name} is of model {preset.model}, expected one of "
-                f"{', '.join(options.tuned_kinds())}; name its kind in kinds"
+                f"{', '.join(options.tuned_kinds())}; add its kind to kinds"
             )
         found.append(preset)
     return found

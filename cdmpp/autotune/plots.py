@@ -30,7 +30,7 @@ def history_plot(rows: Sequence[TrialRow], what: str) -> str:
                 color=colour,
                 marker=mark,
                 lw=1,
-                label="finished" if state == "complete" else "ended early (its last value)",
+                label="finished" if state == "complete" else "stopped early (its last value)",
             )
     best = best_so_far(list(rows))
     if np.any(np.isfinite(best)):
@@ -48,7 +48,7 @@ def importance_plot(shares: Mapping[str, float]) -> str:
     names = sorted(shares, key=lambda name: -shares[name])[:_MOST_BARS][::-1]
     figure, axes = new_figure(height=0.9 + 0.24 * len(names))
     axes.barh(names, [100 * shares[name] for name in names], color=COLOURS[0], height=0.65)
-    axes.set_xlabel("share of the differences (%)")
+    axes.set_xlabel("share of the variance (%)")
     axes.grid(False, axis="y")
     marks = [
         Mark(f"{name}: {100 * shares[name]:.1f} %", 0, place - 0.33, 100 * shares[name], 0.65)
@@ -108,10 +108,10 @@ def front_plot(rows: Sequence[TrialRow], what: str) -> str:
         ms=4,
         lw=1.2,
         color=COLOURS[1],
-        label="no other is better in both",
+        label="Pareto front",
     )
     log_scale(axes, "x", "y")
-    axes.set_xlabel("prediction (µs a program and device, in a batch)")
+    axes.set_xlabel("prediction (µs per program and device, in a batch)")
     axes.set_ylabel(what)
     legend(axes)
     marks = [Mark(_said(row, what), 1e6 * (row.predict_s or 0.0), row.values[0]) for row in done]

@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 _HEADER = (
     "trial", "state", "value", "MAPE", "median APE", "Spearman", "prediction", "parameters",
-    "epochs", "steps", "CPU s", "why it ended",
+    "epochs", "steps", "CPU s", "reason",
 )  # fmt: skip
 _NOTES = (
-    "Every value is of the validation part. The winner is the best of many on it, so its value "
-    "there flatters it: the number to quote is the one on the test part, which the training of the "
-    "winner opens once.",
-    "The first trial is the settings that the study was given, so the improvement is over it.",
+    "All values are errors on the validation part. The best trial was selected on it, so its "
+    "value is too optimistic: quote the error on the test part, which is used once, when the "
+    "best settings are trained.",
+    "The first trial has the settings given to the study; the improvement is measured against it.",
     "MAPE is the mean of |predicted - measured| / measured; Spearman is the rank correlation "
     "within tasks, averaged.",
-    "A trial that was ended early shows its last value, at fewer epochs than the others.",
-    "Importance (PED-ANOVA) says in which settings the good trials differ from all: correlation "
-    "among few trials, no proof.",
-    "Failed trials are not results: their worker died or was stopped, and they were done again "
-    "under another number.",
+    "A trial that was stopped early shows its last value, after fewer epochs than the others.",
+    "Importance (PED-ANOVA) shows in which settings the good trials differ from all trials. "
+    "With few trials this is a correlation, not a proof.",
+    "Failed trials are not results: their worker died or was stopped, and they were rerun under "
+    "another number.",
 )
 _WHAT = {
     "mape": "validation MAPE",
@@ -73,7 +73,7 @@ def study_page(
     """Returns the page of a study's trials."""
     options: dict[str, Any] = study.user_attrs.get("options", {})
     what = _WHAT[options.get("objective", {}).get("kind", "mape")]
-    note = "A file for configs/models; what is not named is the default."
+    note = "A file for configs/models; settings that are not listed have their defaults."
     best = [Section("Best settings", note, code=preset)] if preset else []
     return Page(
         title=f"Study {study.study_name}",
@@ -94,7 +94,7 @@ def study_page(
 def _plots(study: optuna.Study, rows: Sequence[TrialRow], what: str) -> list[Section]:
     plots = []
     if any(row.values for row in rows):
-        plots.append(("The trials in the order of their numbers.", history_plot(rows, what)))
+        plots.append(("The trials in order.", history_plot(rows, what)))
     shares = importances(study)
     if shares:
         caption = "Importance of the settings that all finished trials have."
@@ -105,7 +105,7 @@ def _plots(study: optuna.Study, rows: Sequence[TrialRow], what: str) -> list[Sec
     names = sorted(shares, key=lambda name: -shares[name])
     sections = [Section("Plots", plots=plots)] if plots else []
     if len(varied_settings(rows, names)) >= 2:
-        caption = "Settings of the finished trials, the best fifth coloured."
+        caption = "Settings of the finished trials; the best fifth is coloured."
         sections.append(Section("Settings", plots=[(caption, parallel_plot(rows, names))]))
     return sections
 
@@ -113,14 +113,14 @@ def _plots(study: optuna.Study, rows: Sequence[TrialRow], what: str) -> list[Sec
 def _lead(rows: Sequence[TrialRow], what: str) -> str:
     done = [row for row in rows if row.is_done]
     if not done:
-        return "No trial was finished."
+        return "No trial finished."
     best = min(done, key=lambda row: row.values[0])
     first = next((row for row in rows if row.number == 0 and row.is_done), None)
-    text = f"Trial {best.number} has the least {what}: {best.values[0]:.4g}"
+    text = f"Trial {best.number} has the lowest {what}: {best.values[0]:.4g}"
     if first is None or not first.values[0]:
-        return f"{text}. The settings that the study began with were not finished."
+        return f"{text}. The trial with the initial settings did not finish."
     gain = 1.0 - best.values[0] / first.values[0]
-    return f"{text}, {100 * gain:.1f} % less than the {first.values[0]:.4g} it began with."
+    return f"{text}, {100 * gain:.1f} % less than the initial {first.values[0]:.4g}."
 
 
 def _tiles(rows: Sequence[TrialRow], what: str) -> list[tuple[str, str]]:

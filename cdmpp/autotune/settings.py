@@ -83,7 +83,9 @@ class Setting:
         if self.choices:
             if value in self.choices:
                 return _label(value)
-            _log.warning("%s = %s is none of the choices; a sampler chooses it", self.path, value)
+            _log.warning(
+                "%s = %s is not among the choices; the sampler chooses it", self.path, value
+            )
             return None
         inside = min(max(value, self.low), self.high)
         if inside != value:

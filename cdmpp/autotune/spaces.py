@@ -32,7 +32,7 @@ def space_of(
         near = difflib.get_close_matches(kind, _SPACES, n=1)
         guess = f"; did you mean {near[0]!r}?" if near else ""
         raise UsageError(
-            f"nothing of the model {kind!r} can be tuned; expected one of "
+            f"nothing of the model {kind!r} has settings to tune; expected one of "
             f"{', '.join(sorted(_SPACES))}{guess}"
         )
     prefix = kind.replace("-", "_")
@@ -43,9 +43,7 @@ def space_of(
         and not any(_is_within(setting.path, path) for path in exclude)
     ]
     if not found:
-        raise UsageError(
-            f"no setting of {kind} is left to tune; expected others of groups and exclude"
-        )
+        raise UsageError(f"no setting of {kind} is left to tune; change groups and exclude")
     return tuple(found)
 
 

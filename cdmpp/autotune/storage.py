@@ -37,8 +37,8 @@ def open_storage(place: str, *, lease_s: float) -> BaseStorage:
             return JournalStorage(StudyJournal(str(path)))
         except (OSError, ValueError) as error:
             raise DataError(
-                f"cannot open the journal {path} ({error}); expected a journal of "
-                "`cdmpp autotune`, or no file yet"
+                f"cannot open the journal {path} ({error}); expected a journal of `cdmpp "
+                "autotune`, or a new file"
             ) from error
     scheme, _, rest = place.partition("://")
     if scheme.partition("+")[0] not in ("postgresql", "postgres"):
@@ -112,8 +112,8 @@ def existing_study(place: str, name: str | None) -> optuna.Study:
         name = names[0]
     if name not in names:
         raise DataError(
-            f"{place} has the studies {', '.join(names) or '(none)'}, asked for {name!r}; "
-            "expected --study NAME with one of them"
+            f"{place} has the studies {', '.join(names) or '(none)'}, got {name!r}; give --study "
+            "NAME with one of them"
         )
     return optuna.load_study(study_name=name, storage=storage)
 

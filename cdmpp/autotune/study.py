@@ -119,7 +119,7 @@ def best_trial(study: optuna.Study) -> FrozenTrial:
             }
         )
         raise DataError(
-            f"no trial of the study {study.study_name!r} was finished "
+            f"no trial of the study {study.study_name!r} finished "
             f"({'; '.join(reasons[:3]) or 'none was begun'}); give it more time or wider limits"
         )
     return min(done, key=lambda trial: (trial.values[0], trial.number))
@@ -187,8 +187,8 @@ def _run_processes(
             _interrupt(processes)
     if failed:
         error = CdmppError(
-            f"a worker ended with exit code {failed}, see its message above; what is done is kept: "
-            "run the same command again to continue"
+            f"a worker ended with exit code {failed}, see its message above; finished trials are "
+            "kept: rerun the same command to continue"
         )
         error.exit_code = failed if failed > 0 else 1
         raise error

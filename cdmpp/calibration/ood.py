@@ -47,7 +47,7 @@ _LEAST_STEP, _LEAST_UNIT = 1 / 3, 1e-6
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 0, "lp": 0, "pb": 0}]
 _MOST_NAME_BYTES = 1 << 28
 _NAMES = ("tasks", "operators")
-_HINT = "train again with `cdmpp train`"
+_HINT = "retrain with `cdmpp train`"
 
 
 @dataclass(frozen=True)
@@ -286,9 +286,9 @@ class TrainingTasks:
             tasks, operators = (tuple(map(str, names[name])) for name in _NAMES)
             content = _unpacked(packed, len(mean) * count)
             if not len(tasks) == len(operators) == count or len(content) != len(mean) * count:
-                raise ValueError(f"it does not hold {count} tasks of {len(mean)} columns")
+                raise ValueError(f"it does not have {count} tasks of {len(mean)} columns")
             if not all(np.isfinite(one).all() for one in (mean, deviation, step)):
-                raise ValueError("it has numbers that are not finite")
+                raise ValueError("it has values that are not finite")
             steps = np.frombuffer(content, np.int8).reshape(len(mean), count).T
             return cls(
                 tasks=tasks,

@@ -42,37 +42,40 @@ _PRESET = "best.yaml"
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `cdmpp autotune` and of `cdmpp autotune report`."""
     parser.description = (
-        "Trains a model again and again with other settings, judges every trial on the "
-        "validation part, writes the best settings as best.yaml, trains them once more as "
-        "`cdmpp train` does, which opens the test part, and writes report.html. Run the same "
-        "command again to continue, or at the same time to help."
+        "Tunes hyper-parameters: trains one model per trial, evaluates every trial on the "
+        "validation part and writes the best settings to best.yaml. Then trains with these "
+        "settings as `cdmpp train` does, evaluates once on the test part and writes "
+        "report.html. Rerun the same command to continue a study, or run it in parallel to add "
+        "workers."
     )
     _add_study_options(parser)
     add_data_options(parser)
     add_training_options(parser)
     add_table(parser, """
-        --model KIND                        kind to tune (default: as in --config)
+        --model KIND                        kind of model to tune (default: as in --config)
         --workers N: int = 1                processes, one thread each (default 1)
         --trials N: int                     trials of the study
-        --minutes M: float                  wall time of this run
-        --sampler tpe|random                what chooses the settings
-        --pruner none|percentile|hyperband  what ends bad trials early (one objective only)
-        --seed N: int                       of the sampler
-        --no-train                          do not train the winner: leave the test part shut
+        --minutes M: float                  wall-time limit of this run
+        --sampler tpe|random                how settings are chosen
+        --pruner none|percentile|hyperband  how bad trials are stopped early (one objective only)
+        --seed N: int                       seed of the sampler
+        --no-train                          do not train with the best settings: the test part stays
+            unused
     """)  # fmt: skip
     add_output_options(parser)
     parts = parser.add_subparsers(dest="autotune_command", metavar="report")
     report = parts.add_parser(
         "report",
-        help="write the page of a study",
+        help="write the report of a study",
         description=(
-            "Writes history, importance, parallel coordinates, the front of error and prediction "
-            "time and all trials as one HTML file. Trains nothing; works while a study runs."
+            "Writes one HTML file with the history, importance of settings, parallel "
+            "coordinates, the Pareto front of error and prediction time, and all trials. Trains "
+            "nothing; works while a study runs."
         ),
     )
     _add_study_options(report)
     add_table(report, """
-        --study NAME  where the storage has several
+        --study NAME  which study, if the storage has several
     """)  # fmt: skip
     add_output_options(report)
     report.set_defaults(run=run_report)
@@ -81,7 +84,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
     if args.workers < 1:
-        raise UsageError(f"--workers is {args.workers}, expected at least 1")
+        raise UsageError(f"--workers must be at least 1, got {args.workers}")
     given = {name: getattr(args, name) for name in ("trials", "minutes", "sampler", "seed")}
     options = load_config(AutotuneOptions, args.config, overrides=args.set, given=given)
     train = {**given_data(args.dataset, args.device), "model": args.model}
@@ -125,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
 def run_report(args: argparse.Namespace) -> int:
     """Runs `autotune report`; returns the exit code."""
     if args.out is None:
-        raise UsageError("autotune report needs the folder of a study; expected --out RUN")
+        raise UsageError("autotune report needs the folder of a study: give --out RUN")
     study = existing_study(args.storage or str(args.out / _JOURNAL), args.study)
     make_folder(args.out, what="study")
     page = _write_page(study, args.out)

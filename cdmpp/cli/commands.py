@@ -50,68 +50,68 @@ dataset  extract measure records into a dataset, look at datasets
     extract = dataset.command:extract  featurise measure records into a dataset (Parquet)
     stats = dataset.command:stats  summarise a Tenset directory or extracted dataset
     audit = dataset.command:audit  find leakage, duplicates, wrong units and outliers; noise floor
-    transfer = dataset.transfer  what programs measured on one device take on another
+    transfer = dataset.transfer  predict on one device the programs measured on another
     merge = dataset.command:merge  merge extracted datasets into a new one
     export = dataset.command:export  write an extracted dataset in the layout of another tool
 train = train.command  train a cost model and evaluate it on unseen tasks
 finetune = finetune  adapt a trained model to a new device or network with a few measured tasks
-autotune = autotune  find hyper-parameters of a cost model by trials on the validation part
-runs = runs  list run folders, compare them
+autotune = autotune  tune the hyper-parameters of a cost model
+runs = runs  list and compare run folders
 evaluate = evaluate  evaluate a trained model on measured programs
 predict = predict.command  predict the latency of programs, best first
-explain = explain.command  where the time of a program or network goes, line by line
-compare = compare.command  networks on many devices side by side: time, memory, cost, energy
-serve = serve.command  answer predictions over HTTP, with hot models
+explain = explain.command  explain where the time of a program or network goes, line by line
+compare = compare.command  compare networks across devices: time, memory, cost, energy
+serve = serve.command  serve predictions over HTTP, with models kept in memory
 measure = measure  build and time programs on a device
 search = search.command  find fast schedules of tasks or of a network
-replay = replay.command  end-to-end latency of a network, replayed from its operators
-device  known devices, their numbers, occupancy
+replay = replay.command  predict the latency of a network by replaying its operators
+device  list, describe and add devices; compute occupancy
     list = device.command:list  list the known devices
     show = device.command:show  show one device, with the source of every number
     add = device.add  describe and measure this machine, and adapt the shipped model to it
-    curve = device.add:curve  print the errors that `device add` found
-    occupancy = device.command:occupancy  how many blocks of a kernel a multiprocessor holds at once
-doctor = doctor  health of measurements, or of this machine
+    curve = device.add:curve  print the error curve of `device add`
+    occupancy = device.command:occupancy  compute how many blocks of a kernel fit on a core
+doctor = doctor  check the health of measurements, or of this machine
 analytic  analytic models: convolutions, embedding lookups, operators, kernels of serving
     conv  cuDNN forward convolutions
         fit = analytic.conv_models:fit  fit a model to measured kernels or layers
         evaluate = analytic.conv_models:evaluate  evaluate a model on the rows it was not fitted on
-        predict = analytic.conv_predict:predict  time, algorithm and limit of layers
-        pick = analytic.conv_predict:pick  which algorithm is fastest for a layer
+        predict = analytic.conv_predict:predict  predict time, algorithm and limit of layers
+        pick = analytic.conv_predict:pick  predict the fastest algorithm of a layer
         collect = analytic.conv_collect  measure on a machine with an NVIDIA GPU
-        from-nvprof = analytic.conv_nvprof  workbooks of kernels from what nvprof printed
+        from-nvprof = analytic.conv_nvprof  build kernel workbooks from the output of nvprof
     embedding  embedding lookups, forward and backward
-        predict = analytic.embedding:predict  traffic, hit rate and time of one lookup kernel
+        predict = analytic.embedding:predict  predict traffic, hit rate and time of a lookup kernel
         measure = analytic.embedding:measure  time torch's embedding_bag on this CPU; resumes
         fit = analytic.embedding:fit  fit a CPU's costs to a campaign
-        evaluate = analytic.embedding:evaluate  errors on a campaign, or on a GPU benchmark's CSV
+        evaluate = analytic.embedding:evaluate  evaluate on a campaign, or on a GPU benchmark's CSV
         report = analytic.embedding:report  write embedding.md, .csv and .json
     operator  bmm, linear, softmax, layer norm and element-wise operators on GPUs
         fit = analytic.operator:fit  fit the model on a folder of operator tables
-        evaluate = analytic.operator:evaluate  evaluate the model beside recorded baselines
-        predict = analytic.operator:predict  time of one operator
-    kernels  products, attention and collectives of serving frameworks on today's GPUs
+        evaluate = analytic.operator:evaluate  evaluate the model and recorded baselines
+        predict = analytic.operator:predict  predict the time of one operator
+    kernels  matrix products, attention and collectives of serving frameworks
         fit = analytic.kernels:fit  fit the models on a folder of measured kernels
-        evaluate = analytic.kernels:evaluate  evaluate on devices left out, new shapes, larger ones
-        predict = analytic.kernels:predict  time of one call
-roofline = roofline  what bounds a program or an operator
-profile = profile  where the time goes: read profiles of other tools
-networks  whole networks: time, memory and utilisation from the operator graph
-    generate = networks.generate  draw architectures and write their operator graphs
-    measure = networks.measure  run drawn networks: time, memory, utilisation, infer and train
+        evaluate = analytic.kernels:evaluate  evaluate on left-out devices, new and larger shapes
+        predict = analytic.kernels:predict  predict the time of one call
+roofline = roofline  compute the lower bound of a program or an operator
+profile = profile  read profiles of other tools, show where the time goes
+networks  predict time, memory and utilisation of whole networks
+    generate = networks.generate  generate random architectures and their operator graphs
+    measure = networks.measure  measure random networks: time, memory, utilisation
     train = networks.train:train  fit a model and evaluate it on unseen architectures
-    evaluate = networks.train:evaluate  errors of a fitted model on a data set
-    package = networks.train:package  make a run's model the packaged one
-    convert = networks.data:convert  the published layout (cg, label) to a data set of ours, or back
-    statistics = networks.data:statistics  the range of a data set of networks
-completion = completion  print a script that completes commands in your shell
+    evaluate = networks.train:evaluate  evaluate a fitted model on a data set
+    package = networks.train:package  package the model of a run
+    convert = networks.data:convert  convert the published layout (cg, label) to a data set, or back
+    statistics = networks.data:statistics  print the range of a data set of networks
+completion = completion  print a shell completion script
 """)  # fmt: skip
 
 #: What those need who maintain cdmpp, apart in the help.
 MAINTAINERS_COMMANDS = (
     Command(
         "train-code",
-        "teach a trained model to read machine code",
+        "extend a trained model to read machine code",
         "train.train_code",
     ),
     Command(

@@ -15,8 +15,8 @@ from cdmpp.files.places import given_or_shipped
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     parser.description = (
-        "Prints the script; the shell reads it when it starts, and starts no Python to complete. "
-        "Print it again after an update of cdmpp."
+        "Prints the script. The shell loads it at startup and completes without starting "
+        "Python. Print it again after updating cdmpp."
     )
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="which shell")
 

@@ -23,9 +23,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         --live  time a reference program on this machine's CPU now
     """)  # fmt: skip
     add_table(parser, """
-        --seconds N: float = 20.0  with --live: how long to time (default: 20)
+        --seconds N: float = 20.0  with --live: duration of the timing (default: 20)
         --threads N: int           with --live: threads (default: all CPUs)
-        --strict                   exit with 4 when something is doubtful
+        --strict                   exit with 4 if there is a warning
     """)  # fmt: skip
     add_output_options(parser)
 
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     """Runs `cdmpp doctor`; returns the exit code."""
     if args.live:
         if not args.seconds > 0 or (args.threads is not None and args.threads < 1):
-            raise UsageError("expected --seconds above 0 and --threads of at least 1")
+            raise UsageError("--seconds must be above 0 and --threads at least 1")
         show = None if args.json or args.quiet else _show
         report = live_report(args.seconds, threads=args.threads, on_progress=show)
     else:

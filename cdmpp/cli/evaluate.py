@@ -1,4 +1,4 @@
-"""`cdmpp evaluate`: judges a saved model on any measured dataset."""
+"""`cdmpp evaluate`: evaluates a saved model on any measured dataset."""
 
 from __future__ import annotations
 
@@ -30,20 +30,23 @@ from cdmpp.training.tiers import COMPILED, FAST
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `cdmpp evaluate`."""
     parser.description = (
-        "Predicts measured programs of a dataset or a campaign and compares, without their machine "
-        "code (fast tier) and with it (compiled tier), in all, by measured time and by operator. "
-        "Tasks that the model was trained on are left out and counted."
+        "Evaluates a model on the measured programs of a dataset or campaign, without machine "
+        "code (fast tier) and with it (compiled tier): overall, by measured time and by "
+        "operator. Tasks in the model's training data are left out and counted."
     )
     add_model_option(parser)
     add_data_options(parser)
     add_table(parser, """
-        --machine-code  compile the programs of a campaign whose machine code is not known yet (half
-            a second each); without it what the folder's table has is used
-        --all-tasks     judge the tasks of the model's training part too; their errors are too small
+        --machine-code  compile the programs of a campaign that have no machine code yet (half a
+            second each); by default only the folder's table of machine code is used
+        --all-tasks     also evaluate tasks of the model's training part; their errors are too
+            optimistic
     """)  # fmt: skip
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE",
-        help="baselines=[conv,embedding,roofline,constant]: those of the run, judged beside it",
+        help=
+            "baselines=[conv,embedding,roofline,constant]: baselines of the run, evaluated "
+            "beside the model",
     )  # fmt: skip
     add_output_options(parser)
 
@@ -88,13 +91,14 @@ def _machine_code(
     if compiles:
         if not trained.readers:
             raise UsageError(
-                "--machine-code: the model does not read machine code; leave it out, or teach it "
-                "with cdmpp train-code"
+                "--machine-code: the model does not read machine code; leave the option out, or "
+                "extend the model with cdmpp train-code"
             )
         if not (folder / CAMPAIGN_FILE).is_file():
             raise UsageError(
-                f"--machine-code: {folder} is no campaign of cdmpp measure, whose programs can be "
-                "compiled again; leave it out: a table that the folder has is used without it"
+                "--machine-code needs a campaign of cdmpp measure, whose programs can be "
+                f"compiled: got {folder}. Leave the option out: an existing table of machine "
+                "code is used without it"
             )
         from tvm_helper.measure.machine_code import write_machine_code  # needs TVM
 
@@ -106,7 +110,7 @@ def _machine_code(
 def _without_code(folder: Path, trained: TrainedModel, code: Sequence[MachineCode]) -> str:
     """Returns why there is no compiled tier, and what makes one."""
     if not trained.readers:
-        return "no compiled tier: the model does not read machine code; cdmpp train-code teaches it"
+        return "no compiled tier: the model does not read machine code; cdmpp train-code adds this"
     if code:
         return "no compiled tier: the model does not read the machine code of these programs"
     if (folder / CAMPAIGN_FILE).is_file():
@@ -139,4 +143,4 @@ def _overlap_sentence(values: dict[str, Any], model: Path) -> str:
         return f"held out: none of the tasks was in the training part of {model}"
     if left_out:
         return f"held out: {known} and are left out ({left_out:,} programs)"
-    return f"NOT held out: {known}, so these errors are too small for tasks that it has not seen"
+    return f"NOT held out: {known}, so these errors are too optimistic for unseen tasks"

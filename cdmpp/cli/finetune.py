@@ -35,23 +35,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `cdmpp finetune`."""
     parser.description = (
         "Chooses a few tasks of the device (or network), adapts the model of a run folder to "
-        "their measurements, judges it once on the device's other tasks beside the model as it "
-        "was, and writes a run folder of its own."
+        "their measurements, evaluates it once on the device's other tasks beside the unadapted "
+        "model, and writes a new run folder."
     )
     add_table(parser, """
         --from RUN: Path as from_run      run folder to start from, or pretrained
-        --budget Ntasks                   how many tasks to learn from (default: 10tasks), or
-            all, where the model is selected by cross-validation
-        --sampler kmeans|random|k-center  how the tasks are chosen (default: kmeans); none needs a
-            measurement
+        --budget Ntasks                   number of tasks to train on (default: 10tasks), or all:
+            the model is then selected by cross-validation
+        --sampler kmeans|random|k-center  how the tasks are chosen (default: kmeans); no choice
+            needs measurements
         --network NAME                    only the tasks of this network
-        --seed N: int                     of the choice and the training
-        --compare = None                  also train on the budget alone: the same kind of model,
-            and trees
+        --seed N: int                     seed of the task selection and the training
+        --compare = None                  also train only on the budget: the same kind of model,
+            and boosted trees
         --measured-on LABEL               a device in the training data of the model: its times of
             the same programs correct the predictions for the new device, and the budget is drawn
-            from programs that both have measured (afterwards: cdmpp predict --records FILE
-            --measured-on LABEL)
+            from programs measured on both (afterwards: cdmpp predict --records FILE --measured-on
+            LABEL)
     """)  # fmt: skip
     add_data_options(parser)
     add_training_options(parser)
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     }
     options = load_config(FinetuneRunOptions, args.config, overrides=args.set, given=given)
     if not options.from_run:
-        raise UsageError("finetune needs a model to start from; expected --from RUN")
+        raise UsageError("finetune needs a model to start from: give --from RUN")
     run_dir = args.out or Path("runs") / run_name(options)
     is_quiet = args.json or args.quiet
 
@@ -102,13 +102,13 @@ def run(args: argparse.Namespace) -> int:
     metrics = result.metrics
     steps = ", ".join(f"{what} {count} steps" for what, count in metrics["steps"].items())
     kept = f"{SAYS[metrics['kept']]}{f' ({steps})' if steps else ''}: {metrics['why']}"
-    print(f"kept    {kept}")
+    print(f"chosen  {kept}")
     if metrics["held_out_error"]:
         errors = ", ".join(
             f"{SAYS[name]} {percent_text(error)}"
             for name, error in metrics["held_out_error"].items()
         )
-        print(f"by      mean error on tasks of the budget, each held out: {errors}")
+        print(f"errors  mean error on tasks of the budget, each held out: {errors}")
     print(f"model   {run_dir}\nreport  {report}")
     return 0
 
@@ -124,15 +124,15 @@ def budget_tasks(text: str) -> int:
     found = re.fullmatch(r"(\d+)(?:\s*tasks?)?", text.strip())
     if found is None or int(found[1]) < 1:
         raise UsageError(
-            f"--budget is {text!r}, expected a number of tasks of at least 1, e.g. --budget "
-            "10tasks, or all (for no task at all: cdmpp evaluate)"
+            f"--budget must be a number of tasks from 1 up, or all: got {text!r}, expected e.g. "
+            "--budget 10tasks (for zero-shot errors: cdmpp evaluate)"
         )
     return int(found[1])
 
 
 def _print_budget(budget: Budget, options: FinetuneRunOptions) -> None:
     programs = budget.train.programs
-    print(f"tasks learned from ({options.sampler}):")
+    print(f"training tasks ({options.sampler}):")
     for task in budget.tasks:
         rows = budget.train.task_id == task
         operator = programs.operator[budget.train.program[rows][0]]

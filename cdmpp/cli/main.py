@@ -88,8 +88,8 @@ def _run(parser: CommandParser, words: Sequence[str]) -> int:
         where = f"{error.filename}: " if error.filename else ""
         return _said(
             DataError(
-                f"{where}cannot be read or written ({error.strerror or error}); what is finished "
-                "is kept: mend that and run the same command again"
+                f"{where}cannot be read or written ({error.strerror or error}); finished work is "
+                "kept. Fix this and rerun the same command"
             )
         )
     return code
@@ -127,13 +127,13 @@ def build_parser() -> CommandParser:
     parser = CommandParser(
         prog="cdmpp",
         description="Predict how long a tensor program takes on a device, without running it.",
-        epilog=f"for those who maintain cdmpp:\n{maintainers}\n\n"
+        epilog=f"for maintainers of cdmpp:\n{maintainers}\n\n"
         "`cdmpp COMMAND --help` explains a command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"cdmpp {__version__}")
-    parser.add_argument("-v", "--verbose", action="count", default=0, help="say more")
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    parser.add_argument("-v", "--verbose", action="count", default=0, help="print more messages")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print no progress")
     add_commands(parser, COMMANDS, "command", MAINTAINERS_COMMANDS, is_required=False)
     return parser
 

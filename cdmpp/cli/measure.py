@@ -25,31 +25,31 @@ from tvm_helper.measure.tables import write_tables
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `cdmpp measure`."""
     add_table(parser, """
-        --out DIR: Path  campaign and extracted dataset
+        --out DIR: Path  output folder of the campaign and its dataset
         what to measure (may be mixed and repeated):
         --sample TASK+ = []                 schedules of a task: KIND:SIZE=N,... (see --list-tasks)
             or a Python file with TVMScript
-        --sample-random N: int              schedules of N tasks of kinds, sizes and types drawn at
-            random from the seed
+        --sample-random N: int              schedules of N random tasks: kinds, sizes and types are
+            drawn from the seed
         --replay DATASET... = []            programs of a folder in Tenset's layout, replayed on
             this device
         --replay-device LABEL... as replay_devices = []  devices whose records are replayed
             (default: all of the target's kind)
         --network FILE+ = []         schedules of the tasks of a network (.onnx, .pt2)
-        --batch N: int as network_batch        ONNX: size of every first axis that the file leaves
-            open
-        --input NAME=SHAPE... as network_input = []  ONNX: whole shape of an input whose sizes are
-            open
+        --batch N: int as network_batch        ONNX: size of the first axes that are dynamic in the
+            file
+        --input NAME=SHAPE... as network_input = []  ONNX: full shape of an input with dynamic sizes
         --tasks-of CAMPAIGN... = []  the tasks of another campaign, sampled again (another seed,
             another device, or choose_from)
         --list-tasks                 list the task kinds and sizes
-        --as random|default|dlight|hand+ as schedules = []  how programs are scheduled; tasks take
-            turns: at random in MetaSchedule's space (default), as relax leaves the loops, by
-            DLight's rules, or as people write schedules
+        --as random|default|dlight|hand+ as schedules = []  how programs are scheduled, in turns
+            over the tasks: random (in MetaSchedule's space, the default), default (the loops of
+            relax), dlight (DLight's rules) or hand (hand-written schedules)
         --per-task N: int            programs of each task (default: 64)
-        --max-programs N: int as most_programs  programs in all, evenly over the tasks
-        --seed N: int                what is drawn (default: 0)
-        --jobs N: int                CPUs that measure side by side (labels of one thread)
+        --max-programs N: int as most_programs  total number of programs, spread evenly over the
+            tasks
+        --seed N: int                seed (default: 0)
+        --jobs N: int                number of CPUs that measure in parallel (labels of one thread)
     """)  # fmt: skip
     place = parser.add_argument_group("on what")
     add_target_options(place)
@@ -58,12 +58,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """)  # fmt: skip
     add_config_options(
         parser,
-        config="all of it in a file, see configs/measure",
+        config="file with all settings, see configs/measure",
         setting="run_timeout_s=30 or timing.spread=0.01",
     )
     add_table(parser, """
-        --tables-only   measure nothing; write the tables of what an interrupted campaign has
-        --machine-code  measure nothing; compile what a campaign has and write machine_code.parquet
+        --tables-only   measure nothing; write the tables of an interrupted campaign
+        --machine-code  measure nothing; compile the programs of a campaign and write
+            machine_code.parquet
     """)  # fmt: skip
     add_profile_option(parser)
     add_output_options(parser)
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(names) if args.json else text)
         return 0
     if args.out is None:
-        raise UsageError("where do the measurements go? give --out DIR")
+        raise UsageError("no output folder: give --out DIR")
     if args.tables_only:
         tables = write_tables(args.out)
         print(json.dumps(tables.to_json()) if args.json else tables.summary())

@@ -34,16 +34,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="profiles")
     add_table(parser, """
-        --device LABEL         device of the profile, for peaks, occupancy and predictions
-            (default: what the file says)
-        --by-shape             a line for every shape and launch configuration
-        --top N: int = 20      lines a table (20); 0 = all
-        --timeline HTML: Path  write a page that zooms
+        --device LABEL         device of the profile, for peaks, occupancy and predictions (default:
+            as stated in the file)
+        --by-shape             one line for every shape and launch configuration
+        --top N: int = 20      lines per table (default: 20); 0 = all
+        --timeline HTML: Path  write a page with a zoomable timeline
         --compare FILE: Path   a later profile to compare with FILE...
     """)  # fmt: skip
     parser.add_argument(
         "--watch", nargs=argparse.REMAINDER, metavar="COMMAND",
-        help="run a command (all words behind --watch) and sample how busy CPU and GPU are",
+        help="run a command (all words after --watch) and sample the utilisation of CPU and GPU",
     )  # fmt: skip
     add_table(parser, """
         --interval S: float = 0.2  seconds between samples (0.2)
@@ -69,12 +69,12 @@ def run(args: argparse.Namespace) -> int:
         return _watch(args.watch, args.interval, is_json=args.json)
     if args.compare is not None and given:
         raise UsageError(
-            f"--compare goes without {', '.join(given)}: it compares times only; expected cdmpp "
-            "profile FILE --compare FILE; explain each profile apart"
+            f"--compare cannot be combined with {', '.join(given)}: it compares times only. Run "
+            "cdmpp profile FILE --compare FILE, and cdmpp profile on each file for the rest"
         )
     if not args.files:
         raise UsageError(
-            "no profile given; expected cdmpp profile FILE..., or cdmpp profile --watch COMMAND"
+            "no profile given; run cdmpp profile FILE..., or cdmpp profile --watch COMMAND"
         )
     profile = merge_profiles([read_profile(path) for path in args.files])
     if args.compare is not None:
@@ -134,8 +134,8 @@ def _print_comparison(before: Profile, after: Profile, *, top: int, is_json: boo
     print(f"before: {before.source}\nafter:  {after.source}\n")
     print(compare_text(changes, top=top))
     print(
-        "\nratio: time of a call after over before. p: Mann-Whitney over the calls, corrected for "
-        "the number of names; `not tested` = sums only, or fewer than 4 calls."
+        "\nratio: time of a call after over before. p: Mann-Whitney over the calls, corrected "
+        "for the number of names; `not tested`: only sums, or fewer than 4 calls."
     )
 
 

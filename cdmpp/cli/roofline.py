@@ -1,4 +1,4 @@
-"""`cdmpp roofline`: what a program or an operator takes at the least, and what bounds it."""
+"""`cdmpp roofline`: the lower bound of a program or an operator, and what limits it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     for row in rows:
         what = f"{row['name']} on {row['device']}" if "name" in row else row["device"]
         print(
-            f"{what}: {seconds_text(row['least_s'])} at the least ({row['least_why']})\n"
+            f"{what}: lower bound {seconds_text(row['least_s'])} ({row['least_why']})\n"
             f"  roofline    {_roofline(row):>14}, an estimate; {row['why']}"
         )
         for name, seconds in row["levels"].items():
@@ -107,7 +107,7 @@ def _file_bounds(
     from tvm_helper.tasks.program_file import read_programs, sized
 
     if not labels:
-        raise UsageError(f"{path}: no device is named; expected --device LABEL")
+        raise UsageError(f"{path}: no device given; expected --device LABEL")
     devices = [get_device(label) for label in labels]
     return [
         {"name": program.name, **row}

@@ -14,12 +14,12 @@ from cdmpp.text import aligned
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     parser.description = (
-        "Lists the run folders in a folder; with names, up to six of them side by side: their "
-        "errors on their own test parts, and their worst tasks."
+        "Lists the run folders in a folder. With names, compares up to six runs: their errors "
+        "on their own test parts, and their worst tasks."
     )
-    parser.add_argument("names", nargs="*", metavar="RUN", help="runs to put side by side")
+    parser.add_argument("names", nargs="*", metavar="RUN", help="runs to compare")
     add_table(parser, """
-        --folder DIR = runs  that the run folders are in, or the folders in it
+        --folder DIR = runs  folder with the run folders, directly or one level below
     """)  # fmt: skip
     add_output_options(parser)
 

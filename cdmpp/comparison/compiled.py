@@ -6,7 +6,7 @@ from cdmpp.comparison.cell import CompareCell
 from cdmpp.devices.spec import DeviceSpec
 
 METHOD = "TVM, untuned"
-_NOT_ASKED = ("ONNX files are answered on devices of the registry only",)
+_NOT_ASKED = ("ONNX files can only be predicted on devices of the registry",)
 #: Latency, its ends, and why it is a guess or missing.
 Answer = tuple[float | None, float | None, float | None, tuple[str, ...]]
 

@@ -51,7 +51,7 @@ def _cell(one: TorchPrediction, device: DeviceSpec) -> CompareCell:
         return cell
     missing = [name for name in RATES if getattr(device, name) is None]
     if missing and one.method != MEASURED:
-        return replace(cell, reasons=(f"`{missing[0]}` of {device.name} is not known",))
+        return replace(cell, reasons=(f"`{missing[0]}` of {device.name} is unknown",))
     return replace(
         cell, latency_s=one.time_s.value, low_s=one.time_s.low, high_s=one.time_s.high,
         method=one.method, parts=one.parts,

@@ -30,10 +30,10 @@ def known_graph(name: str, batch: int) -> NetworkGraph:
     """
     if name not in KNOWN_NETWORKS:
         raise UsageError(
-            f"no network {name[:100]!r} comes along; expected one of {', '.join(KNOWN_NETWORKS)}"
+            f"no shipped network {name[:100]!r}; expected one of {', '.join(KNOWN_NETWORKS)}"
         )
     if batch not in BATCHES:
-        raise UsageError(f"{name} comes along at batch {', '.join(map(str, BATCHES))}, not {batch}")
+        raise UsageError(f"{name} is shipped at batch {', '.join(map(str, BATCHES))}, not {batch}")
     folder = package_folder("cdmpp.comparison") / "networks"
     file = folder / f"{KNOWN_NETWORKS[name]}-{batch}.json.gz"
     graph = from_json(NetworkGraph, json.loads(gzip.decompress(file.read_bytes())))

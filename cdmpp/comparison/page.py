@@ -16,22 +16,23 @@ from cdmpp.text import seconds_text
 
 #: Method -> what it is and how it was judged.
 METHODS = {
-    METHOD: "the transformer's kernels one after the other: products, attention and collectives "
-    "by models that were judged on devices left out of their fit (docs/results/gpu-kernels.md), "
-    "what only moves elements by the operator model; whole passes judged on figures that NVIDIA "
-    "published (docs/results/compare.md)",
-    MEASURED: "a model of whole networks, judged on architectures it never saw, on this very "
-    "device (docs/results/networks.md)",
-    OPERATORS: "the network's operators one after the other, each by the model of its kind for "
-    "float32 on NVIDIA GPUs; judged on whole transformers that were measured elsewhere, on GPUs of "
-    "the fit and on others, where the intervals hold less than they say (docs/results/compare.md)",
-    OPERATOR_ROOFLINES: "the network's operators one after the other, each by the device's peak "
-    "and bandwidth, from a quarter of that to a twentieth of the rates; judged on whole "
-    "transformers on two AMD GPUs (docs/results/compare.md)",
-    WHOLE_ROOFLINE: "the whole-network model on a device that nobody measured: it follows the "
-    "device's roofline, its interval is from a quarter of that to a twentieth of the rates; never "
-    "judged there",
-    COMPILED: "kernels as TVM compiles them by default, by the cost model (docs/results/replay.md)",
+    METHOD: "sum of the transformer's kernels: matrix products, attention and collectives by "
+    "models evaluated on devices left out of their fit (docs/results/gpu-kernels.md), "
+    "element-wise kernels by the operator model; whole passes evaluated on figures published "
+    "by NVIDIA (docs/results/compare.md)",
+    MEASURED: "a model of whole networks, evaluated on unseen architectures on this device "
+    "(docs/results/networks.md)",
+    OPERATORS: "sum of the network's operators, each by the model of its kind for float32 on "
+    "NVIDIA GPUs; evaluated on whole transformers from another source, on GPUs of the fit and "
+    "on unseen GPUs, where the intervals cover less than their nominal share "
+    "(docs/results/compare.md)",
+    OPERATOR_ROOFLINES: "sum of the network's operators, each by the device's peak and "
+    "bandwidth, at a quarter to a twentieth of these rates; evaluated on whole transformers on "
+    "two AMD GPUs (docs/results/compare.md)",
+    WHOLE_ROOFLINE: "the whole-network model on an unseen device: it follows the device's "
+    "roofline, its interval is from a quarter to a twentieth of these rates; not evaluated there",
+    COMPILED: "kernels compiled by TVM with default schedules, by the cost model "
+    "(docs/results/replay.md)",
 }
 
 
@@ -47,8 +48,8 @@ def comparison_page(cells: Sequence[CompareCell], objective: Objective, command:
         sections.append(prices)
     guessed = [cell.device for cell in cells if cell.is_hypothetical]
     warning = (
-        f"Hypothetical: {', '.join(dict.fromkeys(guessed))}; nobody sells or measured it as "
-        "described here."
+        f"Hypothetical: {', '.join(dict.fromkeys(guessed))}; no such device is sold or was "
+        "measured."
     )
     return Page(
         title="Which device?",
@@ -58,20 +59,19 @@ def comparison_page(cells: Sequence[CompareCell], objective: Objective, command:
         warnings=[warning] if guessed else [],
         tiles=_tiles(cells, objective),
         notes=[
-            "Latency is one run after the other on an idle device. The interval is made to hold "
-            "nine of ten truths; what it held where it was judged is in the pages named above. "
-            "Rank: 1 and 1 more for every device that is surely better; = marks devices of one "
-            "rank, which cannot be told apart.",
-            "Throughput is items over latency: no overlap of runs. An item is an inference, or a "
-            "token that a transformer takes in (prefill) or makes (decode).",
-            "Cost is the price of the devices for as long as a run takes: they are rented for "
-            "nothing else and never idle.",
-            "Energy is what the devices may take at most (TDP) for as long as a run takes: an "
-            "upper bound, without the host.",
-            "Memory is what the network needs; a library's own is not in it. Above 90 % of a "
-            "device's memory it is not sure that it fits.",
-            "* no other device is better in both of what the front weighs, as far as both are "
-            "known; ? hypothetical; [1] see the note below; unknown is never counted as 0.",
+            "Latency is one run at a time on an idle device. The intervals are calibrated to 90 "
+            "%; the pages named above have their measured coverage. Rank: 1 plus the number of "
+            "devices that are certainly better; = marks ties.",
+            "Throughput is items over latency: runs do not overlap. An item is an inference, or "
+            "a token that a transformer reads (prefill) or generates (decode).",
+            "Cost is the price of the devices for the time of a run, assuming that they are "
+            "never idle.",
+            "Energy is the TDP of the devices times the time of a run: an upper bound, without "
+            "the host.",
+            "Memory is what the network needs, without the memory of libraries. Above 90 % of a "
+            "device's memory the network may not fit.",
+            "* on the Pareto front of the two quantities, if both are known; ? hypothetical; "
+            "[1] see the note below; unknown values are never counted as 0.",
         ],
         command=command,
     )
@@ -97,9 +97,9 @@ def _section(
 
 def _caption(first: Objective) -> str:
     return (
-        f"Latency against {'cost' if first == 'cost' else 'the energy bound'}; the line joins the "
-        "devices that no other beats in both (Pareto front). Bars are the intervals. Dashed: a "
-        f"latency without a known {'price' if first == 'cost' else 'power limit'}."
+        f"Latency against {'cost' if first == 'cost' else 'the energy bound'}; the line is the "
+        "Pareto front. Bars are the intervals. Dashed: a latency without a known "
+        f"{'price' if first == 'cost' else 'power limit'}."
     )
 
 
@@ -123,8 +123,8 @@ def _big(cell: CompareCell, objective: Objective) -> str:
     value = abs(cell.value(objective) or 0.0)
     return {
         "latency": seconds_text(value),
-        "throughput": f"{number(value)} {cell.item}s a second",
-        "cost": f"${number(value)} a million {cell.item}s",
+        "throughput": f"{number(value)} {cell.item}s per second",
+        "cost": f"${number(value)} per million {cell.item}s",
         "energy": f"at most {number(value)} J of energy for each {cell.item}",
     }[objective]
 
@@ -145,6 +145,6 @@ def _prices(cells: Sequence[CompareCell]) -> Section | None:
     ]
     lists = {f"{one.provider}, {one.region}, {one.date}: {one.source}" for one in found.values()}
     unknown = dict.fromkeys(cell.device for cell in cells if cell.price is None)
-    note = f"No price is known of {', '.join(unknown)}." if unknown else ""
+    note = f"Devices without a price: {', '.join(unknown)}." if unknown else ""
     table = plain_table(header, lines)
     return Section("Prices", note=note, points=sorted(lists), tables=[table])

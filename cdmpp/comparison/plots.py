@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _WORDS: dict[Objective, str] = {
-    "cost": "US dollars a million items", "energy": "joule an item, at most",
-    "latency": "latency (ms)", "throughput": "items a second",
+    "cost": "US dollars per million items", "energy": "joules per item, upper bound",
+    "latency": "latency (ms)", "throughput": "items per second",
 }  # fmt: skip
 _BEST, _BEATEN = COLOURS[0], COLOURS[6]
 _MS = 1e3

@@ -68,7 +68,7 @@ def prices_of(
     providers = list(dict.fromkeys(one.provider for prices in lists for one in prices.values()))
     if provider is not None and provider not in providers:
         raise UsageError(
-            f"no prices of {provider!r}{nearest(provider, providers)}; there are those of "
+            f"no prices of {provider!r}{nearest(provider, providers)}; expected one of "
             f"{', '.join(providers)}, and --prices FILE takes others"
         )
     for prices in lists:
@@ -139,10 +139,12 @@ def _fact(content: Mapping[str, Any], name: str, path: Path) -> str:
     value = content.get(name)
     if name == "date":
         if not isinstance(value, datetime.date):
-            raise DataError(f"{path}: date is {value!r}, expected the prices' day as 2026-11-24")
+            raise DataError(
+                f"{path}: date is {value!r}, expected the day of the prices, e.g. 2026-11-24"
+            )
         return value.isoformat()
     if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{path}: {name} is {value!r}, expected text: a price without it is none")
+        raise DataError(f"{path}: {name} is {value!r}, expected text, which every price needs")
     return value
 
 
@@ -150,8 +152,8 @@ def _rate(content: Mapping[str, Any], currency: str, path: Path) -> float:
     rate = content.get("usd_rate", 1.0 if currency == CURRENCY else None)
     if rate is None:
         raise DataError(
-            f"{path}: its prices are in {currency}, costs are told in {CURRENCY}; add "
-            f"`usd_rate`, the dollars that one {currency} was worth on that day"
+            f"{path}: its prices are in {currency}, costs are computed in {CURRENCY}; add "
+            f"`usd_rate`, the price of one {currency} in dollars on that day"
         )
     return _positive(rate, f"{path}: usd_rate")
 
@@ -178,8 +180,7 @@ def _entry(entry: Any, hours: Any, where: str) -> tuple[float, str]:
         return _positive(entry["per_hour"], f"{where}: per_hour"), instance
     if hours is None:
         raise DataError(
-            f"{where}: a price to buy says nothing of an hour; add `hours_of_use` to the file, "
-            "e.g. 26280 (three years)"
+            f"{where}: a price to buy needs `hours_of_use` in the file, e.g. 26280 (three years)"
         )
     price = _positive(entry["to_buy"], f"{where}: to_buy")
     return price / _positive(hours, f"{where}: hours_of_use"), instance

@@ -104,7 +104,8 @@ def asked_devices(
     devices = list({spec.name: spec for spec in [*real, *own]}.values())
     if not devices:
         raise UsageError(
-            "no device; name some, e.g. --device h100,l40s,b200, or --all, or --device-spec FILE"
+            "no device given: add some, e.g. --device h100,l40s,b200, or --all, or "
+            "--device-spec FILE"
         )
     changed = [scaled(spec, scales) for spec in devices] if scales else []
     return [*devices, *changed], frozenset(spec.name for spec in [*own, *changed])
@@ -124,12 +125,14 @@ def compare(
             pass, the devices cannot share one, or no device has an answer.
     """
     if question.transformers and not question.passes:
-        raise UsageError("nothing to compare of a language model; add --prefill N or --decode-at N")
+        raise UsageError(
+            "nothing to compare for a language model: add --prefill N or --decode-at N"
+        )
     names = [one.name for one in question.transformers]
     again = next((name for place, name in enumerate(names) if name in names[:place]), None)
     if again is not None:
         raise UsageError(
-            f"two models are called {again!r}; expected a name of each, e.g. "
+            f"two models have the name {again!r}; give each its own name, e.g. "
             "layers=32,...,name=small"
         )
     found: list[CompareCell] = []
@@ -148,12 +151,12 @@ def compare(
             found += [serving_cell(transformer, one, spec, model) for spec in question.devices]
     if not found:
         raise UsageError(
-            "nothing to compare; name a network, or --model CONFIG or --transformer SHAPE with "
+            "nothing to compare: give a network, or --model CONFIG or --transformer SHAPE with "
             "--prefill or --decode-at"
         )
     if all(cell.latency_s is None for cell in found):
         reasons = dict.fromkeys(reason for cell in found for reason in cell.reasons)
-        raise DataError(f"no device has an answer: {'; '.join(list(reasons)[:3])}")
+        raise DataError(f"no device could be predicted: {'; '.join(list(reasons)[:3])}")
     return [_completed(cell, question) for cell in found]
 
 

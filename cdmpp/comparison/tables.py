@@ -161,7 +161,7 @@ def notes(cells: Sequence[CompareCell], objective: Objective) -> list[str]:
         if cell.latency_s is None:
             missing.setdefault(_said(cell), []).append(cell.device)
     found += [
-        f"{', '.join(dict.fromkeys(names))}: {'; '.join(said) or 'no answer'}"
+        f"{', '.join(dict.fromkeys(names))}: {'; '.join(said) or 'no prediction'}"
         for said, names in missing.items()
     ]
     return found
@@ -174,16 +174,14 @@ def _general(cells: Sequence[CompareCell], objective: Objective) -> list[str]:
     if len(first) > 1:
         more = len(first) - _MOST_NAMED
         named = first if more <= 1 else [*first[:_MOST_NAMED], f"{more} more"]
-        found.append(
-            f"{listed(named)} cannot be told apart: their intervals of {objective} overlap"
-        )
+        found.append(f"{listed(named)} are tied: their intervals of {objective} overlap")
     if axes_of(cells)[0] == "energy" and sum(cell.latency_s is not None for cell in cells) > 1:
-        found.append("fewer than two prices are known: the front weighs energy and latency")
+        found.append("fewer than two prices are known: the Pareto front is of energy and latency")
     methods = sorted({cell.method for cell in cells if cell.method})
     if len(methods) > 1:
         found.append(
-            f"{listed(methods)} stand side by side, and a device may be ahead by its method alone: "
-            "rooflines are quicker than what is measured as a rule"
+            f"{listed(methods)} are compared, and a device may rank better only because of its "
+            "method: rooflines are usually faster than measurements"
         )
     return found
 
@@ -201,8 +199,8 @@ def _remarks(
         said = list(_said(cell))
         if cell.value(first) is None:
             is_best = places[id(cell)].is_on_front
-            place = f"on the front by {second} alone" if is_best else "its place is not known"
-            said.append(f"no {lacks} is known, {place}: the front weighs {first} and {second}")
+            place = f"on the front by {second} only" if is_best else "its place is unknown"
+            said.append(f"{lacks} unknown, {place}: the Pareto front is of {first} and {second}")
         found.append((cell, said))
     return found
 

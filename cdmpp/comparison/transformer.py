@@ -76,8 +76,8 @@ class TransformerShape:
             )
         if self.head_size < 0 or (not self.head_size and self.width % self.heads):
             raise UsageError(
-                f"{self.name}: width={self.width} over heads={self.heads} is no whole number; say "
-                "head_size=N"
+                f"{self.name}: width={self.width} over heads={self.heads} is not a whole number; "
+                "give head_size=N"
             )
 
     @property

@@ -164,8 +164,8 @@ def _build(extracted_dir: Path, manifest: dict[str, Any], folder: Path) -> None:
     except (ValueError, TypeError, LookupError, OverflowError) as error:  # of values, not of bytes
         why = " ".join(str(error).split())[:200]
         raise DataError(
-            f"{extracted_dir}: its tables do not fit together ({why}); run again: cdmpp dataset "
-            f"extract --out {extracted_dir}"
+            f"{extracted_dir}: its tables do not match ({why}). Rerun: cdmpp dataset extract "
+            f"--out {extracted_dir}"
         ) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -251,7 +251,7 @@ def _write_lists(
                 continue
             values = _values(part[name]).reshape(-1, *array.shape[1:])
             if values.dtype.kind == "f" and not np.isfinite(values).all():
-                raise ValueError(f"{name} has numbers that are not finite")
+                raise ValueError(f"{name} has values that are not finite")
             start = position[name]
             array[start : start + len(values)] = values
             position[name] = start + len(values)

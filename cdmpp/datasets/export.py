@@ -42,7 +42,7 @@ class ExportReport:
             for label, count in self.files.items()
         ]
         if self.left_out:
-            lines.append(f"{self.left_out} files left out: fewer samples than asked for")
+            lines.append(f"{self.left_out} files left out: fewer samples than requested")
         return "\n".join([*lines, f"written to {self.out_dir}"])
 
     def to_json(self) -> dict[str, Any]:

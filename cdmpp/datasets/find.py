@@ -92,7 +92,7 @@ def find_records(labels: Sequence[str], cache_dir: Path) -> list[RecordFolder]:
         if label not in known:
             check_known(label, known)
             raise DataError(
-                f"no measurements of device {label!r} are here; devices found: "
+                f"no measurements of device {label!r} found; devices found: "
                 f"{', '.join(known) or 'none'}. {next_step(label)}, or give --dataset DIR"
             )
     chosen = [
@@ -107,11 +107,11 @@ def next_step(label: str) -> str:
     sources = sources_of(label)
     if sources:
         name = label if label in sources[0].default_for else sources[0].name
-        return f"cdmpp dataset fetch {name} brings measurements of {label}: {sources[0].title}"
+        return f"cdmpp dataset fetch {name} downloads measurements of {label}: {sources[0].title}"
     return (
-        f"nobody is known to have published measurements of {label}: on a machine with one, cdmpp "
-        f"measure --device {label} --network FILE.onnx --out DIR measures it, and cdmpp train "
-        f"--device {label} --dataset DIR learns from that"
+        f"no published measurements of {label} are known. Measure them on a machine with this "
+        f"device: cdmpp measure --device {label} --network FILE.onnx --out DIR; then train: "
+        f"cdmpp train --device {label} --dataset DIR"
     )
 
 
@@ -128,7 +128,9 @@ def record_folder(labels: Sequence[str], cache_dir: Path) -> Path:
     found = find_records(labels, cache_dir)
     if len(found) > 1:
         listed = ", ".join(f"{one.path} ({', '.join(one.devices)})" for one in found)
-        raise UsageError(f"the measurements are in several folders: {listed}; give --dataset DIR")
+        raise UsageError(
+            f"the measurements are in several folders: {listed}; choose one with --dataset DIR"
+        )
     return found[0].path
 
 

@@ -56,7 +56,7 @@ def choose_tasks(
     tasks = np.unique(samples.task_id)
     if not 1 <= count <= len(tasks):
         raise UsageError(
-            f"cannot choose {count} tasks of {len(tasks)}; expected a number from 1 to {len(tasks)}"
+            f"cannot choose {count} of {len(tasks)} tasks; expected a number from 1 to {len(tasks)}"
         )
     rng = np.random.default_rng(seed)
     taken = _Taken(samples.programs, tasks)

@@ -89,14 +89,16 @@ def source_at(
     if is_metaschedule_database(place):
         if devices is None or len(devices) != 1:
             raise UsageError(
-                f"{place} is a MetaSchedule database, which does not say on what it was measured; "
-                "name the one device: --device LABEL"
+                f"{place} is a MetaSchedule database, which does not name its device; give one "
+                "device: --device LABEL"
             )
         name: TvmFeaturiser = "metaschedule-old" if _is_of_older_tvm(place) else "metaschedule"
         return TuningDatabase(place, devices[0], featurisers(name), target)
     if is_autotvm_log(place):
         if per_task is not None and per_task < 1:
-            raise UsageError(f"--per-task is {per_task}, expected at least 1; leave it out for all")
+            raise UsageError(
+                f"--per-task must be at least 1, got {per_task}; leave it out for all programs"
+            )
         check_devices(place, devices, target)  # before an environment is built for them
         return AutotvmLogs(place, devices, featurisers("autotvm"), per_task, target=target)
     if per_task is not None:
@@ -127,15 +129,15 @@ def check_readable(place: Path) -> None:
     if next(read_records(place, report, keep_unmeasured=True, only=range(1, 1025)), None):
         raise DataError(
             f"{place} holds records of Ansor; expected a folder with them in "
-            "measure_records/DEVICE/ and their tasks in network_info/. To predict the file alone: "
-            f"cdmpp predict {place}"
+            "measure_records/DEVICE/ and their tasks in network_info/. To predict only this "
+            f"file: cdmpp predict {place}"
         )
     report = ReadReport()
     next(read_autotvm_log(place, report, only=range(1, 1025)), None)
     reasons = ", ".join(f"{count} {reason}" for reason, count in report.skipped.most_common(3))
     raise DataError(
-        f"{place}: no record of it can be read ({reasons or 'it is empty'}); expected measure "
-        "records of AutoTVM, one JSON object a line, or a folder in Tenset's layout"
+        f"{place}: no readable record ({reasons or 'it is empty'}); expected measure records of "
+        "AutoTVM, one JSON object per line, or a folder in Tenset's layout"
     )
 
 
@@ -174,7 +176,9 @@ def extract_any(
         is_database = is_metaschedule_database(place)
         if is_database or is_autotvm_log(place):
             what = "databases" if is_database else "AutoTVM logs"
-            raise UsageError(f"{what} are extracted on one machine; got --backend {backend}")
+            raise UsageError(
+                f"{what} can only be extracted on one machine, got --backend {backend}"
+            )
         place = place.absolute()
         network_info = network_info and network_info.absolute()
     source = source_at(

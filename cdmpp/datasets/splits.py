@@ -90,7 +90,7 @@ def split(
     if len(fractions) != 3 or min(fractions) < 0 or not 0 < sum(fractions) < float("inf"):
         raise UsageError(f"fractions are {fractions}, expected three numbers >= 0, not all zero")
     if test_networks is not None and kind not in ("network", "test-tasks"):
-        raise UsageError("test networks can only be named for the split by network")
+        raise UsageError("test networks can only be given for the split by network")
     shares = np.cumsum(fractions) / sum(fractions)
     programs = samples.programs
     held_out: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
@@ -266,7 +266,7 @@ def _present_networks(
     found = tuple(name for name in named if plain_network(name) in there)
     if not found:
         raise DataError(
-            f"no task of the test networks {', '.join(named) or '(none named)'} is measured here; "
+            f"no task of the test networks {', '.join(named) or '(none named)'} is measured; "
             f"networks found: {', '.join(sorted(there)) or 'none'}"
         )
     return found
@@ -319,6 +319,4 @@ def _warning(samples: Samples, kind: SplitKind, parts: list[NDArray[np.int64]]) 
     every, tested = (len({workload_of(samples.programs.tasks[t]) for t in some}) for some in tasks)
     if kind != "task" or not 0 < tested < _FEW_WORKLOADS:
         return ""
-    return (
-        f"; only {tested} of {every} operator shapes are tested: a result on so few proves little"
-    )
+    return f"; only {tested} of {every} operator shapes are tested, too few for a reliable result"

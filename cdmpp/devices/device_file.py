@@ -52,12 +52,12 @@ def load_device_spec(path: Path, label: str | None = None) -> DeviceSpec:
         if len(devices) == 1:
             return next(iter(devices.values()))
         raise DeviceError(
-            f"{path}: has {len(devices)} devices, expected one; there are: "
+            f"{path}: has {len(devices)} devices, expected one; known: "
             f"{', '.join(sorted(devices)) or 'none'}"
         )
     if label not in devices:
         raise DeviceError(
-            f"{path}: has no device {label!r}{nearest(label, devices)}; there are: "
+            f"{path}: has no device {label!r}{nearest(label, devices)}; known: "
             f"{', '.join(sorted(devices)) or 'none'}"
         )
     return devices[label]
@@ -179,8 +179,8 @@ def _typed(name: str, value: Any, where: str) -> str | int | float:
     for suffix, (least, most, unit) in _PLAUSIBLE.items():
         if name.endswith(suffix) and not least <= number <= most:
             raise DeviceError(
-                f"{where}: {name} is {value!r}, expected {least:g} to {most:g} {unit}; "
-                "see the unit and the power of ten"
+                f"{where}: {name} is {value!r}, expected {least:g} to {most:g} {unit}; check the "
+                "unit and the power of ten"
             )
     if name.endswith(_REAL_SUFFIXES):
         return number

@@ -136,12 +136,12 @@ def device_occupancy_limits(device: DeviceSpec) -> OccupancyLimits:
     if device.kind != "gpu" or (device.vendor or "NVIDIA") != "NVIDIA":
         what = f"{device.vendor} {device.kind}" if device.vendor else device.kind
         raise DeviceError(
-            f"occupancy is not supported for {device.name!r} ({what}): the calculator knows NVIDIA "
-            "GPUs only; list them with: cdmpp device list --kind gpu"
+            f"occupancy is not supported for {device.name!r} ({what}): the calculator supports "
+            "NVIDIA GPUs only; list them with: cdmpp device list --kind gpu"
         )
     if device.compute_capability is None:
         raise DeviceError(
-            f"the compute capability of {device.name!r} is not known, so its limits are not; known "
+            f"the compute capability of {device.name!r} is unknown, and so are its limits; known "
             f"limits: {', '.join(COMPUTE_CAPABILITIES)}; add compute_capability to its YAML file"
         )
     return occupancy_limits(device.compute_capability)

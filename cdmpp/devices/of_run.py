@@ -37,6 +37,6 @@ def run_spec(folder: Path, name: str) -> DeviceSpec:
         if normal_name(label) == normal_name(name):
             return spec
     raise DeviceError(
-        f"{folder} was not trained on a device {name!r}{nearest(name, specs)}; it knows "
+        f"{folder} was not trained on a device {name!r}{nearest(name, specs)}; trained on: "
         f"{', '.join(specs)}; see cdmpp device list --run {folder}"
     )

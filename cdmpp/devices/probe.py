@@ -52,8 +52,8 @@ def probe_cpu(name: str, *, threads: int | None = None, root: Path = Path("/")) 
     usable = machine.usable()
     if threads is not None and not 1 <= threads <= usable.cores:
         raise UsageError(
-            f"{threads} threads are asked for, expected 1 to {usable.cores}: {usable.source}; give "
-            f"--threads {usable.cores} or let the process use more cores"
+            f"{threads} threads requested, expected 1 to {usable.cores}: {usable.source}. Give "
+            f"--threads {usable.cores}, or allow the process more cores"
         )
     values: dict[str, tuple[Any, str] | None] = {
         "vendor": machine.vendor(),
@@ -65,7 +65,7 @@ def probe_cpu(name: str, *, threads: int | None = None, root: Path = Path("/")) 
         "l2_bytes": machine.cache_bytes(2),
         "l3_bytes": machine.cache_bytes(3),
         "simd_bits": machine.simd_bits(),
-        "threads": (usable.cores, f"one a core that may be used: {usable.source}")
+        "threads": (usable.cores, f"one per usable core: {usable.source}")
         if threads is None
         else (threads, "definition of the label (--threads)"),
     }
@@ -104,8 +104,8 @@ class _Machine:
         text = self._text("proc/cpuinfo")
         if text is None:
             raise DeviceError(
-                f"{root / 'proc/cpuinfo'}: cannot be read, so nothing is known of the CPU; "
-                "expected Linux. Describe the device in a YAML file instead: cdmpp device show "
+                f"{root / 'proc/cpuinfo'}: cannot be read, so the CPU is unknown; expected "
+                "Linux. Describe the device in a YAML file instead: cdmpp device show "
                 "--device-spec FILE"
             )
         blocks = [dict(_pairs(block)) for block in re.split(r"\n\s*\n", text)]

@@ -38,12 +38,12 @@ def nvidia_smi(*, hint: str = "leave --target out to add this machine's CPU") ->
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DeviceError(
-            f"no NVIDIA GPU can be described here: nvidia-smi cannot be run ({error}); {hint}"
+            f"cannot describe an NVIDIA GPU here: nvidia-smi cannot be run ({error}); {hint}"
         ) from None
     if done.returncode != 0 or not done.stdout.strip():
-        text = (done.stdout.strip() or done.stderr.strip()).splitlines() or ["it says nothing"]
+        text = (done.stdout.strip() or done.stderr.strip()).splitlines() or ["it prints nothing"]
         raise DeviceError(
-            f"no NVIDIA GPU can be described here: nvidia-smi fails ({text[-1][:160]}); {hint}"
+            f"cannot describe an NVIDIA GPU here: nvidia-smi fails ({text[-1][:160]}); {hint}"
         )
     return done.stdout.strip().splitlines()[0]
 
@@ -60,7 +60,7 @@ def probe_nvidia(name: str, line: str) -> DeviceSpec:
     words = [word.strip() for word in line.split(",")]
     if len(words) != len(_FIELDS):
         raise DeviceError(
-            f"nvidia-smi says {line!r}; expected {len(_FIELDS)} values: {', '.join(_FIELDS)}"
+            f"nvidia-smi printed {line!r}; expected {len(_FIELDS)} values: {', '.join(_FIELDS)}"
         )
     product, memory, clock, capability = words
     source = {key: f"{key} of nvidia-smi ({product})" for key in _FIELDS}
@@ -98,6 +98,6 @@ def check_not_known(line: str) -> None:
     known = find_device(product)
     if known is not None:
         raise UsageError(
-            f"this GPU ({product}) is described already as {known.name}; add it with that label: "
+            f"this GPU ({product}) is already described as {known.name}; add it with that label: "
             f"cdmpp device add {known.name} --spec"
         )

@@ -124,8 +124,8 @@ def check_lasts(label: str) -> None:
     """
     if label == THIS_CPU:
         raise UsageError(
-            f"{THIS_CPU} is another device on every machine, and what is measured keeps its "
-            "label; give this machine one: cdmpp device add NAME"
+            f"{THIS_CPU} is a different device on every machine, so measurements need a label of "
+            "their own. Create one: cdmpp device add NAME"
         )
 
 
@@ -139,12 +139,10 @@ def check_known(name: str, others: Iterable[str] = ()) -> None:
     if name not in others and find_device(name) is None:
         near = nearest(name, [*others, *load_registry(), *load_aliases()])
         listed = sorted(others) if len(others) <= _MOST_LISTED else []
-        found = f"; there are {', '.join(listed)}" if listed else ""
+        found = f"; known: {', '.join(listed)}" if listed else ""
         if not listed:
             found = f"; the nearest are {nearest_three(name, others or load_registry())}"
-        raise DeviceError(
-            f"unknown device {name!r}{near}{found}; see cdmpp device list for all that are known"
-        )
+        raise DeviceError(f"unknown device {name!r}{near}{found}; list all: cdmpp device list")
 
 
 def unknown_device(label: str, target_kind: str) -> tuple[DeviceSpec, str]:
@@ -157,8 +155,8 @@ def unknown_device(label: str, target_kind: str) -> tuple[DeviceSpec, str]:
     else:
         kind = "gpu" if target_kind in GPU_TARGET_KINDS else "accelerator"
     warning = (
-        f"device {label!r} is not in the registry: its hardware values are unknown to the model; "
-        "describe it in a YAML file like those in cdmpp/devices"
+        f"device {label!r} is not in the registry: its hardware values are unknown; describe it "
+        "in a YAML file like those in cdmpp/devices"
     )
     return DeviceSpec(name=label, kind=kind), warning
 

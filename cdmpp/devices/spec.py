@@ -34,14 +34,14 @@ class DeviceSpec:
         peak_*_flop_per_s: arithmetic peak of the label as used (its threads, its instruction set).
         simd_bits: vector width of a CPU label; `warp_size` is its GPU counterpart.
         threads: software threads used by the label.
-        launch_s: smallest time of a kernel, seconds; no input of any model (not in the device
-            vector), only a floor of what is predicted.
+        launch_s: smallest time of a kernel, seconds; not an input of models (not in the device
+            vector), only a lower bound of predictions.
         peak_bf16_flop_per_s, peak_fp8_flop_per_s, peak_fp4_flop_per_s, peak_int8_op_per_s: dense
             rates of matrix units, sums in fp32 (int32); None also where the device has no such
             units. These and what follows are no inputs of learned models (not in the device
             vector).
         link_bandwidth_bytes_per_s: to other devices of the node, each way, all links together.
-        tdp_w: watts that the device is allowed to take.
+        tdp_w: power limit in watts.
         kernel_sweep: file with measured reference kernels of a GPU (`cdmpp device add --sweep`),
             by which its kernel times are corrected.
         sources: field name -> where the value is from.

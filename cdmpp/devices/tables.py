@@ -111,7 +111,7 @@ def devices_text(devices: Sequence[DeviceSpec]) -> str:
             f"{len(devices)} devices ({', '.join(counts)})",
             *parts,
             "fp32, tensor: peak TFLOP/s, tensor cores at fp16; GiB, GB/s: memory; -: unknown.\n"
-            "Everything known of a device, with sources: cdmpp device show LABEL",
+            "All values of a device, with their sources: cdmpp device show LABEL",
         ]
     )
 
@@ -168,8 +168,8 @@ def devices_markdown(
 
 def _limits_markdown() -> str:
     titles = [
-        "capability", "warps", "blocks", "registers", "shared (KiB)", "shared a block (KiB)",
-        "shared unit (bytes)", "reserved a block (bytes)",
+        "capability", "warps", "blocks", "registers", "shared (KiB)", "shared per block (KiB)",
+        "shared unit (bytes)", "reserved per block (bytes)",
     ]  # fmt: skip
     rows = []
     for capability in COMPUTE_CAPABILITIES:

@@ -27,7 +27,7 @@ def check_is_here(spec: DeviceSpec, *, root: Path = Path("/")) -> None:
     if spec.kind == "cpu":
         here, product = probe_cpu("this CPU", root=root), None
     elif spec.kind == "gpu" and spec.vendor in (None, "NVIDIA"):
-        line = nvidia_smi(hint=f"choose the label of what is here, not {spec.name}")
+        line = nvidia_smi(hint=f"choose the label of this machine, not {spec.name}")
         here, product = probe_nvidia("this GPU", line), line.partition(",")[0].strip()
     else:
         return
@@ -38,9 +38,9 @@ def check_is_here(spec: DeviceSpec, *, root: Path = Path("/")) -> None:
             difference = f"this GPU is {known.name} ({product})"
     if difference is not None:
         raise DeviceError(
-            f"{spec.name} does not describe this machine ({difference}), so that nothing measured "
-            "here is of that device; describe this machine with `cdmpp device add NAME`, or insist "
-            "with --force"
+            f"{spec.name} does not describe this machine ({difference}), so measurements here "
+            "would be of another device. Describe this machine with `cdmpp device add NAME`, or "
+            "override with --force"
         )
 
 

@@ -23,4 +23,4 @@ def device_file_text(spec: DeviceSpec, *, comment: str) -> str:
             source = spec.sources.get(item.name, "not told")
             values[item.name] = {"value": value, "source": source}
     body = yaml.safe_dump({"devices": {spec.name: values}}, sort_keys=False, width=200)
-    return f"# {comment} A field that is not named is unknown.\n{body}"
+    return f"# {comment} Fields that are not listed are unknown.\n{body}"

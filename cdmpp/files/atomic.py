@@ -39,15 +39,15 @@ def check_folder(path: Path, *, what: str) -> None:
     """
     there = next(place for place in (path, *path.absolute().parents) if place.exists())
     if not there.is_dir():
-        raise _cannot_write(path, what, f"{there} is no folder")
+        raise _cannot_write(path, what, f"{there} is not a folder")
     if not os.access(there, os.W_OK | os.X_OK):
         raise _cannot_write(path, what, "permission denied")
 
 
 def _cannot_write(path: Path, what: str, why: str) -> DataError:
     return DataError(
-        f"{path}: cannot write the {what} there ({why}); choose a folder that can be written, or "
-        "free the disk"
+        f"{path}: cannot write the {what} there ({why}); choose a writable folder, or free disk "
+        "space"
     )
 
 
@@ -151,7 +151,7 @@ def _put_in_place(new: Path, folder: Path) -> None:
         if old.exists():
             os.replace(old, folder)
         raise DataError(
-            f"{folder}: cannot be replaced ({error.strerror or error}); it is as it was"
+            f"{folder}: cannot be replaced ({error.strerror or error}); it is unchanged"
         ) from None
     shutil.rmtree(old, ignore_errors=True)
 

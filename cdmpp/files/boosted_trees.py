@@ -112,7 +112,7 @@ def load_booster(path: Path, *, hint: str) -> Any:
         with opener(path, "rb") as stream:
             content = stream.read(_MOST_BYTES)
         if not content.startswith(b"{"):  # the library ends the process over an empty text
-            raise ValueError("it holds no object")
+            raise ValueError("it has no object")
         return xgboost.Booster(model_file=bytearray(content))
     except (*_DAMAGED, xgboost.core.XGBoostError) as error:
         reason = (str(error).strip().splitlines() or ["empty"])[0]

@@ -45,7 +45,7 @@ def read_tensors(path: Path) -> tuple[bytes, Mapping[str, str]]:
     header, tensors = _parts(content)
     metadata = header.pop(_METADATA, None) or {}
     if not isinstance(metadata, dict):
-        raise ValueError("its metadata are no object")
+        raise ValueError("its metadata are not an object")
     expected = metadata.pop(_DIGEST, None)
     if metadata:
         header[_METADATA] = metadata

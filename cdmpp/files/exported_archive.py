@@ -64,19 +64,20 @@ def check_archive(path: Path) -> None:
         reason = str(error) or type(error).__name__
     if reason is not None:
         raise DataError(
-            f"{path} is no exported program that can be opened safely ({reason}); expected what "
-            "torch.export.save writes for a network of plain tensors and torch's own operators"
+            f"{path} is not an exported program that can be opened safely ({reason}); expected a "
+            "file written by torch.export.save for a network of plain tensors and torch's own "
+            "operators"
         )
 
 
 def _reasons(archive: zipfile.ZipFile) -> Iterator[str]:
     """Yields what must not be opened."""
     names = {name.partition("/")[2]: name for name in archive.namelist()}
-    yield from (f"it holds {name[:60]!r}" for name in names if not _FILES.fullmatch(name))
+    yield from (f"it contains {name[:60]!r}" for name in names if not _FILES.fullmatch(name))
     if len(names) != len(archive.namelist()):
         yield "a name occurs twice"
     if "models/model.json" not in names:
-        yield "it holds no graph"
+        yield "it contains no graph"
     for name, entry in names.items():
         if name.endswith(".json"):
             if archive.getinfo(entry).file_size > _LARGEST_GRAPH:
@@ -92,7 +93,7 @@ def _inputs(content: bytes) -> Iterator[str]:
     try:
         torch.load(io.BytesIO(content), weights_only=True)
     except Exception as error:  # torch raises its own kinds
-        yield f"inputs that are no plain tensors: {type(error).__name__}"
+        yield f"inputs that are not plain tensors: {type(error).__name__}"
 
 
 def _values(value: Any) -> Iterator[str]:

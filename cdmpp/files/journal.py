@@ -91,10 +91,10 @@ class LineJournal:
 
     def _failure(self, error: OSError) -> DataError:
         """Returns what a user is told when a line cannot be written."""
-        hint = "free some space" if error.errno in NO_SPACE else "mend that"
+        hint = "free disk space" if error.errno in NO_SPACE else "fix this"
         return DataError(
             f"{self.path}: cannot write ({error.strerror}); its {len(self.entries)} lines are "
-            f"safe: {hint} and run the same command again"
+            f"kept: {hint} and rerun the same command"
         )
 
     def _cut(self) -> None:
@@ -133,8 +133,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 def folder_lock(
     folder: Path,
     *,
-    what: str = "a campaign is running there",
-    hint: str = "wait for it or choose another --out",
+    what: str = "another campaign is running in this folder",
+    hint: str = "wait until it ends or choose another --out",
 ) -> Iterator[None]:
     """Holds a folder for one process; it is free again when the process is gone, however.
 

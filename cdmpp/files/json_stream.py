@@ -54,10 +54,10 @@ def array_batches(
         yield from reader.batches(key, on_value, on_note)
         rest = reader.rest()
     if rest:
-        note = f"after its JSON value it goes on ({rest!r}), which is left out"
+        note = f"text after the JSON value ({rest!r}) is ignored"
         if on_note is None:
-            raise DataError(f"{path}: {note}; expected one value, write each to a file of its own")
-        on_note(f"{note}; save each trace to a file of its own")
+            raise DataError(f"{path}: {note}; expected one value; write each value to its own file")
+        on_note(f"{note}; save each trace to its own file")
 
 
 def top_level_keys(path: Path, *, most: int = 12) -> list[str]:
@@ -96,10 +96,9 @@ class _Reader:
             except _CutOffError:
                 if on_note is None or not self._count:
                     raise
-                cut = " and one is cut off" if self._place < len(self._text) else ""
+                cut = " and one is truncated" if self._place < len(self._text) else ""
                 on_note(
-                    f"the list of events has no end: its writer was stopped; {self._count:,} are "
-                    f"whole{cut}"
+                    f"the list of events is truncated: {self._count:,} events are complete{cut}"
                 )
                 self._place = len(self._text)
             return
@@ -112,7 +111,7 @@ class _Reader:
                     on_value(name, value)
                 continue
             if self._next_character() != "[":
-                raise DataError(f"{self._path}: {key} is no list; expected a list of objects")
+                raise DataError(f"{self._path}: {key} is not a list; expected a list of objects")
             self._place += 1
             has_found = True
             yield from self._elements()
@@ -148,8 +147,8 @@ class _Reader:
         first = self._next_character()
         if first not in ("[", "{"):
             raise DataError(
-                f"{self._path}: begins with {first!r}, expected a JSON object or list; is it a "
-                "trace or a graph?"
+                f"{self._path}: begins with {first!r}, expected a JSON object or list; expected "
+                "a trace or a graph"
             )
         self._place += 1
         return first
@@ -273,8 +272,8 @@ class _Reader:
 
     def _cut_off(self) -> DataError:
         return _CutOffError(
-            f"{self._path}: cut off after {self._count} complete elements, so the file is "
-            "truncated; write it again, e.g. a trace with export_chrome_trace"
+            f"{self._path}: the file is truncated after {self._count} complete elements; write "
+            "it again, e.g. a trace with export_chrome_trace"
         )
 
     def _broken(self, what: str, *, at: int | None = None) -> DataError:
@@ -283,8 +282,8 @@ class _Reader:
         before = self._text[max(place - _NEAR_NAME, 0) : place]
         is_unescaped = "escape" in what or _NAME_BEFORE.search(before) is not None
         hint = (
-            "a text in it is not escaped; torch writes such names with with_stack=True: leave it "
-            "out, or take a newer torch"
+            "a string is not escaped; torch writes such names with with_stack=True: leave this "
+            "option out, or use a newer torch"
             if is_unescaped
             else "write the file again"
         )

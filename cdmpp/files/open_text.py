@@ -78,7 +78,7 @@ def open_binary(path: Path, *, expected: str = "a profile, trace or graph") -> I
     except UNPACK_ERRORS as error:
         raise DataError(f"{path}: damaged packed stream ({error}); copy the file again") from None
     except IsADirectoryError:
-        raise DataError(f"{path}: is a folder, expected a file; name one in it") from None
+        raise DataError(f"{path}: is a folder, expected a file; give a file in it") from None
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; expected {expected}") from None
     except OSError as error:

@@ -213,8 +213,8 @@ def loads_restricted(data: bytes, where: str, file_format: PickleFormat = TENSET
         return _RestrictedUnpickler(data, file_format.allowed).load()
     except _RefusedGlobalError as error:
         raise DataError(
-            f"{where}: refused, the pickle names the global {error}; {file_format.file} names only "
-            f"{file_format.names}, so do not trust this file and fetch it again from "
+            f"{where}: rejected: the pickle names the global {error}; {file_format.file} names "
+            f"only {file_format.names}. Do not trust this file; fetch it again from "
             f"{file_format.origin}"
         ) from None
     except _LOAD_ERRORS as error:

@@ -38,14 +38,15 @@ def _check_claim(run_dir: Path, config: str) -> None:
     path = run_dir / "config.yaml"
     if path.exists() and path.read_text("utf-8") != config:
         raise UsageError(
-            f"{run_dir} holds a run with other options (see {path}); choose another folder with "
+            f"{run_dir} has a run with other options (see {path}); choose another folder with "
             f"--out, or remove {run_dir}"
         )
     foreign = [] if path.exists() else [name for name in _WRITTEN if (run_dir / name).exists()]
     if foreign:
         raise UsageError(
-            f"{run_dir} holds {', '.join(foreign)} of no run (no config.yaml), which would be "
-            "overwritten; choose another folder with --out, or move them"
+            f"{run_dir} has files {', '.join(foreign)} that do not belong to a run (no "
+            "config.yaml) and would be overwritten; choose another folder with --out, or move "
+            "them"
         )
 
 

@@ -132,7 +132,7 @@ def _build(hint: Any, value: Any) -> Any:
     if origin in (tuple, list, frozenset):
         return origin(_build(parts[0], own) for own in value)
     if origin is Literal and value not in parts:
-        raise ValueError(f"{value!r} is none of {', '.join(map(repr, parts))}")
+        raise ValueError(f"{value!r} is unknown; expected one of {', '.join(map(repr, parts))}")
     return hint(value) if hint in (int, float, str) else value
 
 

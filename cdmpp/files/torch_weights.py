@@ -69,7 +69,7 @@ def _load(networks: Mapping[str, nn.Module], directory: Path, train_command: str
         weights = load(read_tensors(path)[0])
         odd = [name for name, value in weights.items() if not value.isfinite().all()]
         if odd:
-            raise RuntimeError(f"{odd[0]} has numbers that are not finite")
+            raise RuntimeError(f"{odd[0]} has values that are not finite")
         for start, network in networks.items():
             own = {
                 key.removeprefix(start): v for key, v in weights.items() if key.startswith(start)
@@ -78,5 +78,5 @@ def _load(networks: Mapping[str, nn.Module], directory: Path, train_command: str
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise DataError(
-            f"cannot read the weights {path} ({reason}); train again with `{train_command}`"
+            f"cannot read the weights {path} ({reason}); retrain with `{train_command}`"
         ) from error

@@ -46,7 +46,7 @@ def _check(text: str) -> None:
         elif isinstance(event, yaml.AliasEvent):
             anchor = str(event.anchor)
             if any(node.anchor == anchor for node in open_nodes):
-                raise ValueError(f"{anchor} holds itself")
+                raise ValueError(f"{anchor} contains itself")
             open_nodes[-1].add(sizes.get(anchor, 1))
 
 
@@ -66,6 +66,6 @@ class _OpenNode:
             raise ValueError(f"more than {_MOST_VALUES} values")
         if self._is_key and text is not None:
             if text in self._keys:
-                raise ValueError(f"{text[:60]!r} is there twice")
+                raise ValueError(f"{text[:60]!r} occurs twice")
             self._keys.add(text)
         self._is_key = self._is_mapping and not self._is_key

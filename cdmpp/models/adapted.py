@@ -63,9 +63,7 @@ class AdaptedCostModel(CostModel):
         Raises:
             UsageError: always.
         """
-        raise UsageError(
-            "an adapted model is made by cdmpp finetune from a trained one, not by cdmpp train"
-        )
+        raise UsageError("adapted models are made by cdmpp finetune, not by cdmpp train")
 
     def predict(self, samples: Samples) -> FloatArray:
         """Returns float64 [N], seconds."""

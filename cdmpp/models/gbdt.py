@@ -83,8 +83,8 @@ class GbdtCostModel(CostModel):
         options = self._options
         if options.objective == "rank" and is_base(options.prior):
             raise UsageError(
-                f"objective 'rank' learns an order, got prior {options.prior!r}; expected --set "
-                "gbdt.prior=none or feature"
+                f"objective 'rank' learns an order and cannot use prior {options.prior!r}; "
+                "expected --set gbdt.prior=none or feature"
             )
         self._prior = fit_prior(train, options.prior, options.prior_model)
         # Programs of one task on one device must follow each other for the ranking objective.
@@ -145,7 +145,7 @@ class GbdtCostModel(CostModel):
         model._labels = labels
         prior = state.get("prior")
         model._prior = None if prior is None else from_json(Prior, prior)
-        hint = f"train again with `cdmpp train --model {cls.kind}`"
+        hint = f"retrain with `cdmpp train --model {cls.kind}`"
         model._booster = load_booster(directory / _FILE_NAME, hint=hint)
         return model
 

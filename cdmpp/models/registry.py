@@ -55,9 +55,9 @@ def model_class(kind: str) -> type[CostModel]:
     """
     if kind in PARTIAL_CLASSES:
         raise UsageError(
-            f"model {kind!r} answers only the programs that it recognises; expected one of "
-            f"{', '.join(sorted(MODEL_CLASSES))}; as a baseline beside one of them it is given "
-            f'by --set "baselines=[{kind},constant]"'
+            f"model {kind!r} only predicts programs that it recognises; expected one of "
+            f"{', '.join(sorted(MODEL_CLASSES))}; add it as a baseline "
+            f'with --set "baselines=[{kind},constant]"'
         )
     found: type[CostModel] = _class(kind, MODEL_CLASSES, sorted(MODEL_CLASSES))
     return found

@@ -57,16 +57,16 @@ class Domain:
         found = []
         if device not in self.devices:
             found.append(
-                f"{device} was never measured (only {', '.join(self.devices)}); times follow its "
-                "rooflines"
+                f"no training data on {device} (only on {', '.join(self.devices)}); times follow "
+                "its rooflines"
             )
         for name, (least, most) in self.ranges.items():
             value = float(graph.totals[TOTAL_COLUMNS.index(name)])
             if value < least - _MARGIN or value > most + _MARGIN:
                 side, end = ("fewer", least) if value < least else ("more", most)
                 found.append(
-                    f"{side} {_RANGES[name]} ({math.expm1(value):.3g}) than any network measured "
-                    f"({math.expm1(end):.3g})"
+                    f"{side} {_RANGES[name]} ({math.expm1(value):.3g}) than all measured "
+                    f"networks ({math.expm1(end):.3g})"
                 )
         traffic = graph.graph.column("bytes")
         for number in np.unique(graph.family).tolist():
@@ -75,5 +75,5 @@ class Domain:
                 kinds = {
                     k for k, f in zip(graph.graph.kinds, graph.family, strict=True) if f == number
                 }
-                found.append(f"operators that were never measured: {', '.join(sorted(kinds))}")
+                found.append(f"unseen operators: {', '.join(sorted(kinds))}")
         return tuple(found)

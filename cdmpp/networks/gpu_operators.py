@@ -79,11 +79,11 @@ def without_measurements(graph: NetworkGraph, device: DeviceSpec) -> str:
     if len(without) == len(is_measured):
         return f"no operator was measured on {device.name}"
     if any(_is_beyond(work) for task in tasks if not task.is_fused for work, _ in task.works):
-        without.append("batched products with vectors or such long sums")
+        without.append("batched products with vectors or very long sums")
     if any(
         task.words == _FORMS["convolution"] and task.works[0][0].kind == "gemm" for task in tasks
     ):
-        without.append("convolutions taken as products")
+        without.append("convolutions predicted as matrix products")
     return f"not measured on {device.name}: {', '.join(without)}" if without else ""
 
 

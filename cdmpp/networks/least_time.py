@@ -88,7 +88,7 @@ def uncovered(graph: NetworkGraph) -> str:
     listed = ", ".join(
         f"{kind} ({100 * share:.2g} % of the bytes)" for kind, share in shares.items()
     )
-    return f"operators whose work is not known, counted by their bytes: {listed}"
+    return f"operators with unknown work, counted by their bytes: {listed}"
 
 
 def _rate(device: DeviceSpec, peak: float, account: Account) -> float:

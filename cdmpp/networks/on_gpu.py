@@ -61,7 +61,7 @@ def on_gpu(
         elif missing:
             result[mode] = _refused(one, f"`{missing[0]}` of {device.name} is not known")
         elif "bf" in execution.dtype and not runs_bfloat16(device):
-            result[mode] = _refused(one, f"{device.name} has no bfloat16 units that are known")
+            result[mode] = _refused(one, f"{device.name} has no known bfloat16 units")
         elif base is None:
             step = model.estimate(graph, device, execution)
             floor = least_product_seconds(graph, device, execution)
@@ -71,7 +71,7 @@ def on_gpu(
         most = largest_indexed_batch(graph, execution)
         if graph.batch > most:
             reason = (
-                f"torch 2.9 does not run it compiled: {_TOO_LARGE}; it does up to batch {most:.0f}"
+                f"torch 2.9 cannot run it compiled: {_TOO_LARGE}; the largest batch is {most:.0f}"
             )
             result[mode] = replace(result[mode], reasons=(*result[mode].reasons, reason))
     return result
@@ -139,5 +139,5 @@ def _refused(found: TorchPrediction, reason: str) -> TorchPrediction:
 
 def _without_rates(found: TorchPrediction) -> TorchPrediction:
     if found.execution.is_half:
-        return _refused(found, "its peak or its bandwidth is not known")
+        return _refused(found, "its peak or its bandwidth is unknown")
     return found

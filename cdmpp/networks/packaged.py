@@ -34,8 +34,8 @@ def model_folder(model: str | Path, *, parent: Path | None = None) -> Path:
     folder = (parent or packaged_folder()) / _MODEL
     if not (folder / MODEL_FILE).is_file():
         raise DataError(
-            "no model of whole networks is packaged; expected --model RUN, a run folder that "
-            "`cdmpp networks train` wrote"
+            "no packaged model of whole networks; give --model RUN, a run folder of `cdmpp "
+            "networks train`"
         )
     return folder
 
@@ -62,7 +62,7 @@ def package_run(run_dir: Path, *, command: str, licence: str, out: Path | None =
     metrics = read_json(
         run_dir / "metrics.json",
         what="metrics of the run",
-        hint="let the training finish: give its command again",
+        hint="let the training finish: rerun its command",
     )
     is_step_time = metrics["model"] == STEP_TIME
     model: Any = StepTimeModel.load(run_dir) if is_step_time else load_run(run_dir)
@@ -93,13 +93,13 @@ def _step_time_card(metrics: dict[str, Any]) -> dict[str, Any]:
     )  # fmt: skip
     return {
         "name": "step-time",
-        "predicts": "time and memory of one step of a torch network on a GPU, as it is run",
+        "predicts": "time and memory of one step of a torch network on a GPU",
         **{name: metrics[name] for name in kept},
         "architectures": len(metrics["architectures"]),
         "results": "docs/results/networks-gpu.md",
         "limits": "measured in float16 autocast: eager in both memory formats, compiled in NCHW, "
-        "trained eagerly; every other way of running is extrapolated, and so are other vendors' "
-        "GPUs, types without measurements, and steps that the host bounds",
+        "trained eagerly; all other ways of running are extrapolated, and so are GPUs of "
+        "other vendors, types without measurements, and host-bound steps",
     }
 
 
@@ -112,7 +112,7 @@ def _card(metrics: dict[str, Any]) -> dict[str, Any]:
         "weights": "float32",
         "results": "docs/results/networks.md",
         "limits": "one process on the devices above with their number of threads; other devices "
-        "follow the rooflines of the registry, from a quarter of them to those at a twentieth of "
-        "the rates. Memory is what the network needs; a process whose allocator keeps freed "
-        "blocks, as it does by default, was measured to hold up to twice as much",
+        "follow the rooflines of the registry, at a quarter to a twentieth of the rates. "
+        "Memory is what the network needs; a process whose allocator keeps freed blocks "
+        "(the default) was measured to use up to twice as much",
     }

@@ -37,7 +37,7 @@ IMAGE = ((3, 224, 224),)
 _MOST_SHARE = 4.0
 
 
-_NOT_COMPILED = "torch.compile is left out: this is how eager torch runs the module on a CPU"
+_NOT_COMPILED = "torch.compile is ignored: this is the time of eager torch on a CPU"
 
 
 def predict_network(
@@ -279,7 +279,10 @@ def _on_others(found: TorchPrediction, running: Running) -> TorchPrediction:
             eager = replace(execution, compiled=False)
             return replace(found, execution=eager, reasons=(*found.reasons, _NOT_COMPILED))
         return found
-    reason = f"networks in {execution.text} are predicted on GPUs only; CPUs: float32, eager, nchw"
+    reason = (
+        f"networks in {execution.text} can only be predicted on GPUs; expected float32, eager, "
+        "nchw on CPUs"
+    )
     return replace(
         found, time_s=UNKNOWN, memory_bytes=UNKNOWN, utilisation=UNKNOWN, method="",
         reasons=(reason,),

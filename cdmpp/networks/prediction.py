@@ -1,4 +1,4 @@
-"""What is predicted of a torch network on a device."""
+"""Predictions of a torch network on a device."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ UNKNOWN = Estimate(None, None, None)
 
 @dataclass(frozen=True)
 class TorchPrediction:
-    """What one network takes at one batch, on one device, in one mode.
+    """Time, memory and utilisation of a network at one batch, on one device, in one mode.
 
     Attributes:
         name: of the network.
@@ -49,11 +49,11 @@ class TorchPrediction:
         time_s: seconds of an iteration.
         memory_bytes: peak above the empty process.
         utilisation: share of the threads' time, 0 to 1.
-        memory_limit_bytes: what there is; None = unknown.
+        memory_limit_bytes: available memory; None = unknown.
         fits: whether the peak stays below the limit (nine tenths of a device's memory); None = not
             sure, or no limit is known.
-        reasons: why this is a guess; empty = it is not.
-        method: which model answered for the time.
+        reasons: why this is a low-confidence prediction; empty = it is not.
+        method: the model that predicted the time.
         parts: seconds by kinds of operators, where the method adds them up.
         execution: element types, memory format, and whether it is compiled.
     """

@@ -224,9 +224,7 @@ def evaluate_run(
     samples = assemble(data, device=device)
     is_own = data_hash(data) == trained.facts["data_hash"]
     if part == "test" and not is_own:
-        raise DataError(
-            "the data set is not the one of the training, so it has no test part; use --part all"
-        )
+        raise DataError("not the training data set, so it has no test part; use --part all")
     if part == "test" or (part == "auto" and is_own):
         whole = assemble(data)
         split = trained.facts["split"]

@@ -43,6 +43,6 @@ def parse_input_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
                 f"--input {text!r}, expected NAME=SHAPE with the batch, e.g. images=1x3x224x224"
             )
         if name in found:
-            raise UsageError(f"--input {text!r}: the input is named twice; expected it once")
+            raise UsageError(f"--input {text!r}: the input is given twice, expected once")
         found[name] = shape
     return found

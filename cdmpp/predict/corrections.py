@@ -107,9 +107,9 @@ class SourceDeviceCorrection:
         names = [spec.name for spec in trained.card.devices]
         if source not in names:
             raise UsageError(
-                f"the model was not trained on {source}, so its error there says nothing; "
-                f"expected one of {', '.join(names)}, or a model fine-tuned on {source}: "
-                "`cdmpp finetune --help`"
+                f"the model was not trained on {source}, so its errors there are not known; "
+                f"expected one of {', '.join(names)}, or a model fine-tuned on {source}: `cdmpp "
+                "finetune --help`"
             )
         there = np.log(trained.estimate(on_device(samples, self.device)).latency_s)
         measured = np.log(self.measured_s)
@@ -131,9 +131,9 @@ class SourceDeviceCorrection:
             pair = known.pair(source, asked.name) if known else None
             if known is None or (pair is None and related not in known.shares):
                 raise UsageError(
-                    f"the model was never judged on programs measured on both of two devices like "
-                    f"{source} and {asked.name}; expected a model trained on records of the "
-                    "same programs on two of them"
+                    "the model was not evaluated on programs measured on two devices like "
+                    f"{source} and {asked.name}; expected a model trained on records of the same "
+                    "programs on both kinds of device"
                 )
             rows = np.flatnonzero((samples.device == index) & np.isfinite(self.measured_s))
             own = np.log(latency_s[rows])

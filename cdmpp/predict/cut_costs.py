@@ -20,7 +20,7 @@ from cdmpp.replay.costs import CostSource, OperatorCost, bound
 from cdmpp.replay.graph import OperatorGraph
 
 #: How the reason of an operator ends of which only the bytes are known.
-UNKNOWN_WORK = ", its operations are not known: the time of its bytes stands in"
+UNKNOWN_WORK = ", its operations are not known: only its bytes are counted"
 _HALVES, _BYTES = ("float16", "bfloat16"), "int8"
 
 
@@ -53,7 +53,7 @@ class CutCosts(CostSource):
         if one.flop is None:
             what = f"TVM cannot import {one.kind}"
             if one.kind in CONTROL_FLOW:
-                what = f"control flow ({one.kind}) is not followed"
+                what = f"control flow ({one.kind}) cannot be traced"
             reason = f"{what}{UNKNOWN_WORK}"
             return OperatorCost(plain.latency_s, least_s, high_s, "bound", reason)
         device, low_s = self._device, _floor_s(one, one.least_flop, self._device)
@@ -65,7 +65,7 @@ class CutCosts(CostSource):
         return OperatorCost(
             latency_s, low_s, max(high_s, latency_s), "bound",
             f"TVM cannot import {one.kind}: its roofline"
-            + (f", {one.steps} steps one after another" if one.steps > 1 else ""),
+            + (f", {one.steps} sequential steps" if one.steps > 1 else ""),
         )  # fmt: skip
 
 

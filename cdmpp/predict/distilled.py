@@ -33,7 +33,7 @@ _OPTIONS = SegmentMlpOptions(
                                  learning_rate=7e-4, weight_decay=1e-6, patience=15),
 )  # fmt: skip
 _FACTS = "distilled.json"
-_HINT = "make it again with `cdmpp distil`, or remove the folder"
+_HINT = "recreate it with `cdmpp distil`, or remove the folder"
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,9 @@ class DistilledModel:
         train, validation, test = parts
         for name, part in (("training", train), ("validation", validation)):
             if len(part) == 0:
-                raise DataError(f"the {name} part has no program of the model's devices; add data")
+                raise DataError(
+                    f"the {name} part has no program of the model's devices; add datasets"
+                )
         found: list[tuple[float, float, SegmentMlpCostModel]] = []
         for share in TRIED_SHARES:
             mean_s = taught_s[0] ** share * train.latency_s ** (1.0 - share)
@@ -198,7 +200,7 @@ class DistilledModel:
             raise DataError(f"{folder} is damaged ({reason}); {_HINT}") from None
         if found.taught_by != taught_by:
             raise DataError(
-                f"{folder} was taught by a model of other data ({found.taught_by:.12}) than this "
-                f"one ({taught_by:.12}); {_HINT}"
+                f"{folder} was distilled from a model of other data ({found.taught_by:.12}) than "
+                f"this one ({taught_by:.12}); {_HINT}"
             )
         return found

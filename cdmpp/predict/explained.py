@@ -17,8 +17,7 @@ _UNREAD = ("T.reads(", "T.writes(")
 _CHANGES = 6
 #: Source: docs/results/speed.md.
 DOUBT = (
-    "Of such changes of programs that are scheduled already, four in five made no difference when "
-    "they were measured."
+    "In measurements, four in five such changes of already scheduled programs made no difference."
 )
 
 
@@ -62,7 +61,7 @@ def program_text(row: Mapping[str, Any], *, is_painted: bool) -> str:
     if row["reason"]:
         parts[0] += f"\n  low confidence: {row['reason']}"
     if row["text"] is None:
-        return f"{parts[0]}\nno store of it does any work"
+        return f"{parts[0]}\nno store does any work"
     parts += [row["text"], _listing(row["lines"], is_painted), _leaves(row["leaves"])]
     if row["machine_code"] is not None:
         parts.append(f"compiled: {row['machine_code']['text']}")
@@ -73,7 +72,7 @@ def program_text(row: Mapping[str, Any], *, is_painted: bool) -> str:
 
 
 def network_text(row: Mapping[str, Any], *, is_painted: bool) -> str:
-    """Returns an explained network: its kernels, then the programs of the dearest.
+    """Returns an explained network: its kernels, then the programs of the most expensive ones.
 
     Args:
         row: as `ExplainedNetwork.row` makes it.
@@ -146,7 +145,7 @@ def loops_text(loops: Sequence[Mapping[str, Any]]) -> str:
 def _near(near: Sequence[Mapping[str, Any]]) -> str:
     if not near:
         return ""
-    lines = ["measured tasks that it resembles:"]
+    lines = ["most similar measured tasks:"]
     for one in near:
         differs = "; ".join(
             f"{part['column']} {part['here']:.3g} (there {part['there']:.3g})"
@@ -170,4 +169,4 @@ def _instead(row: Mapping[str, Any]) -> str:
     titles = ["predicted", "of now", "store", "change"]
     table = aligned([titles, *rows], "lrrl", key=0)
     doubt = f"\n{DOUBT}" if row["is_scheduled"] else ""
-    return f"if it were changed (--json has the programs):\n{table}{doubt}"
+    return f"predicted after a change (--json has the programs):\n{table}{doubt}"

@@ -22,9 +22,9 @@ from cdmpp.text import seconds_text
 Limit = Literal["operations", "threads", "memory", "l2"]
 LIMITS: dict[Limit, str] = {
     "operations": "its operations at the peak",
-    "threads": "its operations on the threads that it keeps busy",
-    "memory": "what it moves at the memory bandwidth",
-    "l2": "what it moves at the L2 bandwidth",
+    "threads": "its operations on the threads in use",
+    "memory": "its bytes at the memory bandwidth",
+    "l2": "its bytes at the L2 bandwidth",
 }
 
 
@@ -135,11 +135,13 @@ class Explanation:
             latency_s: predicted seconds of the program.
         """
         one = self.dearest
-        assumed = f" ({' and '.join(self.assumed)} unknown, nominal taken)" if self.assumed else ""
+        assumed = (
+            f" ({' and '.join(self.assumed)} unknown, nominal values used)" if self.assumed else ""
+        )
         whose = "its time" if self.shares_by == "model" else "its roofline time"
         said = (
-            f"{100 * one.share:.0f} % of {whose} is store {one.leaf} of {len(self.leaves)}, to "
-            f"{one.buffer}, bound by {LIMITS[one.bound]}{assumed}"
+            f"{100 * one.share:.0f} % of {whose} is spent in store {one.leaf} of "
+            f"{len(self.leaves)}, to {one.buffer}, bound by {LIMITS[one.bound]}{assumed}"
         )
         if len(self.assumed) > 1:  # what the device needs at the least is not known either
             return said

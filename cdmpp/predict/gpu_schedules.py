@@ -11,8 +11,8 @@ from cdmpp.datasets.samples import Samples
 
 #: What an answer of this sort says of itself.
 BY_SCHEDULE = (
-    "predicted from its lower bound and its schedule, as measured programs of other kinds and GPUs "
-    "relate to theirs; no program of TVM's default rules (DLight) was measured on a GPU"
+    "predicted from its lower bound and its schedule, calibrated on measured programs of other "
+    "kinds and GPUs; programs of TVM's default rules (DLight) are not in the GPU training data"
 )
 
 

@@ -30,9 +30,9 @@ if TYPE_CHECKING:  # torch is loaded when a way needs it
 Way = Literal["tvm-untuned", "tvm-tuned", "torch-eager"]
 #: Each way of running, in words.
 WAYS: dict[Way, str] = {
-    "tvm-untuned": "as TVM compiles it, untuned",
-    "tvm-tuned": "as TVM compiles it, tuned",
-    "torch-eager": "as torch runs it (eager)",
+    "tvm-untuned": "compiled by TVM, untuned",
+    "tvm-tuned": "compiled by TVM, tuned",
+    "torch-eager": "run by torch (eager)",
 }
 _EAGER: Way = "torch-eager"
 #: What is said of eager torch besides.
@@ -243,17 +243,19 @@ def predict_network(
 
 def _ways(question: NetworkQuestion) -> tuple[Way, ...]:
     if "tvm-tuned" in question.ways and question.database is None:
-        raise UsageError("tuned programs are those of a database; expected --database DIR")
+        raise UsageError("tuned programs come from a database: give --database DIR")
     if question.database is not None:
         check_database(question.database)
     is_onnx = isinstance(question.source, Path) and network_format(question.source) == "onnx"
     if is_onnx and _EAGER in question.ways:
-        raise UsageError(f"{question.source}: torch runs no ONNX file; expected .pt2 or --torch")
+        raise UsageError(
+            f"{question.source}: torch cannot run an ONNX file; expected .pt2 or --torch"
+        )
     if not question.running.is_plain:
         if is_onnx or set(question.ways) - {_EAGER}:
             raise UsageError(
-                "element types, memory format and torch.compile are torch's way of running "
-                f"({_EAGER}); TVM compiles what the file or module says"
+                "element types, memory format and torch.compile only apply to networks run by "
+                f"torch ({_EAGER}); TVM compiles the network as given"
             )
         return (_EAGER,)
     if question.ways:

@@ -27,28 +27,28 @@ class Prediction:
     Attributes:
         name: of the program, the task or the network.
         device: label.
-        latency_s: predicted seconds, of an iteration where it is a network; None where it cannot
-            be predicted, `reasons` says why.
+        latency_s: predicted seconds (of one iteration for a network); None if it cannot be
+            predicted, see `reasons`.
         low_s, high_s: ends of its 90 % interval; None without one.
-        measured_s: measured seconds; None where it was not measured on the device.
+        measured_s: measured seconds; None if it was not measured on the device.
         reasons: why it is a low-confidence prediction, or why there is no latency.
         way: how a network is run: `tvm-untuned`, `tvm-tuned` or `torch-eager`; None of others.
         mode: whether a network predicts (`infer`) or is trained (`train`); None of others.
         batch: samples of a network's iteration; None = as its file says.
-        operator: of a program, such as `conv2d+add`; empty where it cannot be told.
-        program_id: sha256 id of a program; None where there is none.
-        mean_s: what a sum over programs adds up: the mean of what the program may take; None as
-            latency_s.
-        is_far: whether the program is unlike every training task; None where that is not known.
+        operator: of a program, such as `conv2d+add`; empty if unknown.
+        program_id: sha256 id of a program; None without one.
+        mean_s: mean of the predicted distribution, which sums over programs use; None as latency_s.
+        is_far: whether the program is out of distribution; None if unknown.
         is_new_device: whether the device was not trained on.
-        is_floor: whether the latency is the lower bound of the device: the model predicts less.
-        is_compiled: whether its machine code counts in.
-        by_schedule: whether lower bound and schedule answer in the model's place; `note` says so.
+        is_floor: whether the latency was raised to the lower bound of the device.
+        is_compiled: whether its machine code was used.
+        by_schedule: whether it was predicted from lower bound and schedule instead of the model;
+            see `note`.
         nearest: training tasks nearest to it, nearest first.
-        explanation: what its time goes into.
+        explanation: where its time goes.
         is_scheduled: whether the program has a schedule.
-        note: how the program was read or scheduled, where that needs a word.
-        elsewhere_s: measured seconds on another device that count in; None without.
+        note: how the program was read or scheduled, if this matters.
+        elsewhere_s: measured seconds on another device that corrected the prediction; None without.
         is_record: whether it is a program of a record or sample: its JSON has no text.
     """
 
@@ -82,7 +82,7 @@ class Prediction:
 
     @property
     def out_of_distribution(self) -> bool | None:
-        """Whether program or device is out of distribution; None where that is not known."""
+        """Whether program or device is out of distribution; None if unknown."""
         return True if self.is_new_device else self.is_far
 
     @property
@@ -92,24 +92,22 @@ class Prediction:
 
     @property
     def detail(self) -> Prediction:
-        """All that is known of it: the row itself."""
+        """All values: the row itself."""
         return self
 
     def explain(self, *, machine_code: bool = False) -> ExplainedAnswer:
         """Explains the prediction, as `cdmpp explain` does.
 
         Args:
-            machine_code: whether the program is compiled, and it is said what the compiler made of
-                it.
+            machine_code: whether the program is compiled and its machine code is described.
 
         Raises:
-            UsageError: it is a record or a sample, which has no text; or a network as torch runs
-                it.
+            UsageError: a record or a sample, which has no text; or a network run by torch.
         """
         if self._explain is None:
             raise UsageError(
-                f"{self.name} has no text to explain; expected a tensor program, or a network as "
-                "TVM compiles it"
+                f"{self.name} cannot be explained, because it has no text; expected a tensor "
+                "program, or a network compiled by TVM"
             )
         return self._explain(machine_code)
 
@@ -182,8 +180,8 @@ def reads_no_code(trained: TrainedModel, names: Collection[str]) -> UsageError:
     """Returns the error for devices whose machine code the model cannot read."""
     can = sorted(label for reader in trained.readers for label in reader.targets)
     return UsageError(
-        f"--machine-code: the model reads the machine code of {', '.join(can) or 'no device'}, not "
-        f"of {', '.join(sorted(names))}; leave it out, or train one that does with "
+        f"--machine-code: the model reads the machine code of {', '.join(can) or 'no device'}, "
+        f"not of {', '.join(sorted(names))}. Leave the option out, or extend the model with "
         "`cdmpp train-code`"
     )
 
@@ -230,7 +228,7 @@ def _with_estimate(one: Prediction, found: Estimates, place: int) -> Prediction:
     """Returns the row with what was estimated; with a reason where that is no finite time."""
     ends = (each[place] for each in (found.latency_s, found.mean_s, found.low_s, found.high_s))
     if any(math.isinf(end) for end in ends) or not 0 < found.latency_s[place] < math.inf:
-        return replace(one, reasons=("the model has no finite answer to these columns",))
+        return replace(one, reasons=("the model's prediction for these columns is not finite",))
     by_schedule = found.by_schedule is not None and bool(found.by_schedule[place])
     return replace(
         one,

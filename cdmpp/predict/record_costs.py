@@ -64,7 +64,7 @@ class RecordChoice:
         """What it is, in words."""
         if self.kind == "best":
             return "the fastest measured record of each task"
-        return f"{self.draws} draws among the measured records of each task, seed {self.seed}"
+        return f"{self.draws} samples from the measured records of each task, seed {self.seed}"
 
 
 def replay_records(
@@ -93,7 +93,7 @@ def replay_records(
     Raises:
         DataError: the network cannot be read, there are no records of its tasks, or the device
             runs no such programs.
-        DeviceError: the device is not known.
+        DeviceError: an unknown device.
         UsageError: a time or factor fits no operator.
     """
     network = read_tenset_network(path)

@@ -69,9 +69,9 @@ class RecordPredictions:
             reasons = ", ".join([*self.report.skipped, *self.failures])
             raise DataError(
                 f"no program of {path} can be predicted{f' ({reasons})' if reasons else ''}; "
-                "expected measure records of Ansor whose tasks are in the folder of --network-info "
-                "(docs/how-to/bring-logs.md says how to write it for workloads of your own), an "
-                "AutoTVM log or a MetaSchedule database"
+                "expected measure records of Ansor whose tasks are in the folder of "
+                "--network-info (docs/how-to/bring-logs.md describes how to write it for your own "
+                "workloads), an AutoTVM log or a MetaSchedule database"
             )
 
 
@@ -104,7 +104,8 @@ def predict_records(
     """
     if compiled is not None and measured_on is not None:
         raise UsageError(
-            "--machine-code and --measured-on were never judged together; leave one of them out"
+            "--machine-code and --measured-on cannot be combined: the combination was not "
+            "evaluated. Leave one of them out"
         )
     places = [
         _Device(trained.card, asked_device(one, trained.card) if isinstance(one, str) else one)
@@ -301,7 +302,7 @@ class _Device:
             return trained[0]
         near = nearest(label, {*trained, *load_registry()})
         raise DeviceError(
-            f"unknown device {label!r} of a record{near}; choose one with --device LABEL; the "
+            f"unknown device {label!r} in a record{near}. Choose one with --device LABEL; the "
             f"model was trained on {', '.join(trained)}"
         )
 

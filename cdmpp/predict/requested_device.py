@@ -46,7 +46,9 @@ def asked_devices(
         check_kinds(specs, card)
     names = [spec.name for spec in specs]
     if len(set(names)) < len(names):
-        raise UsageError(f"a device is named twice: {', '.join(names)}; expected different labels")
+        raise UsageError(
+            f"a device is given twice: got {', '.join(names)}, expected different labels"
+        )
     if not specs and card.described:
         return list(card.described)
     if not specs and len(card.devices) != 1:
@@ -93,9 +95,9 @@ def check_kinds(devices: Iterable[DeviceSpec], card: ModelCard) -> None:
             names = [one.name for one in trained]
             listed = ", ".join(names[:6]) + (" ..." if len(names) > 6 else "")
             raise DeviceError(
-                f"{spec.name} is a {spec.kind}, and the model has learned no {spec.kind}: it was "
-                f"trained on {listed}. Choose a {' or '.join(sorted(kinds))}, or another model "
-                "(--model pretrained has learned both kinds)"
+                f"{spec.name} is a {spec.kind}, and the model was trained on no {spec.kind}, "
+                f"only on {listed}. Choose a {' or '.join(sorted(kinds))}, or another model "
+                "(--model pretrained was trained on both kinds)"
             )
 
 
@@ -113,8 +115,8 @@ def _asked_spec(spec: DeviceSpec, card: ModelCard) -> DeviceSpec:
 
 def _taken(name: str, where: str = "") -> DeviceError:
     return DeviceError(
-        f"{where}{name!r} is a device that the model was trained on; expected another label for "
-        f"hardware that was not measured, or --device {name}"
+        f"{where}{name!r} is a device that the model was trained on; expected a new label for "
+        f"unseen hardware, or --device {name}"
     )
 
 
@@ -126,7 +128,7 @@ def described_devices(path: Path, card: ModelCard) -> list[DeviceSpec]:
     """
     specs = list(read_device_file(path).devices.values())
     if not specs:
-        raise DeviceError(f"{path} describes no device; expected `devices`, label -> fields")
+        raise DeviceError(f"{path}: no device found; expected `devices`, label -> fields")
     trained = {spec.name for spec in card.devices}
     for spec in specs:
         if spec.name in trained:

@@ -29,7 +29,7 @@ from cdmpp.programs.compact_ast import (
 )
 
 MODEL_FORMAT = 1
-RUN_HINT = "give a run folder that `cdmpp train` has finished, or train one with `cdmpp train`"
+RUN_HINT = "give a finished run folder, or train one with `cdmpp train`"
 
 
 @dataclass(frozen=True)
@@ -212,14 +212,14 @@ def _read_card(directory: Path) -> tuple[ModelCard, Any]:
     if got != DEVICE_VECTOR_SCHEMA_VERSION:
         raise DataError(
             f"{path} expects device vectors of version {got!s:.80}, this version makes "
-            f"{DEVICE_VECTOR_SCHEMA_VERSION}; train again with `cdmpp train`"
+            f"{DEVICE_VECTOR_SCHEMA_VERSION}; retrain with `cdmpp train`"
         )
     schema = value.get("feature_schema")
     known = {"leaf": [LEAF_SCHEMA_VERSION], "leaf_extra": [0, *LEAF_EXTRA_COUNTS]}
     if not isinstance(schema, dict) or any(schema.get(n) not in known[n] for n in known):
         raise DataError(
             f"{path} expects leaf columns of versions {schema!s:.80}, this version makes "
-            f"{', '.join(f'{name} {versions}' for name, versions in known.items())}; train again "
+            f"{', '.join(f'{name} {versions}' for name, versions in known.items())}; retrain "
             "with `cdmpp train`"
         )
     with damage_named(directory, RUN_HINT):

@@ -24,10 +24,10 @@ def find_pretrained(name: str = DEFAULT, *, parent: Path | None = None) -> Path:
     parent = parent or package_folder("cdmpp.pretrained")
     found = sorted(path.parent.name for path in parent.glob("*/model.json"))
     if name not in found:
-        here = f"packaged are {', '.join(found)}" if found else "none is packaged"
+        here = f"packaged: {', '.join(found)}" if found else "no packaged models"
         raise UsageError(
-            f"no pretrained model {name!r}: {here}; expected pretrained or pretrained:NAME, or the "
-            "run folder of a model that you train with `cdmpp train`"
+            f"no pretrained model {name!r}: {here}; expected pretrained, pretrained:NAME or a "
+            "run folder of `cdmpp train`"
         )
     return parent / name
 

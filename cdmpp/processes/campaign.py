@@ -82,8 +82,8 @@ class SameFailures:
         self._count += 1
         if kind and self._most and self._count >= self._most:
             raise DeviceError(
-                f"stopped after {self._count} consecutive failures of one kind ({kind}); the first "
-                f"of them: {self._text}. Mend it and run the same command again{self._advice}"
+                f"stopped after {self._count} consecutive failures of one kind ({kind}); first "
+                f"failure: {self._text}. Fix this and rerun the same command{self._advice}"
             )
 
 
@@ -142,7 +142,7 @@ def read_campaign(folder: Path, command: str) -> dict[str, Any]:
     hint = f"expected the --out folder of `{command}`"
     value = read_json(Path(folder) / CAMPAIGN_FILE, what="campaign", hint=hint)
     if not isinstance(value, dict) or not isinstance(value.get("device"), str):
-        raise DataError(f"{folder}: no campaign (`device` is no text); {hint}")
+        raise DataError(f"{folder}: not a campaign (`device` is not text); {hint}")
     return value
 
 
@@ -162,6 +162,6 @@ def check_unchanged(
     if changed:
         listed = ", ".join(f"{name}: {there.get(name)} there, {now[name]} now" for name in changed)
         raise UsageError(
-            f"{folder} holds a {what} with other settings ({listed[:400]}); use the same or choose "
-            "another --out"
+            f"{folder} has a {what} with other settings ({listed[:400]}); use the same settings "
+            "or choose another --out"
         )

@@ -61,10 +61,10 @@ def run_in_processes(
                 raise DataError(
                     f"worker processes died {deaths} times, with {len(calls) - len(left)} of "
                     f"{len(calls)} parts finished (out of memory, killed, or a crash in native "
-                    "code); what is finished is kept: run the same command again, with --jobs 1 "
-                    "to see where it dies"
+                    "code). Finished work is kept: rerun the same command, with --jobs 1 to "
+                    "find the cause"
                 ) from None
-            _log.warning("a worker process died; its part is done again by another one")
+            _log.warning("a worker process died; another worker repeats its part")
 
 
 def _run_in_pool(

@@ -110,6 +110,6 @@ def _result(ray: Any, reference: Any, done: int, total: int) -> Any:
     except ray.exceptions.RayError as error:
         raise DataError(
             f"a Ray worker died {WORKER_DEATHS + 1} times over one part, after {done} of {total} "
-            f"parts ({type(error).__name__}); what is finished is kept: run the same command "
-            "again, with --backend local --jobs 1 to see where it dies"
+            f"parts ({type(error).__name__}). Finished work is kept: rerun the same command, "
+            "with --backend local --jobs 1 to find the cause"
         ) from None

@@ -87,8 +87,8 @@ class Worker:
                     os.sched_setaffinity(self._pipe.pid, {self._cpu})
             except OSError as error:
                 raise DeviceError(
-                    f"the worker process cannot be started ({error}); mend that and run the same "
-                    "command again"
+                    f"the worker process cannot be started ({error}); fix this and rerun the "
+                    "same command"
                 ) from None
             event = self._pipe.receive(time.monotonic() + self._queue_timeout_s)
             if event is not None and event.pop("event") == "ready":
@@ -98,7 +98,7 @@ class Worker:
             self.stop()
         raise DeviceError(
             f"the worker process cannot be started ({text}); expected it to be ready within "
-            f"{self._queue_timeout_s:.0f} s. Try it: {' '.join(self._pipe.command)}"
+            f"{self._queue_timeout_s:.0f} s. Try: {' '.join(self._pipe.command)}"
         )
 
     def ask(self, request: Mapping[str, Any], *, timeout_s: float, grace_s: float = 0.0) -> Answer:
@@ -140,8 +140,9 @@ class Worker:
         self.stop()
         if not has_begun:
             raise DeviceError(
-                f"the device was not free within {self._queue_timeout_s:.0f} s (queue_timeout_s); "
-                "see whether somebody else holds it, then run the same command again"
+                f"the device was not free within {self._queue_timeout_s:.0f} s "
+                "(queue_timeout_s); check whether another process uses it, then rerun the same "
+                "command"
             )
         return Answer("timeout", {}, f"killed after {timeout_s:g} s", elapsed_s=elapsed_s)
 

@@ -137,7 +137,7 @@ def _merged_events(
     notes = []
     known = [epoch for epoch in epochs if epoch is not None]
     if len(having) > 1 and len(known) < len(having):
-        notes.append("not every file says when it began: each time line starts at 0")
+        notes.append("not every file has a start time: each timeline starts at 0")
         known = []
     starts, durations, lanes, rows, names = [], [], [], [], list[str]()
     for i in having:

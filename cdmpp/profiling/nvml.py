@@ -48,7 +48,7 @@ class Nvml:
             self._library.nvmlInit()
             count = self._library.nvmlDeviceGetCount()
         except self._library.NVMLError as error:
-            raise DeviceError(f"no NVML ({error}); expected an NVIDIA driver that runs") from None
+            raise DeviceError(f"no NVML ({error}); expected a working NVIDIA driver") from None
         if identity is None:
             get = self._library.nvmlDeviceGetHandleByIndex
             found = [self._told(get, index) for index in range(count)]

@@ -67,8 +67,8 @@ def read_profile(path: Path) -> Profile:
         return _read_trace(path)
     if b"\x00" in head and not head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(
-            f"{path}: a binary file of no known kind; expected {EXPECTED}; turn a .nsys-rep into "
-            "SQLite with: nsys export --type sqlite FILE"
+            f"{path}: a binary file of an unknown kind; expected {EXPECTED}; turn a .nsys-rep "
+            "into SQLite with: nsys export --type sqlite FILE"
         )
     return _read_table(path)
 
@@ -84,12 +84,12 @@ def _read_table(path: Path) -> Profile:
     if len(found) > 1:
         raise DataError(
             f"{path}: holds tables of several kinds ({', '.join(name for name, _ in found)}); "
-            "expected one; save each to a file of its own and name them all"
+            "expected one; save each table to its own file and give all files"
         )
     if not found:
         begin = next((line.strip() for line in text.splitlines() if line.strip()), "")
         raise DataError(
-            f"{path}: no known profile (it begins with {begin[:60]!r}); expected {EXPECTED}"
+            f"{path}: unknown kind of profile (it begins with {begin[:60]!r}); expected {EXPECTED}"
         )
     return found[0][1](path, text)
 
@@ -115,11 +115,11 @@ def profile_device(
     if label is not None:
         return get_device(label), []
     if profile.device_name is None:
-        return None, ["the profile names no device: --device LABEL adds shares of its peaks"]
+        return None, ["the profile has no device name: --device LABEL adds shares of the peaks"]
     found = find_device(profile.device_name)
     if found is None:
         return None, [
-            f"the profile's device {profile.device_name!r} is not in the registry: --device LABEL "
-            "names one that is (cdmpp device list)"
+            f"the profile's device {profile.device_name!r} is not in the registry: give one with "
+            "--device LABEL (cdmpp device list)"
         ]
     return found, []

@@ -93,7 +93,7 @@ def watch_text(watched: Watched) -> str:
         f"{len(watched.samples)} samples"
     ]
     if not watched.samples:
-        return lines[0] + "; it ended before the first sample (--interval takes smaller ones)"
+        return lines[0] + "; it ended before the first sample (use a smaller --interval)"
     cores = [sample.cpu_cores for sample in watched.samples]
     lines.append(
         f"  CPU     {found['cpu_cores_mean']:.2f} cores busy on average, at most "
@@ -130,9 +130,9 @@ def spark(values: Sequence[float], *, width: int = 48, most: float | None = None
 def legend() -> str:
     """Returns what the columns mean."""
     return (
-        "share: of the block's own time. GB/s, GFLOP/s: measured, else from the shapes, every "
-        f"tensor once. latency-bound: below {100 * LATENCY_SHARE:.0f} % of both peaks. predicted: "
-        "one call, by our models."
+        "share: of the time of the block. GB/s, GFLOP/s: measured, or from the shapes with "
+        f"every tensor counted once. latency-bound: below {100 * LATENCY_SHARE:.0f} % of both "
+        "peaks. predicted: one call, by cdmpp's models."
     )
 
 

@@ -42,7 +42,7 @@ def write_timeline(profile: Profile, path: Path) -> dict[str, int]:
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     names = ", ".join(Path(name).name for name in profile.source.split(", "))
     page = environment.get_template("timeline.html").render(
-        title=f"Time line of {names}", notes=[*notes, *profile.notes], data=text
+        title=f"Timeline of {names}", notes=[*notes, *profile.notes], data=text
     )
     write_text(path, page)
     return {"events": len(data["start"]), "left_out": left_out}
@@ -57,8 +57,8 @@ def timeline_data(profile: Profile, *, most: int = MOST_EVENTS) -> tuple[dict[st
     events = profile.events
     if events is None or not len(events):
         raise DataError(
-            f"{profile.source}: has sums only, no events, so there is no time line; expected a "
-            "trace: torch.profiler, nvprof --print-gpu-trace or -o, nsys export --type sqlite"
+            f"{profile.source}: has only sums, no events for a timeline; expected a trace: "
+            "torch.profiler, nvprof --print-gpu-trace or -o, nsys export --type sqlite"
         )
     kept = np.arange(len(events))
     if len(kept) > most:

@@ -12,7 +12,7 @@ from cdmpp.files.json_text import parse_json
 from cdmpp.replay.engine import Replay
 
 FORMAT = "cdmpp-replay-gap"
-_MAKE = "make one with: cdmpp replay NETWORK --measure --calibrate-gap FILE"
+_MAKE = "create one with: cdmpp replay NETWORK --measure --calibrate-gap FILE"
 
 
 def fitted_gap_s(run: Replay, measured_s: float) -> float:
@@ -65,4 +65,4 @@ def _read_gap(path: Path) -> float:
             f"--gap {path}: neither a number of µs nor a file ({error.strerror}); {_MAKE}"
         ) from None
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: no gap of a replay ({error}); {_MAKE}") from None
+        raise DataError(f"{path}: not a gap of a replay ({error}); {_MAKE}") from None

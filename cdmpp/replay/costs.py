@@ -125,8 +125,8 @@ class GivenTimes(CostSource):
         if unused:
             kinds = ", ".join(sorted({one.kind or one.label for one in graph.operators})[:12])
             raise UsageError(
-                f"times were given for {', '.join(map(repr, unused))}, which is no id, name, task "
-                f"or kind of an operator; its kinds are {kinds}"
+                f"times were given for {', '.join(map(repr, unused))}, which is not an id, name, "
+                f"task or kind of an operator; known kinds: {kinds}"
             )
         return found
 
@@ -205,11 +205,11 @@ def gather_costs(
     costs = []
     for one in graph.operators:
         cost = found.get(one.id) or bound(
-            one, _device_of(one, devices), reasons.get(one.id, "no model covers it")
+            one, _device_of(one, devices), reasons.get(one.id, "no model for it")
         )
         if not 0 <= cost.low_s <= cost.latency_s <= cost.high_s < math.inf:
             raise DataError(
-                f"operator {one.id!r}: {cost.source} says {cost.latency_s!r} s in "
+                f"operator {one.id!r}: {cost.source} gives {cost.latency_s!r} s in "
                 f"[{cost.low_s!r}, {cost.high_s!r}]; expected seconds from 0 up in order"
             )
         costs.append(cost)
@@ -227,8 +227,8 @@ def bound(one: Operator, device: DeviceSpec, reason: str) -> OperatorCost:
         call_s = max(NOMINAL_CALL_S, least_s)
         return OperatorCost(
             call_s, max(LEAST_SHARE * call_s, least_s), call_s / LEAST_SHARE, "bound",
-            f"{reason}; neither its operations nor its bytes are known, a call of "
-            f"{seconds_text(call_s)} stands in",
+            f"{reason}; its operations and bytes are unknown, one call takes "
+            f"{seconds_text(call_s)}",
         )  # fmt: skip
     seconds = float(bound_s(device, one.flop or 0.0, one.bytes or 0.0))
     if seconds < least_s:
@@ -243,7 +243,9 @@ def bound(one: Operator, device: DeviceSpec, reason: str) -> OperatorCost:
         if not value
     ]  # fmt: skip
     assumed = (
-        f"; {' and '.join(unknown)} of {device.name} unknown, nominal taken" if unknown else ""
+        f"; {' and '.join(unknown)} of {device.name} unknown, nominal values used"
+        if unknown
+        else ""
     )
     return OperatorCost(
         seconds, seconds, seconds / LEAST_SHARE, "bound", f"{reason}; roofline estimate{assumed}"
@@ -254,7 +256,7 @@ def _device_of(one: Operator, devices: Mapping[str, DeviceSpec]) -> DeviceSpec:
     device = devices.get(one.device)
     if device is None:
         raise DeviceError(
-            f"operator {one.id!r} has no time, and nothing is known of its device {one.device!r}; "
-            "give it a time, or name the hardware with --device LABEL (see `cdmpp device list`)"
+            f"operator {one.id!r} has no time, and its device {one.device!r} is unknown; give it "
+            "a time, or set the hardware with --device LABEL (see `cdmpp device list`)"
         )
     return device

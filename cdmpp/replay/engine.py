@@ -44,7 +44,7 @@ class ReplayOptions:
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
             raise UsageError(
-                f"replay policy {self.policy!r} is not known; expected one of {', '.join(POLICIES)}"
+                f"unknown replay policy {self.policy!r}; expected one of {', '.join(POLICIES)}"
             )
         for name in ("launch_s", "gap_s"):
             value = getattr(self, name)
@@ -172,8 +172,8 @@ def checked_times(graph: OperatorGraph, times_s: Sequence[float] | None) -> list
         if value is None or not 0 <= value < math.inf:
             raise DataError(
                 f"{graph.source or graph.name}: operator {one.id!r} has the time {value!r}; "
-                "expected seconds from 0 up; give it a time, or what a cost can be told from "
-                "(see docs/how-to/replay.md)"
+                "expected seconds from 0 up; give it a time, or the values that a cost is "
+                "computed from (see docs/how-to/replay.md)"
             )
     return [float(value) for value in given if value is not None]
 

@@ -52,7 +52,7 @@ def file_kind(path: Path, wanted: Collection[FileKind] = tuple(KINDS)) -> FileKi
         wanted: what the command takes.
 
     Raises:
-        DataError: there is no such file, or it is none of these.
+        DataError: no such file, or it is none of these.
         UsageError: it is of another kind, which another command takes.
     """
     kind = _kind(path, wanted)
@@ -73,7 +73,7 @@ def _kind(path: Path, wanted: Collection[FileKind]) -> FileKind:
     if is_metaschedule_database(path):
         return "records"
     if not path.is_file():
-        what = "is a folder" if path.is_dir() else "there is no such file"
+        what = "is a folder" if path.is_dir() else "no such file"
         raise DataError(f"{path}: {what}; expected {expected(wanted)}")
     suffixes = [part.lower() for part in path.suffixes]
     found = _SUFFIXES.get(path.suffix.lower())
@@ -87,20 +87,20 @@ def _kind(path: Path, wanted: Collection[FileKind]) -> FileKind:
         suffixes.pop()
     if suffixes[-1:] and suffixes[-1] in _TEXT_SUFFIXES:
         return _text_kind(path, wanted)
-    raise DataError(f"{path}: cannot tell what this is; expected {expected(wanted)}")
+    raise DataError(f"{path}: unknown kind of file; expected {expected(wanted)}")
 
 
 def _text_kind(path: Path, wanted: Collection[FileKind]) -> FileKind:
     if path.name.removesuffix(".gz") in (RECORD_FILE, WORKLOAD_FILE):
         raise DataError(
-            f"{path} is a part of a MetaSchedule database; name its folder: {path.parent}"
+            f"{path} is part of a MetaSchedule database; give its folder: {path.parent}"
         )
     try:
         found = top_level_keys(path)
     except DataError:
         if ".json" in path.suffixes:
             raise
-        raise DataError(f"{path}: cannot tell what this is; expected {expected(wanted)}") from None
+        raise DataError(f"{path}: unknown kind of file; expected {expected(wanted)}") from None
     keys = set(found)
     if any(one <= keys for one in _RECORD_KEYS):
         return "records"

@@ -138,8 +138,8 @@ def predecessors(graph: OperatorGraph) -> list[list[int]]:
         missing = str(error.args[0])
         one = next(one for one in graph.operators if missing in one.after)
         raise DataError(
-            f"{graph.source or graph.name}: operator {one.id!r} comes after {missing!r}, which is "
-            "not in the graph; expected ids of its operators, correct `after`"
+            f"{graph.source or graph.name}: operator {one.id!r} comes after {missing!r}, which "
+            "is not in the graph; correct its `after`"
         ) from None
 
 
@@ -180,8 +180,8 @@ def issue_order(graph: OperatorGraph, before: Sequence[Sequence[int]]) -> list[i
         cycle = _a_cycle(before, [index for index, count in enumerate(waiting) if count])
         names = " -> ".join(operators[index].id for index in cycle)
         raise DataError(
-            f"{graph.source or graph.name}: the operators {names} wait for each other; expected a "
-            "graph without cycles, correct `after`"
+            f"{graph.source or graph.name}: the operators {names} wait for each other; expected "
+            "a graph without cycles; correct `after`"
         )
     return order
 

@@ -213,7 +213,8 @@ def _operator(row: Any, where: str) -> tuple[Operator, int, float | None]:
     low, time, high = operator.low_s, operator.time_s, operator.high_s
     if time is not None and not (low is None or low <= time) & (high is None or high >= time):
         raise DataError(
-            f"{where}: low_s {low}, time_s {time}, high_s {high}; expected them to grow; {_SHOW}"
+            f"{where}: low_s {low}, time_s {time}, high_s {high}; expected increasing values; "
+            f"{_SHOW}"
         )
     return operator, int(row.get("calls", 1)), output_bytes
 

@@ -55,7 +55,8 @@ def one_kind(paths: list[Path]) -> FileKind:
         return "execution"
     raise UsageError(
         f"{len(paths)} files ({', '.join(sorted(found))}); expected one file, several traces of "
-        "torch.profiler (one a process), or one execution trace with profiler traces of its run"
+        "torch.profiler (one per process), or one execution trace with profiler traces of its "
+        "run"
     )
 
 

@@ -85,5 +85,5 @@ def read_times(path: Path) -> dict[str, float]:
         isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one < math.inf
         for one in value.values()
     ):
-        raise DataError(f"{path}: a time is no number from 0 up; {what}")
+        raise DataError(f"{path}: a time is not a number from 0 up; {what}")
     return {name: float(one) for name, one in value.items()}

@@ -56,7 +56,7 @@ def read_tenset_network(path: Path, *, device: str = "") -> TensetNetwork:
     if match is None:
         raise DataError(f"{path}: expected ((NETWORK),KIND).task.pkl[.gz] of Tenset's network_info")
     if not path.is_file():
-        raise DataError(f"{path}: there is no such file; expected one of Tenset's network_info")
+        raise DataError(f"{path}: no such file; expected one of Tenset's network_info")
     index = load_tasks(path.parent)
     network, kind = match.group("network"), match.group("kind")
     members = [

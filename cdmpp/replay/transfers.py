@@ -61,7 +61,7 @@ class LinkOptions:
         if any(value is None for value in values):
             raise UsageError(
                 "link: a curve needs flat_log2, saturated_log2, height, centre, slope and base; "
-                "give all of them, or none"
+                "give all of them or none"
             )
         flat, saturated, *sigmoid = (float(value) for value in values if value is not None)
         return MemoryCurve(flat, saturated, self.bytes_per_s, self.latency_s, *sigmoid)

@@ -45,7 +45,7 @@ def scaled_times(
             kinds = sorted({one.kind or one.label for one in graph.operators})
             more = f" and {len(kinds) - 12} more" if len(kinds) > 12 else ""
             raise UsageError(
-                f"no operator is called {name!r}; expected one of {', '.join(kinds[:12])}{more}"
+                f"unknown operator {name!r}; expected one of {', '.join(kinds[:12])}{more}"
             )
         for place in fitting:
             factors[place] *= factor

@@ -52,7 +52,7 @@ def curve_page(curve: Mapping[str, Any], *, command: str, plot: str | None = Non
     made = f"cdmpp device add {curve['device']} --minutes {curve['minutes']:g}"
     return Page(
         title=f"Adding a device: {curve['device']}",
-        lead=f"What `{made}` left.",
+        lead=f"Written by `{made}`.",
         sections=[
             Section(
                 "Error against measured tasks",
@@ -103,7 +103,7 @@ def curve_svg(curve: Mapping[str, Any]) -> str:
         axes.set_ylim(top=100 * _MOST_DRAWN)
     axes.set_xlabel("measured tasks")
     cut = f", cut at {100 * _MOST_DRAWN:.0f} %" if is_cut else ""
-    axes.set_ylabel(f"MAPE on the judging tasks (%{cut})")
+    axes.set_ylabel(f"MAPE on the test tasks (%{cut})")
     legend(axes)
     return svg_text(figure, marks)
 
@@ -143,24 +143,26 @@ def _percent(fraction: float) -> str:
 def _heading(curve: Mapping[str, Any]) -> str:
     test = curve["measured"]["test"]
     return (
-        f"Error on {test['programs']} programs of {test['tasks']} tasks that no model was trained "
-        "on, by number of measured tasks: MAPE [95 % interval over tasks] / median APE / mean log "
-        "error / median of predicted over measured / Spearman within a task. - = not computed."
+        f"Error on {test['programs']} programs of {test['tasks']} unseen tasks, by number of "
+        "measured tasks: MAPE [95 % interval over tasks] / median APE / mean log error / median "
+        "of predicted over measured / Spearman within a task. - = not computed."
     )
 
 
 def _sentences(curve: Mapping[str, Any]) -> list[str]:
     learn, oracle, seconds = curve["measured"]["learn"], curve["oracle"], curve["seconds"]
     found = [
-        f"{learn['programs']} programs of {learn['tasks']} tasks were measured to learn from; who "
-        f"knew each task's median would err by {100 * oracle['mape']:.0f} % / "
+        f"{learn['programs']} programs of {learn['tasks']} tasks were measured for training; an "
+        f"oracle that knows each task's median has an error of {100 * oracle['mape']:.0f} % / "
         f"{100 * oracle['median_ape']:.0f} %.",
         _knee_sentence(curve),
     ]
     finals = [d for d in curve.get("details", []) if d["start"] == "pretrained" and "why" in d]
     if finals:
         final = max(finals, key=lambda detail: detail["tasks"])
-        found.append(f"Kept of the pre-trained start: {SAYS[final['kept']]} ({final['why']}).")
+        found.append(
+            f"Selected from the pre-trained model: {SAYS[final['kept']]} ({final['why']})."
+        )
     if curve.get("compiled"):
         found.append(
             "With the machine code of the programs (`cdmpp predict --machine-code`): "
@@ -169,8 +171,9 @@ def _sentences(curve: Mapping[str, Any]) -> list[str]:
     interval = curve["interval"]
     if interval["coverage"] is not None:
         found.append(
-            f"{100 * interval['nominal']:.0f} % intervals hold {100 * interval['coverage']:.0f} % "
-            "of the programs of a judging task (mean over tasks)."
+            f"{100 * interval['nominal']:.0f} % intervals contain "
+            f"{100 * interval['coverage']:.0f} % of the programs of a test task (mean over "
+            "tasks)."
         )
     found += [f"Doubtful: {doubt}." for doubt in curve["doubts"]]
     named = {"probe": "probe", "choose": "choice of tasks", "measure": "measuring", "fit": "fits"}
@@ -187,11 +190,11 @@ def _knee_sentence(curve: Mapping[str, Any]) -> str:
         return f"No knee: the curve has too few points ({rule})."
     last = curve["rows"][-1]["tasks"]
     if knee == 0:
-        advice = "no number of measured tasks made the error smaller"
+        advice = "no number of measured tasks reduced the error"
     elif knee == last:
         advice = "the error still falls there, more minutes may help"
     else:
-        advice = "more tasks change little"
+        advice = "more tasks have little effect"
     return f"Knee at {knee} tasks; {advice} ({rule})."
 
 

@@ -13,10 +13,10 @@ from cdmpp.text import interval_text, percent_text, seconds_text, short_task
 
 _STEPS = 10
 _NOTES = (
-    "A share is the part of the predicted time that the model gives a store.",
-    "`bound by` is what takes a store longest at the device's rates; `the next` is how many times "
-    "as long that is as the next limit.",
-    f"Changed programs are predicted, not measured; TVM's schedule takes them for legal. {DOUBT}",
+    "A share is the part of the predicted time that the model assigns to a store.",
+    "`bound by` is the limit that takes longest at the device's rates; `the next` is the ratio "
+    "to the second-longest limit.",
+    f"Changed programs are predicted, not measured; TVM's schedule accepts them as legal. {DOUBT}",
 )
 
 
@@ -62,7 +62,7 @@ def _network(row: Mapping[str, Any]) -> Section:
 def _program(row: Mapping[str, Any], *, is_folded: bool = False) -> list[Section]:
     title = f"{row['name']} on {row['device']}"
     if row["latency_s"] is None or row["text"] is None:
-        return [Section(title, row["reason"] or "no store of it does any work")]
+        return [Section(title, row["reason"] or "no store does any work")]
     points = [row["text"]]
     if row["machine_code"] is not None:
         points.append(f"compiled: {row['machine_code']['text']}")
@@ -86,18 +86,18 @@ def _program(row: Mapping[str, Any], *, is_folded: bool = False) -> list[Section
     ]  # fmt: skip
     if row["counterfactuals"]:
         tables.append(plain_table(
-            ["if it were changed", "predicted", "of now", "store"],
+            ["predicted after a change", "predicted", "of now", "store"],
             [[one["what"], interval_text(one["latency_s"], one["low_s"], one["high_s"]),
               f"{one['ratio']:.2f} x", str(one["leaf"])] for one in row["counterfactuals"]],
         ))  # fmt: skip
     if row["nearest"]:
         tables.append(plain_table(
-            ["measured task that it resembles", "distance", "where it differs most"],
+            ["similar measured task", "distance", "largest differences"],
             [[short_task(one["task"], one["operator"]), f"{one['distance']:.2f}",
               ", ".join(part["column"] for part in one["differs"])] for one in row["nearest"]],
         ))  # fmt: skip
     note = interval_text(row["latency_s"], row["low_s"], row["high_s"])
     if row["out_of_distribution"]:
-        note += "; program or device is unlike what the model knows"
+        note += "; the program or device is out of distribution"
     return [Section(title, note, points=points, painted=lines, tables=tables,
                     is_folded=is_folded)]  # fmt: skip

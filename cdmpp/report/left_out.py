@@ -38,11 +38,11 @@ def left_out_sentence(metrics: dict[str, Any]) -> str:
     low, high = min(errors, key=errors.__getitem__), max(errors, key=errors.__getitem__)
     mean = facts["mean"][model]
     return (
-        f"what to expect on {listed(facts['devices'])}: MAPE {percent_text(mean['mape'])}, median "
-        f"{percent_text(mean['median_ape'])} (mean of {len(errors)} devices; MAPE from "
+        f"what to expect on {listed(facts['devices'])}: MAPE {percent_text(mean['mape'])}, "
+        f"median {percent_text(mean['median_ape'])} (mean of {len(errors)} devices; MAPE from "
         f"{percent_text(errors[low])} on {low} to {percent_text(errors[high])} on {high}), from "
         f"trainings on at most {facts['programs_per_device']:,} programs of each other device, "
-        "without that device and without the tasks that it was judged on"
+        "without that device and without its test tasks"
     )
 
 
@@ -50,10 +50,10 @@ def left_out_intervals(metrics: dict[str, Any]) -> str:
     """Returns what the intervals of new devices are, and how intervals made like them did."""
     facts = metrics["unmeasured"]
     if facts["calibration_tasks"] is None:
-        return "none of its own: too few tasks were judged; the model's are widened"
+        return "not its own, because of too few test tasks: the model's intervals, widened"
     made = (
-        f"90 % nominal, as wide as the device needs that was predicted worst "
-        f"({facts['calibration_tasks']} tasks)"
+        f"90 % nominal, wide enough for the worst-predicted device ({facts['calibration_tasks']} "
+        "tasks)"
     )
     held = [
         f"{name} {100 * one['interval_coverage']:.0f} % (a factor "
@@ -63,7 +63,10 @@ def left_out_intervals(metrics: dict[str, Any]) -> str:
     ]
     if not held:
         return made
-    return f"{made}; made from the other devices they hold of a task's programs: {', '.join(held)}"
+    return (
+        f"{made}; calibrated on the other devices, their coverage of a task's programs is "
+        f"{', '.join(held)}"
+    )
 
 
 def left_out_section(metrics: dict[str, Any]) -> Section:
@@ -71,7 +74,7 @@ def left_out_section(metrics: dict[str, Any]) -> Section:
     tables = left_out_tables(metrics)
     return Section(
         "Devices left out",
-        f"For {listed(metrics['unmeasured']['devices'])}, of which there are no measurements: "
+        f"For {listed(metrics['unmeasured']['devices'])}, a device without measurements:  "
         f"{left_out_sentence(metrics)}. Intervals: {left_out_intervals(metrics)}.",
         tables=[replace(tables[0], title=""), *keyed(tables[1:], metrics["model"])],
     )

@@ -171,7 +171,7 @@ def training_curve(history: Sequence[dict[str, Any]]) -> str:
     best = int(np.argmin(validation))
     axes.plot(epochs[best], validation[best], "o", color=COLOURS[0])
     axes.annotate(
-        f"kept: epoch {epochs[best]}",
+        f"selected: epoch {epochs[best]}",
         (epochs[best], validation[best]),
         xytext=(0, 12),
         textcoords="offset points",

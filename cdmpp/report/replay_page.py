@@ -45,8 +45,8 @@ def timeline_page(outcome: ReplayOutcome) -> Page:
         )  # fmt: skip
     schedules = f"; schedules: {outcome.schedule}" if outcome.schedule else ""
     warning = (
-        f"{len(uncovered)} operators have no model: a roofline estimate stands in for each, and "
-        "widens the interval."
+        f"{len(uncovered)} operators have no model: each has a roofline estimate, which widens "
+        "the interval."
     )
     return Page(
         title=graph.name,

@@ -23,7 +23,7 @@ from cdmpp.predict.saved_model import read_card
 from cdmpp.text import short_task, task_words
 from cdmpp.training.run_folder import read_predictions
 
-_HINT = "give a run folder that `cdmpp train` has finished"
+_HINT = "give a finished run folder of `cdmpp train`"
 _MOST_RUNS, _MOST_COMPARED = 500, 6
 _TASKS, _WORST, _POINTS = 40, 25, 400
 _CURVE = ("epoch", "training_loss", "validation_loss", "elapsed_s")
@@ -126,7 +126,7 @@ class RunsFolder:
     def _run(self, name: str) -> Path:
         if name not in self.names():
             raise UsageError(
-                f"no run {name[:100]!r} in {self.folder}; `cdmpp runs` and `/v1/runs` list them"
+                f"no run {name[:100]!r} in {self.folder}; list runs with `cdmpp runs` or `/v1/runs`"
             )
         return self.folder / name
 

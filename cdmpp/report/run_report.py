@@ -29,11 +29,10 @@ from cdmpp.text import listed, percent_text, shortened, task_words
 from cdmpp.training.run import ORACLE, RunResult
 
 _NOTES = (
-    "Every program was judged once, by a model that saw neither it nor any other program of its "
-    "task "
-    "(unless a warning above says otherwise).",
+    "Every program was evaluated once, by a model that was not trained on its task (unless a "
+    "warning above says otherwise).",
     "APE is |predicted - measured| / measured. MAPE is its mean, which a few tiny operators can "
-    "dominate; the median APE is the typical error. Look at both.",
+    "dominate; the median APE is the typical error.",
     "Spearman is the rank correlation of predicted and measured latency among the programs of one "
     "task on one device, averaged over tasks with at least four programs.",
     "top-k is the summed latency of the best programs over that of the best among the k predicted "
@@ -42,12 +41,12 @@ _NOTES = (
     "peak, "
     "bytes / bandwidth) times one factor per device. gbdt: gradient-boosted trees on pooled "
     "leaf features.",
-    "conv, embedding: the convolution and the embedding model times one factor per device, on the "
-    "programs that they recognise, with the other lines on the same programs; out of competition.",
-    "oracle looks at the answers: it knows each test task's median latency on the device, and "
-    "nothing "
-    "of its schedules. It is out of competition.",
-    "The best value of a column is coloured, the oracle aside.",
+    "conv, embedding: the convolution and the embedding model times one factor per device, on "
+    "the programs that they recognise, beside the other models on the same programs; only a "
+    "reference.",
+    "oracle uses the measured results: it predicts each test task's median latency on the "
+    "device for all its schedules. It is only a reference.",
+    "The best value of a column is coloured (without the oracle).",
 )
 
 
@@ -84,7 +83,7 @@ def interval_sentence(metrics: dict[str, Any]) -> str:
     """
     calibration = metrics.get("calibration")
     if calibration is None:
-        return "none: too few validation tasks to measure them on"
+        return "none: too few validation tasks to calibrate them"
     values = metrics["test"][metrics["model"]]
     made = (
         f"{100 * calibration['coverage']:.0f} % nominal, measured on {calibration['tasks']} "
@@ -94,8 +93,8 @@ def interval_sentence(metrics: dict[str, Any]) -> str:
         return made
     factor = math.exp(values["interval_log_width"] / 2.0)
     return (
-        f"{made}; on the test part {100 * values['interval_coverage']:.1f} % of a task's programs "
-        f"lie in theirs, typically a factor {factor:.2f} each way"
+        f"{made}; on the test part {100 * values['interval_coverage']:.1f} % of a task's "
+        f"programs are in their interval, typically a factor {factor:.2f} each way"
     )
 
 
@@ -156,12 +155,13 @@ def _lead(metrics: dict[str, Any]) -> str:
         facts = metrics["unmeasured"]
         return (
             f"{learned} of {train['tasks']:,} tasks on {listed(facts['sources'])}, for "
-            f"{listed(facts['devices'])}; judged on each of those while it was left out."
+            f"{listed(facts['devices'])}; evaluated on each of these devices while it was left "
+            "out."
         )
     if metrics["split"]["leaks"]:
-        return f"{learned}, judged on {test['samples']:,} others of the same tasks."
+        return f"{learned}, evaluated on {test['samples']:,} others of the same tasks."
     return (
-        f"{learned} of {train['tasks']:,} tasks, judged on {test['samples']:,} of "
+        f"{learned} of {train['tasks']:,} tasks, evaluated on {test['samples']:,} of "
         f"{test['tasks']:,} other tasks."
     )
 
@@ -170,11 +170,13 @@ def _warnings(metrics: dict[str, Any]) -> list[str]:
     found = []
     if "unmeasured" in metrics:
         names = listed(metrics["unmeasured"]["devices"])
-        found.append(f"No measurement of {names} is in it: the model knows {names} by description.")
+        found.append(
+            f"It has no measurement of {names}: the model only uses the description of {names}."
+        )
     if metrics["split"]["leaks"]:
         found.append(
-            "This split leaks: programs of the same task are in the training and the test part, so "
-            "the errors say little about new tasks."
+            "This split leaks: programs of the same task are in the training and the test part, "
+            "so the errors are no estimate for new tasks."
         )
     return found
 
@@ -244,9 +246,9 @@ def _plots(result: RunResult, model: str) -> list[tuple[str, str]]:
                 words=words,
             ),
         ),
-        ("How many programs are predicted how well.", error_distribution(errors)),
+        ("Share of programs by error.", error_distribution(errors)),
         (
-            "Where the errors are: median by measured latency.",
+            "Median error by measured latency.",
             error_by_latency(test.latency_s, errors),
         ),
     ]

@@ -28,7 +28,7 @@ FACETS = ("suite", "dataset", "split", "device", "group")
 _FIRST = ("all", "mean", "test")
 _FACTS = ("command", "commit", "seeds")
 _KNOWN = {column.key: column for column in COLUMNS}
-_HINT = "expected what `python -m lab benchmark` writes"
+_HINT = "expected the output of `python -m lab benchmark`"
 _Row = dict[str, str]
 
 
@@ -83,7 +83,7 @@ class ResultsFolder:
         """
         known = next((one for one in self.tables() if one["name"] == name), None)
         if known is None:
-            raise UsageError(f"no results {name[:100]!r}; `/v1/results` lists what there is")
+            raise UsageError(f"no results {name[:100]!r}; list them with `/v1/results`")
         path = self.folder / f"{name}.csv"
         rows = _rows(path) if known["has_numbers"] else []
         facets = []
@@ -133,7 +133,7 @@ def _rows(path: Path) -> list[_Row]:
     text = read_text(path, expected="a table of results")
     rows = list(csv.DictReader(text.splitlines()))
     if any(None in row or None in row.values() for row in rows):
-        raise DataError(f"{path.name} has rows of another length than its head; {_HINT}")
+        raise DataError(f"{path.name} has rows of another length than its header; {_HINT}")
     return rows
 
 

@@ -222,9 +222,9 @@ class Client:
         try:
             value = parse_json(data)
         except ValueError:
-            raise ServerError(f"{self.url} answers, but not as `cdmpp serve` does") from None
+            raise ServerError(f"{self.url} does not answer like `cdmpp serve`") from None
         if not isinstance(value, dict):
-            raise ServerError(f"{self.url} answers, but not as `cdmpp serve` does")
+            raise ServerError(f"{self.url} does not answer like `cdmpp serve`")
         return value
 
     def _said(self, status: int, data: bytes) -> CdmppError:
@@ -233,21 +233,19 @@ class Client:
             error = parse_json(data)["error"]
             kind, text, own = error["kind"], error["text"], error["request_id"]
         except (ValueError, LookupError, TypeError):
-            return ServerError(
-                f"{self.url} answers with status {status}, not as `cdmpp serve` does"
-            )
+            return ServerError(f"{self.url} answers with status {status}, not like `cdmpp serve`")
         found = getattr(errors, kind, None)
         if isinstance(found, type) and issubclass(found, CdmppError) and found.__init__ is (
             CdmppError.__init__
         ):  # fmt: skip
-            return found(f"{text} (said by {self.url})")
+            return found(f"{text} (reported by {self.url})")
         return ServerError(f"{self.url} answers {status}: {text} (request {own})")
 
     def _gone(self, error: Exception) -> ServerError:
         why = str(error) or type(error).__name__
         return ServerError(
-            f"no answer from the server {self.url} ({why}, {self._tries} tries); see whether it "
-            "runs: start it with `cdmpp serve`"
+            f"no answer from the server {self.url} ({why}, {self._tries} tries); check that it "
+            "runs, or start it with `cdmpp serve`"
         )
 
 

@@ -72,24 +72,26 @@ class CompareRequest(BaseModel):
         },
     )  # fmt: skip
     transformers: list[_Word] = Field([], max_length=64, description="by their shapes")
-    models: list[_Word] = Field([], max_length=16, description="names of models that come along")
+    models: list[_Word] = Field([], max_length=16, description="names of shipped configs")
     configs: list[ModelConfig] = Field([], max_length=16)
     networks: list[_Word] = Field(
         [],
         max_length=16,
-        description=f"that come along: {', '.join(KNOWN_NETWORKS)}; at batch "
+        description=f"shipped networks: {', '.join(KNOWN_NETWORKS)}; at batch "
         f"{', '.join(map(str, BATCHES))}",
     )
     under_load: UnderLoad | None = Field(None, description="of language models, instead of passes")
-    prefill: _Counts = Field([], description="tokens of a prompt that are read")
-    decode_at: _Counts = Field([], description="tokens in the cache when one more is made")
+    prefill: _Counts = Field([], description="prefill: tokens of the prompt")
+    decode_at: _Counts = Field([], description="decode one token: tokens in the KV cache before it")
     batch: _Counts = Field([1], min_length=1, description="sequences of one run")
-    tensor_parallel: _Counts = Field([1], min_length=1, description="devices that share a product")
+    tensor_parallel: _Counts = Field(
+        [1], min_length=1, description="devices that share a matrix product"
+    )
     expert_parallel: _Count = Field(1, description="groups of experts; at most all the devices")
     devices: list[_Word] = Field([], max_length=512)
     all_devices: bool = False
     scale: dict[_Word, _Factor] = Field(
-        {}, description="what if: every device once more, with these multiplied"
+        {}, description="what if: also compare every device with these values multiplied"
     )
     objective: Objective = "latency"
 
@@ -100,7 +102,9 @@ class CompareRequest(BaseModel):
             raise ValueError("expected transformers, models, configs or networks")
         asks = bool(self.prefill or self.decode_at)
         if is_language and asks == (self.under_load is not None):
-            raise ValueError("no pass: expected prefill or decode_at, or under_load without them")
+            raise ValueError(
+                "no pass given: expected prefill or decode_at, or under_load without them"
+            )
         unknown = [name for name in self.scale if name not in SCALED]
         if unknown:
             raise ValueError(f"scale: expected some of {', '.join(SCALED)}")
@@ -173,7 +177,7 @@ def _decoders(request: CompareRequest) -> list[Decoder]:
     for name in request.models:
         if name not in known_models():
             raise UsageError(
-                f"no model {name[:100]!r} comes along{nearest(name, known_models())}; expected one "
+                f"no shipped config {name[:100]!r}{nearest(name, known_models())}; expected one "
                 f"of {', '.join(known_models())}, or send its config.json"
             )
         found.append(read_model(name))
@@ -189,7 +193,7 @@ def _parallels(request: CompareRequest) -> list[Parallel]:
 
 def _check_count(count: int) -> None:
     if count > _MOST_CELLS:
-        raise UsageError(f"{count} answers in one; expected at most {_MOST_CELLS}")
+        raise UsageError(f"{count} results in one request; expected at most {_MOST_CELLS}")
 
 
 def _no_onnx(path: Path, name: str, devices: Sequence[DeviceSpec]) -> list[CompareCell]:

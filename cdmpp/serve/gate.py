@@ -74,7 +74,7 @@ class FewAtATime:
             ServerError: too much is under way.
         """
         if not self._places.acquire(blocking=False):
-            raise ServerError("too many such requests wait; try again")
+            raise ServerError("too many such requests are waiting; try again")
         future = self._threads.submit(work)
         # The place is free once the work has ended, not when nobody waits for it any more.
         future.add_done_callback(lambda _: self._places.release())
@@ -148,7 +148,7 @@ class Gate:
             self.waiting >= self._options.most_waiting
             or self._waiting_bytes + size > self._options.most_waiting_bytes
         ):
-            raise Refused(503, "too many requests wait; try again", retry_after_s=1)
+            raise Refused(503, "too many requests are waiting; try again", retry_after_s=1)
         self.waiting += 1
         self._waiting_bytes += size
         try:
@@ -164,7 +164,7 @@ class Gate:
         if self._token is None:
             name = headers.get(b"host", b"localhost").decode("latin-1")
             if re.sub(r":\d+$", "", name) not in _LOCAL_NAMES:
-                raise Refused(421, "this server has no such name; expected localhost")
+                raise Refused(421, "unknown host name; expected localhost")
         elif scope["path"] not in _OPEN and not scope["path"].startswith("/static/"):
             said = headers.get(b"authorization", b"")
             if not hmac.compare_digest(said, b"Bearer " + self._token.encode("ascii")):

@@ -103,7 +103,7 @@ class HotModels:
                 if _signature(folder) != now:
                     continue
             except (CdmppError, OSError, ValueError) as error:
-                _log.warning("%s: the old model goes on, the new one cannot be loaded: %s", name,
+                _log.warning("%s: cannot load the new model, the old one stays in use: %s", name,
                              error)  # fmt: skip
                 model = replace(self._models[name], last_error=str(error)[:400])
             else:

@@ -132,9 +132,7 @@ def _check_trees(
         or np.any(np.diff(place) <= 0)
         or not np.all(is_entry[place])
     ):
-        raise DataError(
-            "a tree whose nodes are not entered and left in order, or leaves that are none of them"
-        )
+        raise DataError("a tree with nodes out of order, or with leaves that are not its nodes")
 
 
 def _text(array: NDArray[Any], dtype: str) -> str:
@@ -145,7 +143,7 @@ def _array(value: Mapping[str, Any], name: str, dtype: str, count: int) -> NDArr
     try:
         data = base64.b64decode(value[name], validate=True)
     except (binascii.Error, ValueError):
-        raise DataError(f"{name} is no base64") from None
+        raise DataError(f"{name} is not base64") from None
     if len(data) != 4 * count:
         raise DataError(f"{name} has {len(data)} bytes, expected {4 * count}")
     return np.frombuffer(data, dtype)

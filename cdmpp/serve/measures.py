@@ -27,10 +27,10 @@ class Measures:
             buckets=_SECONDS, registry=self._registry,
         )  # fmt: skip
         self._batches = Histogram(
-            "cdmpp_batch_programs", "Programs that a model was asked at once",
+            "cdmpp_batch_programs", "Programs predicted in one batch",
             buckets=_PROGRAMS, registry=self._registry,
         )  # fmt: skip
-        self.waiting = self._gauge("cdmpp_waiting_requests", "Requests under way")
+        self.waiting = self._gauge("cdmpp_waiting_requests", "Requests in progress")
         self.loads = self._gauge("cdmpp_model_loads", "How often models were loaded")
         self.lost_readers = self._gauge(
             "cdmpp_lost_readers", "Reading processes that programs killed or hung"

@@ -110,8 +110,8 @@ class ServeOptions:
             if self.is_loopback:
                 return None
             raise UsageError(
-                f"--host {self.host}: others can connect, so a token is needed; make one with "
-                "`openssl rand -hex 32 > token` and give --token-file token"
+                f"--host {self.host}: other machines can connect, so a token is needed. Create "
+                "one with `openssl rand -hex 32 > token` and give --token-file token"
             )
         token = read_token(self.token_file) or ""
         if len(token) < _SHORTEST_TOKEN:

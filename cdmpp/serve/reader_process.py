@@ -93,7 +93,7 @@ def _records(entry: Row, devices: Sequence[DeviceSpec], version: int) -> Iterato
         else:
             known = _tasks().find(key, kind)
             if known is None:
-                raise DataError("a task that is none of the shipped ones; send its `dag` too")
+                raise DataError("not a shipped task; send its `dag` too")
             task = known
         for number, device in enumerate(devices):
             asked = record_programs(task, [records[p] for p in places], _always(device))
@@ -137,7 +137,7 @@ def reason_row(name: str, operator: str, device: DeviceSpec, reason: str | None)
 
 
 def _no_programs(entry: Row, devices: Sequence[DeviceSpec], version: int) -> Iterator[ReadRow]:
-    raise DataError("only records are read without TVM")
+    raise DataError("without TVM only records can be read")
 
 
 if __name__ == "__main__":

@@ -68,7 +68,9 @@ class PredictRequest(_Message):
         }
     )
     programs: list[ProgramEntry] = Field(min_length=1)
-    devices: list[Label] = Field([], description="none = the model's, where it has one only")
+    devices: list[Label] = Field(
+        [], description="none = the device of the model, if it has only one"
+    )
     model: Label | None = Field(None, description="none = the server's first")
 
 
@@ -90,8 +92,8 @@ class RankRequest(_Message):
     model: Label | None = None
     own_batch: bool = Field(
         False,
-        description="score them together and with no others: the numbers are then those of a local "
-        "model to the bit, else to the sixth digit",
+        description="score these programs in one batch: the results are then bit-identical to a "
+        "local model, otherwise equal to six digits",
     )
 
 

@@ -22,7 +22,7 @@ from cdmpp.serve.client import Client
 from cdmpp.serve.leaf_table import encode_asts
 
 _log = logging.getLogger("cdmpp")
-_NOT_HERE = "a model of a server can only be asked; train, save and load it where it runs"
+_NOT_HERE = "a served model can only predict; train, save and load it on the server"
 
 
 class ServedCostModel(CostModel):
@@ -58,7 +58,7 @@ class ServedCostModel(CostModel):
             except ServerError as error:
                 if self._fallback is None:
                     raise
-                _log.warning("cdmpp: %s; the model of this process answers instead", error)
+                _log.warning("cdmpp: %s; using the model of this process instead", error)
                 seconds[rows] = self._fallback.predict(samples.take(rows))
         return seconds
 
@@ -69,7 +69,7 @@ class ServedCostModel(CostModel):
         )
         version = answer["model"]["version"]
         if version != self._version:
-            _log.warning("cdmpp: the server has another model %s now: version %s after %s",
+            _log.warning("cdmpp: the server has a new version of model %s: %s after %s",
                          self._name, version, self._version)  # fmt: skip
             self._version = version
         return np.array([np.nan if one is None else one for one in answer["latency_s"]])
@@ -106,7 +106,7 @@ def served_model(
         fallback: the model that is asked when the server is gone later on.
 
     Raises:
-        ServerError: the server does not answer.
+        ServerError: the server does not respond.
         UsageError: it has no such model.
     """
     models = {one["name"]: one for one in client.models()}

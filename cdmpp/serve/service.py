@@ -102,7 +102,10 @@ class Service:
         for place, program in enumerate(programs):
             value = None if program.asked is None else next(values)
             if value is not None and not 0 < value < np.inf:
-                value, reasons[place] = None, "the model has no finite answer to these columns"
+                value, reasons[place] = (
+                    None,
+                    "the model's prediction for these columns is not finite",
+                )
             seconds.append(value)
         return hot, devices[0], seconds, reasons
 
@@ -120,7 +123,9 @@ class Service:
         if len(entries) * len(devices) > most:
             raise TooLargeError(f"more than {most} programs x devices; send them in parts")
         if any(entry.get("records") or entry.get("leaves") for entry in entries):
-            raise DataError("what is explained has a text; expected tvmscript or tir_json")
+            raise DataError(
+                "only programs with a text can be explained; expected tvmscript or tir_json"
+            )
         rows = await self.reader.explain(
             entries, devices, model=(hot.folder, hot.version), most=most,
             timeout_s=self._options.answer_timeout_s,
@@ -163,7 +168,7 @@ class Service:
         if not asked:
             return Scored(np.zeros(0))
         if is_too_large(asked):
-            raise TooLargeError("programs with so many stores together; send fewer in a request")
+            raise TooLargeError("too many stores in one request; send fewer programs")
         future = self._scoring.submit(hot, asked, has_estimates=has_estimates, own_batch=own_batch)
         return await asyncio.wrap_future(future)
 

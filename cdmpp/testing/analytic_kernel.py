@@ -51,7 +51,7 @@ def check_analytic_kernel(
         isinstance(seconds, float) and math.isfinite(seconds) and seconds > 0,
         f"a kernel takes positive finite seconds, got {seconds!r}",
     )
-    promise(kernel(sizes, spec) == seconds, "the same question has the same answer")
+    promise(kernel(sizes, spec) == seconds, "the same input has the same result")
     least_s = least_kernel_s(spec)
     promise(
         seconds >= least_s,
@@ -70,12 +70,11 @@ def check_analytic_kernel(
     faster_s = kernel(sizes, _faster(spec))
     promise(
         faster_s <= seconds * (1 + 1e-9),
-        f"a device with four times the rates takes no longer, got {faster_s:g} s after "
-        f"{seconds:g} s",
+        f"a device with four times the rates is not slower, got {faster_s:g} s after {seconds:g} s",
     )
     for name in sizes:
         rest = {other: size for other, size in sizes.items() if other != name}
-        refused(partial(kernel, rest, spec), DataError, f"a call without {name} is refused")
+        refused(partial(kernel, rest, spec), DataError, f"a call without {name} is rejected")
     _stranger(kernel, sizes)
 
 
@@ -90,9 +89,9 @@ def _stranger(kernel: Kernel, sizes: Mapping[str, float]) -> None:
     try:
         seconds = kernel(sizes, DeviceSpec("nothing-known", "gpu"))
     except CdmppError as error:
-        promise("\n" not in str(error), f"a refusal is one sentence, got {str(error)!r}")
+        promise("\n" not in str(error), f"an error is one sentence, got {str(error)!r}")
         return
     promise(
         math.isfinite(seconds) and seconds > 0,
-        f"a device of which nothing is known is refused or has an answer, got {seconds!r}",
+        f"a device without known values is rejected or has a result, got {seconds!r}",
     )

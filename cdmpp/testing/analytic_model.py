@@ -45,7 +45,7 @@ def check_analytic_model(
     promise(
         bool(np.all(np.isfinite(times) & (times > 0))), "predicted times are positive and finite"
     )
-    promise(np.array_equal(predict(model, table), times), "the same question has the same answer")
+    promise(np.array_equal(predict(model, table), times), "the same input has the same result")
     few = np.arange(len(table))[::3]
     promise(
         np.allclose(predict(model, table[few]), times[few], rtol=1e-6),
@@ -63,7 +63,7 @@ def _check_files(
 ) -> None:
     kind = type(model)
     path = folder / "model"
-    text = refused(partial(kind.load, path), DataError, "a model that is not there is refused")
+    text = refused(partial(kind.load, path), DataError, "a missing model is rejected")
     promise(str(path) in text, f"the error names the file, got {text!r}")
     model.save(path)
     again = kind.load(path)
@@ -75,7 +75,7 @@ def _check_files(
     for content in ("{}", "[]", "{"):
         for file in [path] if path.is_file() else path.glob("*.json"):
             file.write_text(content)
-        refused(partial(kind.load, path), DataError, f"a file that holds {content} is refused")
+        refused(partial(kind.load, path), DataError, f"a file with {content} is refused")
 
 
 def _bytes_of(path: Path) -> list[bytes]:

@@ -67,11 +67,15 @@ class _Trial:
 
 
 def _untrained_refuses(model: CostModel, parts: tuple[Samples, Samples, Samples]) -> None:
-    text = refused(lambda: model.predict(parts[2]), UsageError, "an untrained model says so")
-    promise("not been trained" in text, f"an untrained model says so, got {text!r}")
+    text = refused(
+        lambda: model.predict(parts[2]), UsageError, "an untrained model raises an error"
+    )
+    promise("not been trained" in text, f"an untrained model raises an error, got {text!r}")
     nothing = parts[0].take(np.zeros(0, np.int64))
     refused(
-        lambda: model.fit(nothing, parts[1], seed=0), DataError, "an empty training part is refused"
+        lambda: model.fit(nothing, parts[1], seed=0),
+        DataError,
+        "an empty training part is rejected",
     )
 
 
@@ -101,7 +105,8 @@ def _order_does_not_matter(trial: _Trial) -> None:
         trial.model.predict(trial.test.take(order)),
     )
     promise(
-        np.allclose(found, again, rtol=1e-4), "the order of samples does not change their answers"
+        np.allclose(found, again, rtol=1e-4),
+        "the order of samples does not change their predictions",
     )
 
 
@@ -109,7 +114,7 @@ def _measurements_are_not_read(trial: _Trial) -> None:
     blind = replace(trial.test, latency_s=np.full(len(trial.test), np.nan))
     promise(
         np.array_equal(trial.model.predict(blind), trial.model.predict(trial.test)),
-        "predict never reads measured latencies, got other answers without them",
+        "predict never reads measured latencies, got other predictions without them",
     )
 
 
@@ -118,20 +123,20 @@ def _strangers_have_answers(trial: _Trial) -> None:
     unknown = (DeviceSpec("new", "cpu"), DeviceSpec("newer", "cpu"))
     for what, samples in (
         ("programs with more leaves than in training", larger),
-        ("devices of which nothing is known", replace(trial.test, devices=unknown)),
+        ("devices without known values", replace(trial.test, devices=unknown)),
     ):
         found = trial.model.predict(samples)
-        promise(np.all(np.isfinite(found)) and np.all(found > 0), f"{what} have an answer")
+        promise(np.all(np.isfinite(found)) and np.all(found > 0), f"{what} have a prediction")
 
 
 def _another_schema_is_refused(trial: _Trial) -> None:
     other = make_samples(2, 2, leaf_schema=2)
     text = refused(
-        lambda: trial.model.predict(other), DataError, "features of another schema are refused"
+        lambda: trial.model.predict(other), DataError, "features of another schema are rejected"
     )
     promise(
         "leaf v1" in text and "leaf v2" in text and "cdmpp dataset extract" in text,
-        f"the refusal names both schemas and the command that helps, got {text!r}",
+        f"the error names both schemas and the next command, got {text!r}",
     )
 
 
@@ -140,14 +145,14 @@ def _is_saved(trial: _Trial, folder: Path) -> None:
     state = _save(trial.model, first)
     written = [path for path in first.rglob("*") if path.is_file()]
     suffixes = {path.suffix for path in written}
-    promise(suffixes <= _WRITTEN, f"nothing pickled is written, got {sorted(suffixes - _WRITTEN)}")
+    promise(suffixes <= _WRITTEN, f"no pickle is written, got {sorted(suffixes - _WRITTEN)}")
     promise(
         all(
             lzma.decompress(path.read_bytes()).startswith(b"{")
             for path in written
             if path.suffix == ".xz"
         ),
-        "what is packed is JSON",
+        "packed parts are JSON",
     )
     loaded = type(trial.model).load(first, json.loads(state))
     promise(
@@ -176,4 +181,4 @@ def _save(model: CostModel, folder: Path) -> str:
     try:
         return json.dumps(state, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise AssertionError(f"what save returns is JSON ({error})") from error
+        raise AssertionError(f"save returns JSON ({error})") from error

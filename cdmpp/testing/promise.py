@@ -1,4 +1,4 @@
-"""How a broken promise is told: an AssertionError that says which, and what was got."""
+"""A broken promise is an AssertionError that names it, and what was got."""
 
 from __future__ import annotations
 

@@ -38,10 +38,10 @@ def check_reader(read: Reader, records: Path) -> None:
         refused(
             lambda: read(folder / "missing", folder / "nothing"),
             DataError,
-            "records that are not there are refused",
+            "missing records are rejected",
         )
         promise(
-            not is_extracted_dir(folder / "nothing"), "what was refused leaves no finished dataset"
+            not is_extracted_dir(folder / "nothing"), "a rejected input leaves no finished dataset"
         )
         read(records, folder / "first")
         promise(is_extracted_dir(folder / "first"), "a reader leaves a finished extracted dataset")
@@ -52,7 +52,7 @@ def check_reader(read: Reader, records: Path) -> None:
         pickles = [
             path.name for path in folder.rglob("*") if path.suffix in (".pkl", ".pickle", ".pt")
         ]
-        promise(not pickles, f"nothing pickled is written, got {pickles}")
+        promise(not pickles, f"no pickle is written, got {pickles}")
 
 
 def _has_sound_samples(samples: Samples) -> None:
@@ -63,7 +63,7 @@ def _has_sound_samples(samples: Samples) -> None:
         all(len(one) == 64 and not set(one) - set("0123456789abcdef") for one in ids),
         f"a program id is a sha256 in hex (cdmpp.records.program_id), got {ids[:1]}",
     )
-    promise(len(set(ids)) == len(ids), "a program is there once, however often it was measured")
+    promise(len(set(ids)) == len(ids), "a program is stored once, however often it was measured")
     kinds = {str(task).rpartition("|")[2] for task in programs.tasks}
     promise(
         kinds <= _TARGET_KINDS,

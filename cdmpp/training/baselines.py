@@ -68,9 +68,9 @@ def load_baselines(run_dir: Path, kinds: Sequence[str]) -> dict[str, CostModel]:
     for kind in kinds:
         if kind not in states:
             raise UsageError(
-                f"{run_dir} keeps no baseline {kind!r}, which is fitted on a training part; it "
-                f"keeps {', '.join(states) or 'none'}; train a run with "
-                f'--set "baselines=[{",".join(KEPT)}]", of which any is kept'
+                f"{run_dir} has no saved baseline {kind!r}, which is fitted on a training part; it "
+                f"has {', '.join(states) or 'none'}; train a run with "
+                f'--set "baselines=[{",".join(KEPT)}]", which saves them'
             )
     try:
         return {kind: class_.load(run_dir, states[kind]) for kind, class_ in classes.items()}

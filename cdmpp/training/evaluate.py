@@ -94,8 +94,8 @@ def held_out_part(trained: TrainedModel, samples: Samples) -> Samples:
     if len(found) == 0:
         raise DataError(
             f"all {len(np.unique(samples.task_id))} tasks were in the model's training part, so "
-            "nothing is held out; expected other tasks (--all-tasks judges these all the same: "
-            "their errors are too small)"
+            "nothing is held out; expected other tasks (--all-tasks evaluates them anyway: "
+            "their errors are too optimistic)"
         )
     return found
 

@@ -232,7 +232,7 @@ def _trained(
     if choose_start is not None:
         start, start_facts = choose_start(
             samples, train, validation, run_dir,
-            lambda progress: report("choosing what to start from", progress),
+            lambda progress: report("choosing the starting model", progress),
         )  # fmt: skip
     if start is None:
         model, training_s = _fit(options.model, options, train, validation, run_dir, report)

@@ -165,9 +165,9 @@ def read_predictions(path: Path) -> dict[str, NDArray[Any]]:
         table = parquet.read_table(path, columns=[*names, "operator"] if has_operator else names)
         found = {name: table[name].to_numpy() for name in table.column_names}
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path} holds no predictions ({last_line(error)}); {RUN_HINT}") from None
+        raise DataError(f"{path} has no predictions ({last_line(error)}); {RUN_HINT}") from None
     found.setdefault("operator", np.full(len(table), "", object))
     seconds = np.stack([found["measured_s"], found["predicted_s"]])
     if seconds.dtype != np.float64 or not bool(np.all((seconds > 0) & np.isfinite(seconds))):
-        raise DataError(f"{path} has times that are no positive seconds; {RUN_HINT}")
+        raise DataError(f"{path} has times that are not positive; {RUN_HINT}")
     return found

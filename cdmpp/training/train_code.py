@@ -72,8 +72,8 @@ def train_code(
             )
     if searched and not len(fastest.targets) == 1 == len(fastest.targets.keys() & parts.targets):
         raise DataError(
-            f"searches of {', '.join(sorted(fastest.targets))}; expected those of one device that "
-            f"--data has programs of ({', '.join(sorted(parts.targets))})"
+            f"searches of {', '.join(sorted(fastest.targets))}; expected searches of one device "
+            f"in --data ({', '.join(sorted(parts.targets))})"
         )
     if len(parts.kinds | fastest.kinds) != 1:
         raise DataError(
@@ -125,7 +125,7 @@ class _Parts:
         tables = read_machine_code(folder)
         if not tables:
             raise DataError(
-                f"{folder}: has no machine code; write it with: cdmpp measure --machine-code --out "
+                f"{folder}: has no machine code; add it with: cdmpp measure --machine-code --out "
                 f"{folder}, of records with: cdmpp dataset extract --machine-code"
             )
         found = load_samples(folder, cache_dir=self._cache_dir)

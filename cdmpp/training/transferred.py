@@ -68,8 +68,8 @@ class Transferred:
         rows = np.flatnonzero(np.isfinite(self.samples.latency_s))
         if not len(rows):
             raise DataError(
-                "no program was measured on both devices, so there is nothing to judge by; leave "
-                "--evaluate out"
+                "no program was measured on both devices, so --evaluate has no reference; leave "
+                "it out"
             )
         both, measured_s = self.samples.take(rows), self.samples.latency_s[rows]
         source_s = self.source_s[rows]

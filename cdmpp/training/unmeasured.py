@@ -65,8 +65,8 @@ class Unmeasured:
         """What the model is trained on instead of measurements of the devices."""
         names = listed([spec.name for spec in self.devices])
         return (
-            f"no measurements of {names} are here: the model learns from those of "
-            f"{listed(self.sources)}, and knows {names} by description only"
+            f"no measurements of {names} found: the model is trained on {listed(self.sources)} "
+            f"and uses only the description of {names}"
         )
 
 
@@ -111,7 +111,7 @@ def find_unmeasured(labels: Sequence[str], cache_dir: Path) -> Unmeasured | None
         return None
     if len(missing) < len(labels):
         raise UsageError(
-            f"no measurements of {listed(missing)} are here, and some of "
+            f"no measurements of {listed(missing)} found, but some of "
             f"{listed([label for label in labels if label in here])}; expected devices that were "
             "all measured, or all not: train one model of each"
         )
@@ -119,8 +119,8 @@ def find_unmeasured(labels: Sequence[str], cache_dir: Path) -> Unmeasured | None
     if len({spec.kind for spec in specs}) > 1:
         kinds = ", ".join(f"{spec.name} is of kind {spec.kind}" for spec in specs)
         raise UsageError(
-            f"no measurements of {listed(missing)} are here, and one model is trained on devices "
-            f"of one kind: {kinds}; train one model of each kind"
+            f"no measurements of {listed(missing)} found, and one model is trained on devices of "
+            f"one kind: {kinds}; train one model of each kind"
         )
     kind = specs[0].kind
     sources = tuple(
@@ -128,7 +128,7 @@ def find_unmeasured(labels: Sequence[str], cache_dir: Path) -> Unmeasured | None
     )
     if not sources:
         raise DataError(
-            f"no measurements of {listed(missing)} are here, and none of another device of kind "
+            f"no measurements of {listed(missing)} found, and none of another device of kind "
             f"{kind}; measured devices: {', '.join(here) or 'none'}; {next_step(specs[0].name)}"
         )
     return Unmeasured(specs, kind, sources)
@@ -142,7 +142,8 @@ def check_alone() -> None:
     """
     if process_count() > 1:
         raise UsageError(
-            "devices without measurements are trained for in one process; start it without torchrun"
+            "training for devices without measurements runs in one process; start it without "
+            "torchrun"
         )
 
 
@@ -179,8 +180,8 @@ def train_unmeasured(
     if len(groups) < 2:
         raise DataError(
             f"all measured devices of kind {found.kind} are of one architecture "
-            f"({', '.join(found.sources)}), so nothing says how far off a model is on another; "
-            + next_step(found.devices[0].name)
+            f"({', '.join(found.sources)}), so errors on another architecture cannot be "
+            "estimated; " + next_step(found.devices[0].name)
         )
     parts = [left_out_parts(options, samples, own, most=programs_per_device) for own in groups]
     everything = split_samples(options, samples)
@@ -253,14 +254,14 @@ def left_out_parts(
     test = np.flatnonzero(is_out & ~is_seen)
     if not (len(train) and len(validation) and len(test)):
         raise DataError(
-            f"without {listed(labels)} a part is empty ({len(train)} samples to learn from, "
-            f"{len(validation)} to validate, {len(test)} to judge); use another --seed, or set "
-            "fractions"
+            f"without {listed(labels)} a part is empty ({len(train)} training, {len(validation)} "
+            f"validation and {len(test)} test samples); use another --seed, or set fractions"
         )
     return replace(
         parts, kind="task", train=train, validation=validation, test=test,
-        description=f"without {listed(labels)}, judged on tasks of {listed(labels)} that no other "
-        f"device was trained on (seed {options.seed})",
+        description=
+            f"without {listed(labels)}, evaluated on tasks of {listed(labels)} outside the "
+            f"training data (seed {options.seed})",
     )  # fmt: skip
 
 

@@ -113,15 +113,15 @@ def test_predict_and_evaluate_work_without_training(packaged, dataset, capsys):
 
 @pytest.mark.usefixtures("installed")
 def test_unknown_names_list_what_there_is(capsys):
-    with pytest.raises(UsageError, match="packaged are default"):
+    with pytest.raises(UsageError, match="packaged: default"):
         find_pretrained("fast")
     records = ["--records", "x.json"]
     assert main(["predict", "--model", "pretrained:fast", *records]) == 2
-    assert "packaged are default" in capsys.readouterr().err
+    assert "packaged: default" in capsys.readouterr().err
 
 
 def test_nothing_packaged_says_how_to_get_a_model(tmp_path):
-    with pytest.raises(UsageError, match=r"none is packaged.*cdmpp train"):
+    with pytest.raises(UsageError, match=r"no packaged models.*cdmpp train"):
         find_pretrained(parent=tmp_path)
 
 

@@ -213,4 +213,4 @@ def test_a_gpu_without_numbers_keeps_the_roofline():
     bare = replace(samples.devices[0], name="bare", core_count=None)
     found = prior_times(replace(samples, devices=(bare,)), "auto")
     assert found.counts()["roofline"] == 1
-    assert found.fallbacks == {"a convolution on a GPU that the registry knows too little of": 1}
+    assert found.fallbacks == {"a convolution on a GPU with too few values in the registry": 1}

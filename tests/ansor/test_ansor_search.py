@@ -272,7 +272,7 @@ def test_tuning_saving_and_loading(tmp_path: Path) -> None:
     other.load(path)
     np.testing.assert_array_equal(other.predict(task, states), after)
     path.write_text("no tar")
-    with pytest.raises(DataError, match="no saved cost model"):
+    with pytest.raises(DataError, match="not a saved cost model"):
         other.load(path)
     other.close()
 

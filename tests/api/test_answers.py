@@ -100,7 +100,7 @@ def test_a_comparison_is_that_of_the_command(compared, capsys):
 def test_a_comparison_is_drawn(compared):
     assert [text.get_text() for text in compared.plot().get_yticklabels()] == ["h100", "l40s"]
     front = compared.plot_front()
-    assert front.get_xlabel() == "US dollars a million items"
+    assert front.get_xlabel() == "US dollars per million items"
     assert {text.get_text() for text in front.texts} == {"h100", "l40s"}
     assert "h100" in compared._repr_html_()
     assert compared[:1].objective == compared.objective
@@ -121,7 +121,7 @@ def test_servers_under_load_are_a_curve():
 def test_a_torch_module_is_predicted_and_compared():
     network = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU())
     model = cdmpp.load()
-    with pytest.raises(UsageError, match=r"input is not known; add its shape .* shapes=\["):
+    with pytest.raises(UsageError, match=r"without input shapes; give them .* shapes=\["):
         model.predict(network, "v100")
     own = cdmpp.devices.get("v100")
     rows = cdmpp.compare(network, [own], shapes=[(64,)], batch=[1, 8], mode="infer")
@@ -139,7 +139,7 @@ def test_a_factory_is_named_as_on_the_command_line(tmp_path):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: cdmpp.compare(MODEL, "h100"), "nothing to compare of a language model"),
+        (lambda: cdmpp.compare(MODEL, "h100"), "nothing to compare for a language model"),
         (lambda: cdmpp.compare(3, "h100"), "cannot compare int"),
         (lambda: cdmpp.compare(MODEL, "h100", objective="speed"), "objective is 'speed', expected"),
         (lambda: cdmpp.compare(MODEL, "h100", backend="tgi"), "backend is 'tgi', expected one of"),
@@ -151,9 +151,9 @@ def test_a_factory_is_named_as_on_the_command_line(tmp_path):
             lambda: cdmpp.compare(
                 torch.nn.ReLU(), "h100", concurrency=4, input_tokens=8, output_tokens=8
             ),
-            "servers of language models, got ReLU",
+            "servers of language models: got ReLU",
         ),
-        (lambda: cdmpp.finetune(), "finetune needs something new"),
+        (lambda: cdmpp.finetune(), "finetune needs a device"),
         (lambda: cdmpp.runs("no-such-folder"), "expected a folder of run folders"),
     ],
 )
@@ -203,8 +203,8 @@ def test_errors_speak_as_they_are_asked():
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert "expected device=LABEL or network=NAME" in done.stdout
-    assert "expected --device LABEL or --network NAME" in done.stderr
+    assert "give device=LABEL or network=NAME" in done.stdout
+    assert "give --device LABEL or --network NAME" in done.stderr
 
 
 def test_objects_say_what_they_are(tmp_path: Path):

@@ -337,7 +337,7 @@ def test_hyperband_and_the_mix_with_order(tmp_path):
         ({"lease_s": 0.0}, "lease_s"),
         ({"kinds": ("gbdt",)}, "train.model"),
         ({"pruner": PrunerOptions(keep_percent=100.0)}, "keep_percent"),
-        ({"train": TrainOptions(model="gbdt"), "most_parameters": 5}, "no parameters to count"),
+        ({"train": TrainOptions(model="gbdt"), "most_parameters": 5}, "no parameter count"),
         ({"train": TrainOptions(model="roofline")}, "nothing of the model"),
         ({"trial_settings": ("segment_mlp.hiden=3",)}, "did you mean"),
         ({"presets": ("nowhere.yaml",)}, "nowhere.yaml"),

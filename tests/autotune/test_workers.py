@@ -302,7 +302,7 @@ def test_a_full_disk_leaves_the_journal_as_it_was(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
-        with pytest.raises(DataError, match=r"journal\.log: .*No space left.*trials are safe"):
+        with pytest.raises(DataError, match=r"journal\.log: .*No space left.*trials are kept"):
             fill_slots(study, 2, [{}])
     assert (tmp_path / "journal.log").read_bytes() == before
     (tmp_path / "journal.log").unlink()

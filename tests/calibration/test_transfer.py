@@ -125,7 +125,7 @@ def test_what_cannot_be_told_is_refused() -> None:
     asked = samples.take(samples.device == 1)
     own_s = np.ones(len(asked))
     for transfer, device, words in (
-        (None, first, "never judged on programs measured on both"),
+        (None, first, "not evaluated on programs measured on two"),
         (fit_transfer(samples, np.ones(len(samples))), NEW, "was not trained on new"),
     ):
         trained = model_of(samples, transfer)
@@ -155,7 +155,7 @@ def test_nothing_measured_on_both_cannot_be_judged() -> None:
     first, second = samples.devices
     found = transfer_dataset(trained, samples.take(samples.device == 0), first, second)
     assert np.isnan(found.samples.latency_s).all()
-    with pytest.raises(DataError, match="nothing to judge by"):
+    with pytest.raises(DataError, match="has no reference"):
         found.judged(trained)
 
 

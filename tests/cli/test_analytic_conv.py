@@ -47,13 +47,13 @@ def test_a_layer_has_the_interval_of_the_validation(capsys: pytest.CaptureFixtur
     assert value["total_low_ms"] == pytest.approx(sum(one["low_ms"] for one in value["layers"]))
     assert value["total_high_ms"] == pytest.approx(sum(one["high_ms"] for one in value["layers"]))
     unseen = json.loads(run(capsys, *words[:-1], "h100", "--json"))
-    assert "h100 was not measured" in unseen["interval_source"]
+    assert "h100 is an unseen device" in unseen["interval_source"]
     seen, wide = value["layers"][0], unseen["layers"][0]
     assert wide["high_ms"] / wide["low_ms"] > seen["high_ms"] / seen["low_ms"]
     text = run(capsys, *words)
     assert "interval from: 90 % of 4,109 layers on t4, channels or width held out" in text
     assert "2.426 ms [2.13, 3.34]" in text
-    assert "no filter of its width and stride was measured" in text
+    assert "no measured filter has this width and stride" in text
     picked = json.loads(run(capsys, "pick", *words[1:], "--json"))[0]
     for name, time_ms in picked["time_ms"].items():
         assert picked["low_ms"][name] < time_ms < picked["high_ms"][name]
@@ -68,7 +68,7 @@ def test_a_model_without_validation_says_so(
     (tmp_path / "conv.json").write_text(json.dumps(old))
     words = ("predict", "--model", str(tmp_path), *LAYER, "--device", "t4")
     text = run(capsys, *words)
-    assert "no interval: the model has no validation; fit it again with: cdmpp analytic" in text
+    assert "no interval: the model has no validation; refit it with: cdmpp analytic" in text
     assert "[" not in text
     value = json.loads(run(capsys, *words, "--json"))
     assert value["layers"][0]["low_ms"] is None is value["total_high_ms"]
@@ -143,12 +143,12 @@ def test_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = json.loads(run(capsys, *words, "--json"))
     assert set(result["by_device"]) == {"t4", "v100"}
     assert result["by_device"]["t4"]["algorithm_accuracy"] > 0.7
-    assert "algorithm right" in run(capsys, *words)
+    assert "correct algorithm" in run(capsys, *words)
     assert 0.8 <= result["by_device"]["t4"]["coverage"] <= 1
     text = run(capsys, "predict", "--model", model, *LAYER, "--device", "l4")
     assert "32x64x56² -> 128, 3x3/1" in text
     assert "interval from: 90 % of" in text
-    assert "on t4, v100, each left out of a fit in turn, the widest of them; l4 was not" in text
+    assert "on t4, v100, each left out of a fit in turn (the widest); l4 is an" in text
     assert "no device" in run(capsys, "predict", "--model", model, *LAYER, code=2)
 
 

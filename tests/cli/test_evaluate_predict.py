@@ -177,4 +177,4 @@ def test_a_wrong_device_of_the_records_is_refused(words, code, said, capsys):
 
 def test_measured_on_goes_with_records_only(capsys):
     assert main(["predict", "--network", "n.onnx", "--measured-on", "v100"]) == 2
-    assert "--measured-on goes with --records only" in capsys.readouterr().err
+    assert "--measured-on can only be used with --records" in capsys.readouterr().err

@@ -52,7 +52,7 @@ def test_a_database_is_known_by_its_two_files(tmp_path: Path) -> None:
     for name in (WORKLOAD_FILE, RECORD_FILE):
         (tmp_path / name).write_text("[]\n")
     assert file_kind(tmp_path) == "records"
-    with pytest.raises(CdmppError, match="part of a MetaSchedule database; name its folder"):
+    with pytest.raises(CdmppError, match="part of a MetaSchedule database; give its folder"):
         file_kind(tmp_path / RECORD_FILE)
 
 

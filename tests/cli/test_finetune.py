@@ -100,10 +100,12 @@ def test_tasks_are_printed(data, source, tmp_path, capsys):
     ]
     assert main(["finetune", *data, *QUICK_TUNING, *options, "--out", str(tmp_path / "r")]) == 0
     printed = capsys.readouterr().out
-    assert "tasks learned from (random):" in printed
+    assert "training tasks (random):" in printed
     assert "fine-tuned" in printed
     assert "one-factor" in printed
-    assert "by      mean error on tasks of the budget, each held out: the model as it" in printed
+    assert (
+        "errors  mean error on tasks of the budget, each held out: the unadapted model" in printed
+    )
     assert "from scratch" not in printed
 
 
@@ -137,7 +139,7 @@ def test_all_tasks_make_the_best_model_and_judge_as_they_were_held_out(
 def test_what_is_kept_is_said(tuned, data, source, tmp_path, capsys):
     options = ["--from", str(source), "--device", DEVICES[1], "--budget", "1task"]
     assert main(["finetune", *data, *QUICK_TUNING, *options, "--out", str(tmp_path / "r")]) == 0
-    assert "kept    the model times one factor: one task" in capsys.readouterr().out
+    assert "chosen  the model with one scale factor: only one task" in capsys.readouterr().out
 
 
 def test_known_device_is_judged_on_unseen_tasks_only(data, source, tmp_path, capsys):
@@ -145,7 +147,7 @@ def test_known_device_is_judged_on_unseen_tasks_only(data, source, tmp_path, cap
     options = ["--from", str(source), "--device", DEVICES[0], "--budget", "1task", "--json"]
     assert main(["finetune", *data, *QUICK_TUNING, *options, "--out", str(tmp_path / "r")]) == 0
     values = json_of(capsys)
-    assert "tasks of the first training left out" in values["split"]["description"]
+    assert "tasks of the original training left out" in values["split"]["description"]
     rows = pq.read_table(source / "predictions.parquet").to_pylist()
     trained = {row["task"] for row in rows if row["part"] == "train"}
     table = pq.read_table(tmp_path / "r" / "predictions.parquet").to_pylist()
@@ -162,10 +164,10 @@ def fails(arguments: list[str], capsys) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (["--budget", "0tasks"], 2, "at least 1"),
-        (["--budget", "-3"], 2, "at least 1"),
+        (["--budget", "0tasks"], 2, "from 1 up"),
+        (["--budget", "-3"], 2, "from 1 up"),
         (["--budget", "many"], 2, "'many'"),
-        (["--budget", "13tasks"], 2, "does not fit 14 different workloads"),
+        (["--budget", "13tasks"], 2, "is too large for 14 different workloads"),
         (["--device", "no-such-device"], 4, "no-such-device"),
         (["--network", "no-such-network"], 2, "unknown network 'no-such-network'"),
         (["--from", "no-such-run"], 3, "no trained model at no-such-run"),

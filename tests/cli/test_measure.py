@@ -74,7 +74,7 @@ def test_the_shipped_campaigns_tasks_exist() -> None:
         (["--sample", "conv9d", "--device", "epyc-avx2-1c", "--force"], 2, "unknown task 'conv9d'"),
         (["--sample", "dense:z=3", "--device", "epyc-avx2-1c", "--force"], 2, "cannot use 'z=3'"),
         (["--sample", "matmul", "--device", "epyc-avx2-1c", "--threads", "4"], 2, "4 threads"),
-        (["--sample", "matmul", "--device", "x", "--target", "nonsense"], 2, "none of TVM's"),
+        (["--sample", "matmul", "--device", "x", "--target", "nonsense"], 2, "not a TVM target"),
         (["--sample", "matmul", "--device", "epyc-avx2-1c", "--rpc", "h"], 2, "HOST:PORT:KEY"),
         (["--replay", "nowhere", "--device", "epyc-avx2-1c", "--force"], 3, "nowhere"),
         (["--sample", "matmul", "--device", ELSEWHERE], 4, "does not describe this machine"),

@@ -28,7 +28,7 @@ def test_predict_names_devices_without_measurements(capsys: pytest.CaptureFixtur
     assert [row["device_was_measured"] for row in rows] == [True, False]
     assert all(1e-6 < float(str(row["latency_s"])) < 1e-1 for row in rows)
     assert main([*words]) == 0
-    assert "no measurements" in capsys.readouterr().out
+    assert "unseen device" in capsys.readouterr().out
 
 
 def test_a_device_with_the_numbers_of_a_measured_one_is_measured(
@@ -52,7 +52,7 @@ def test_predictions_have_the_interval_of_the_validation(
         assert float(str(row["low_s"])) < float(str(row["latency_s"])) < float(str(row["high_s"]))
         assert row["out_of_distribution"] is False
     assert "calls of softmax on t4, shapes held out of the fit" in str(seen["interval_source"])
-    assert str(unseen["interval_source"]).endswith("h100 was not measured")
+    assert str(unseen["interval_source"]).endswith("h100 is an unseen device")
     assert main([*words]) == 0
     text = capsys.readouterr().out
     assert text.count("  interval from: 90 % of") == 2
@@ -79,9 +79,9 @@ def test_a_model_without_validation_says_so(
     assert row["low_s"] is None is row["high_s"]
     assert main([*words]) == 0
     text = capsys.readouterr().out
-    assert "no interval: the model has no validation; fit it again with: cdmpp analytic" in text
+    assert "no interval: the model has no validation; refit it with: cdmpp analytic" in text
     (row,) = run_json(capsys, *words, "--context", "queued")
-    assert "was not judged on operators behind others" in str(row["interval_source"])
+    assert "was not evaluated on queued operators" in str(row["interval_source"])
 
 
 @pytest.mark.parametrize(
@@ -151,8 +151,8 @@ def test_roofline_of_a_program(
         assert all(row["least_s"] <= 1.05 * samples.latency_s[one])
     assert main([*words, "--program", program]) == 0
     text = capsys.readouterr().out
-    assert text.count("at the least") == len(rows) == text.count("an estimate")
-    assert text.count("no interval: the roofline of a program is no prediction") == len(rows)
+    assert text.count("lower bound") == len(rows) == text.count("an estimate")
+    assert text.count("no interval: the roofline of a program is not a prediction") == len(rows)
     assert all(row["low_s"] is None is row["high_s"] for row in rows)
 
 

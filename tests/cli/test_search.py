@@ -67,7 +67,7 @@ def test_the_command_wins_over_set_wins_over_the_file(tmp_path: Path) -> None:
           "no-run"], 3, "no-run"),
         (["--network", "no.onnx", *DEVICE], 3, "no.onnx"),
         (["--task", "matmul", "--device", "t4", "--threads", "3", "--target", "nonsense"], 2,
-         "none of TVM's"),
+         "not a TVM target"),
     ],
 )  # fmt: skip
 def test_refusals(
@@ -88,7 +88,7 @@ def test_out_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [(None, "there is no search"), ("{", "is damaged"), ("[]", "is damaged")]
+    ("text", "said"), [(None, "not a search"), ("{", "is damaged"), ("[]", "is damaged")]
 )
 def test_show_refuses_what_is_no_search(
     text: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -151,7 +151,7 @@ def test_show_prints_a_search_that_is_not_finished(
     assert task["best_by_trial_s"][4:6] == [2e-3, 1e-3]
     # The window of 32 trials began at trial 8, after the step: nothing was gained since.
     assert summary["gain"] == pytest.approx(0.01)
-    assert "no candidate is predicted to be better" in summary["advice"]
+    assert "no candidate is predicted to improve" in summary["advice"]
 
 
 def test_in_python_a_search_is_a_row_a_task(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_help_names_every_command_and_imports_none():
     )  # fmt: skip
     text, loaded = done.stdout.split("LOADED")
     assert set(loaded.split()) == {f"cdmpp.cli.{name}" for name in ("main", "commands", "guide")}
-    users, _, maintainers = text.partition("for those who maintain cdmpp:")
+    users, _, maintainers = text.partition("for maintainers of cdmpp:")
     for command in COMMANDS:
         assert f"\n    {command.name} " in users
     for command in MAINTAINERS_COMMANDS:

@@ -91,14 +91,14 @@ def test_same_command_again_keeps_the_model(trained, dataset, cache, capsys):
 def test_other_options_do_not_overwrite_a_run(trained, dataset, cache, capsys):
     arguments = ["train", "--dataset", str(dataset), "--cache", str(cache), "--jobs", "1"]
     assert main([*arguments, "--out", str(trained), "-q", *QUICK, "--seed", "1"]) == 2
-    assert "holds a run with other options" in capsys.readouterr().err
+    assert "has a run with other options" in capsys.readouterr().err
 
 
 def test_files_of_no_run_are_not_overwritten(tmp_path, dataset, cache, capsys):
     (tmp_path / "report.html").write_text("mine")
     arguments = ["train", "--dataset", str(dataset), "--cache", str(cache), "--jobs", "1"]
     assert main([*arguments, "--out", str(tmp_path), "-q", *QUICK]) == 2
-    assert "holds report.html of no run" in capsys.readouterr().err
+    assert "has files report.html that do not belong" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 

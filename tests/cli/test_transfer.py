@@ -27,7 +27,7 @@ def test_a_table_says_what_programs_take_on_another_device(dataset, cache, tmp_p
     assert np.all(np.array(table["source_s"]) > 0)
     assert main([*asked, "--judge", "-q"]) == 0
     text = capsys.readouterr().out
-    assert f"as measured on {DEVICES[0]}, and what the model says" in text
+    assert f"measured on {DEVICES[0]}, corrected by the model" in text
     assert all(len(line) <= 80 for line in text.splitlines() if "table.parquet" not in line)
     assert main([*asked, "--json"]) == 0
     assert json_of(capsys)["judged"] is None

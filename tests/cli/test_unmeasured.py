@@ -38,11 +38,11 @@ def test_it_trains_on_its_kind_says_so_first_and_what_to_do_last(arguments, caps
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
     assert lines[0] == (
-        f"no measurements of {DEVICE} are here: the model learns from those of "
-        f"{DEVICES[1]} and {DEVICES[0]}, and knows {DEVICE} by description only"
+        f"no measurements of {DEVICE} found: the model is trained on {DEVICES[1]} and "
+        f"{DEVICES[0]} and uses only the description of {DEVICE}"
     )
     assert lines[-1].startswith("next    ")
-    assert f"cdmpp dataset fetch {DEVICE} brings measurements" in lines[-1]
+    assert f"cdmpp dataset fetch {DEVICE} downloads measurements" in lines[-1]
     tables = [f"{name}, left out" for name in DEVICES]
     assert {"mean of 2 devices, each left out", *tables} <= set(lines)
     # Errors on devices that were trained on are in the page only, under their own name.
@@ -50,7 +50,7 @@ def test_it_trains_on_its_kind_says_so_first_and_what_to_do_last(arguments, caps
     assert f"what to expect on {DEVICE}: MAPE" in captured.out
     assert "training 2 of 3 (without xeon-avx2-1c, about" in captured.err
     page = (run / "report.html").read_text()
-    assert f"No measurement of {DEVICE} is in it" in page
+    assert f"It has no measurement of {DEVICE}" in page
     assert f"this is not the error on {DEVICE}" in page
     metrics = json.loads((run / "metrics.json").read_text())
     assert metrics["unmeasured"]["devices"] == [DEVICE]
@@ -62,7 +62,7 @@ def test_once_more_is_quick_and_one_json_value(arguments, capsys):
     captured = capsys.readouterr()
     value = json.loads(captured.out)
     assert set(value["unmeasured"]["left_out"]) == set(DEVICES)
-    assert captured.err.startswith(f"no measurements of {DEVICE} are here")
+    assert captured.err.startswith(f"no measurements of {DEVICE} found")
 
 
 @pytest.mark.training

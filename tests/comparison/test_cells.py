@@ -76,7 +76,7 @@ def test_devices_whose_intervals_overlap_are_ties(objective) -> None:
     ]  # fmt: skip
     assert [row[1] for row in rows(cells, objective)] == ["1=", "1=", "2"]
     said = notes(cells, objective)
-    assert said[0] == f"a and b cannot be told apart: their intervals of {objective} overlap"
+    assert said[0] == f"a and b are tied: their intervals of {objective} overlap"
 
 
 def test_a_cell_without_an_interval_is_a_tie_of_its_equal_alone() -> None:
@@ -91,11 +91,11 @@ def test_notes_stand_beside_the_rows_that_they_speak_of() -> None:
         cell("b", 1.0, 1.0, reasons=("never measured on b",)), cell("c", 9.0), cell("d", 0.1),
     ]  # fmt: skip
     assert [row[0] for row in rows(cells, "latency")] == ["d * [1]", "b * [2]", "a [2][3]", "c [4]"]
-    weighs = "the front weighs cost and latency"
+    weighs = "the Pareto front is of cost and latency"
     assert notes(cells, "latency") == [
-        f"[1] no price is known, on the front by latency alone: {weighs}",
+        f"[1] price unknown, on the front by latency only: {weighs}",
         "[2] never measured on it", "[3] too small",
-        f"[4] no price is known, its place is not known: {weighs}",
+        f"[4] price unknown, its place is unknown: {weighs}",
     ]  # fmt: skip
 
 
@@ -135,7 +135,7 @@ def test_a_reason_is_said_once_for_all_its_devices() -> None:
 def test_mixed_methods_are_said() -> None:
     cells = [cell("a", 1.0, 1.0), replace(cell("b", 9.0, 1.0), method="operator rooflines")]
     (said,) = notes(cells, "latency")
-    assert said.startswith("operator rooflines and serving kernels stand side by side")
+    assert said.startswith("operator rooflines and serving kernels are compared")
 
 
 def test_what_if_scales_a_copy_beside_the_real_device() -> None:
@@ -162,7 +162,7 @@ def test_scales_that_are_none(text: str) -> None:
 
 
 def test_no_device_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="no device; name some"):
+    with pytest.raises(UsageError, match="no device given: add some"):
         asked_devices([], [], {}, takes_all=False)
 
 

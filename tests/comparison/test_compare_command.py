@@ -55,7 +55,7 @@ def test_a_torch_network_on_every_kind_of_device(capsys, network) -> None:
             assert cell["throughput_per_s"] == pytest.approx(cell["batch"] / cell["latency_s"])
     assert cells[1]["reasons"] == ["no operator was measured on a10"]
     assert cells[4]["latency_s"] is None
-    assert cells[4]["reasons"] == ["`peak_fp32_flop_per_s` of gaudi3 is not known"]
+    assert cells[4]["reasons"] == ["`peak_fp32_flop_per_s` of gaudi3 is unknown"]
 
 
 def test_predict_and_compare_have_one_answer(capsys, network) -> None:
@@ -167,8 +167,13 @@ def test_what_would_change_nothing_is_one_sentence(capsys, network, tmp_path) ->
         code, text = refused(capsys, network, option, "2", "--device", "t4")
         assert (code, option in text) == (2, True)
     assert "--prefill N" in refused(capsys, network, *DECODE[:2], "--device", "t4")[1]
-    assert "--batch goes" in refused(capsys, str(path), "--batch", "8", "--device", "t4")[1]
-    assert "--export goes" in refused(capsys, str(path), "--export", "--device", "t4")[1]
+    assert (
+        "--batch can only be used"
+        in refused(capsys, str(path), "--batch", "8", "--device", "t4")[1]
+    )
+    assert (
+        "--export can only be used" in refused(capsys, str(path), "--export", "--device", "t4")[1]
+    )
 
 
 def test_what_has_one_name_is_told_apart(capsys, network) -> None:
@@ -177,7 +182,7 @@ def test_what_has_one_name_is_told_apart(capsys, network) -> None:
     assert [cell["network"].partition(" ")[0] for cell in cells] == [network, again]
     code, text = refused(capsys, *DECODE, *DECODE[:2], "--device", "h100")
     assert code == 2
-    assert "two models are called '8b'" in text
+    assert "two models have the name '8b'" in text
 
 
 @pytest.mark.slow
@@ -200,7 +205,7 @@ def test_dynamic_shapes_are_one_sentence(capsys, tmp_path) -> None:
 
 @pytest.mark.parametrize(
     ("axis", "message"),
-    [("n", "the sizes of 'x' (nx4) are not known"), (0, "the sizes of 'x' (?x4) are not known")],
+    [("n", "the sizes of 'x' (nx4) are dynamic"), (0, "the sizes of 'x' (?x4) are dynamic")],
 )
 def test_dynamic_and_empty_shapes_of_onnx_are_one_sentence(
     capsys, tmp_path: Path, axis: str | int, message: str

@@ -140,21 +140,24 @@ def test_quantisation_is_read(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"architectures": None}, "lacks architectures"),
-        ({"architectures": ["BertModel"]}, "architecture 'BertModel' is not covered.*LlamaForC"),
+        ({"architectures": None}, "no key architectures"),
+        ({"architectures": ["BertModel"]}, "architecture 'BertModel' is not supported.*LlamaForC"),
         (
             {"architectures": ["Qwen3NextForCausalLM"], "linear_num_key_heads": 16},
-            r"not covered \(it has linear attention\)",
+            r"not supported \(it has linear attention\)",
         ),
-        ({"hidden_size": None, "vocab_size": None}, "it lacks hidden_size, vocab_size"),
-        ({"num_experts": None}, r"\(Qwen3MoeForCausalLM\): it lacks num_experts"),
+        ({"hidden_size": None, "vocab_size": None}, "missing hidden_size, vocab_size"),
+        ({"num_experts": None}, r"\(Qwen3MoeForCausalLM\): missing num_experts"),
         ({"hidden_size": "big"}, "hidden_size is 'big', expected a whole number from 1 up"),
         ({"num_experts_per_tok": 200}, "200 is more than num_experts 128"),
-        ({"num_key_value_heads": 5}, "no multiple of num_key_value_heads 5"),
-        ({"index_topk": 2048}, r"sparse attention \(index_topk\), which is not covered"),
-        ({"sliding_window": 8, "layer_types": ["x"] * 48}, "layers of type 'x' are not covered"),
-        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "bitsandbytes is not covered"),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 8}}, "gptq 8 is not covered"),
+        ({"num_key_value_heads": 5}, "not a multiple of num_key_value_heads 5"),
+        ({"index_topk": 2048}, r"sparse attention \(index_topk\), which is not supported"),
+        ({"sliding_window": 8, "layer_types": ["x"] * 48}, "layers of type 'x' are not supported"),
+        (
+            {"quantization_config": {"quant_method": "bitsandbytes"}},
+            "bitsandbytes is not supported",
+        ),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 8}}, "gptq 8 is not supported"),
     ],
 )
 def test_files_that_are_not_covered_are_one_sentence(
@@ -292,7 +295,7 @@ def test_products_with_narrow_weights_alone_are_marked_and_do_as_much() -> None:
     assert isinstance(found.call, Gemm)
     assert found.call.m * found.call.n == pytest.approx(64 * 4096, rel=0.01)
     assert 2 * found.call.n == pytest.approx(4096 * (0.5 + 2 / 128), rel=0.01)
-    assert "no products of that kind were measured" in found.reason
+    assert "no measurements of such products" in found.reason
     assert found.spread > 1
 
 

@@ -104,7 +104,7 @@ def test_devices_that_share_it_do_a_part_each_and_add_up() -> None:
         (eight_b(layers="many"), "expected a whole number"),
         (eight_b(kv_heads=5), "expected a multiple of kv_heads=5"),
         (eight_b(kv_dtype="fp2"), "kv_dtype=fp2, expected bf16 or fp8"),
-        ("layers=2,width=100,heads=3,ffn=8,vocab=8", "no whole number"),
+        ("layers=2,width=100,heads=3,ffn=8,vocab=8", "not a whole number"),
     ],
 )
 def test_shapes_that_are_none_are_one_sentence(text: str, message: str) -> None:

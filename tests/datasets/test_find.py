@@ -68,7 +68,7 @@ def test_what_was_not_fetched_to_its_end_is_not_there(tmp_path: Path) -> None:
     assert len(record_folders(tmp_path)) == len(shipped_folders()) + 1
     (folder / FETCHED_FILE).unlink()
     assert record_folders(tmp_path) == shipped_folders()
-    with pytest.raises(DataError, match="no measurements of device 't4' are here; devices found"):
+    with pytest.raises(DataError, match="no measurements of device 't4' found; devices found"):
         find_records(["t4"], tmp_path)
 
 
@@ -79,7 +79,9 @@ def test_a_damaged_note_says_what_to_fetch_again(tmp_path: Path) -> None:
 
 
 def test_what_brings_measurements_of_a_device() -> None:
-    assert next_step("t4").startswith("cdmpp dataset fetch t4 brings measurements of t4: TLCBench")
+    assert next_step("t4").startswith(
+        "cdmpp dataset fetch t4 downloads measurements of t4: TLCBench"
+    )
     assert "cdmpp measure --device h100 " in next_step("h100")
 
 

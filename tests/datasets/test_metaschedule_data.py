@@ -115,7 +115,7 @@ def test_tables_come_from_a_packed_campaign(tmp_path: Path) -> None:
 
 
 def test_a_packed_campaign_says_how_its_tables_are_made(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="it is packed; run: make tables, and give cache/data/meta"):
+    with pytest.raises(DataError, match="it is packed; run: make tables, then use cache/data/meta"):
         load_samples(ROOT / "data" / "metaschedule-cpu-chosen", cache_dir=tmp_path)
 
 

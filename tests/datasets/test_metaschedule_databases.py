@@ -163,7 +163,7 @@ def test_a_truncated_gzip_keeps_what_comes_before(tmp_path: Path) -> None:
 
 def test_a_database_of_which_nothing_can_be_replayed_is_one_error(tmp_path: Path) -> None:
     database = write(tmp_path / "database", [line(0, 7), line(1, 7)], zipped=False)
-    with pytest.raises(DataError, match=r"none of its 2 programs can be used \(2: replay: trace"):
+    with pytest.raises(DataError, match=r"none of its 2 programs is usable \(2: replay: trace"):
         extract(TuningDatabase(database, "a100", featurise), tmp_path / "out", jobs=1)
 
 

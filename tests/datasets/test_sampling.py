@@ -121,7 +121,7 @@ def test_large_tasks_are_thinned_out():
 
 @pytest.mark.parametrize("count", [0, -1, 15])
 def test_impossible_count_is_refused(count):
-    with pytest.raises(UsageError, match=f"cannot choose {count} tasks of 14"):
+    with pytest.raises(UsageError, match=f"cannot choose {count} of 14 tasks"):
         choose_tasks(SAMPLES, count, seed=0)
 
 

@@ -44,12 +44,12 @@ def log(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
-        (database, {"devices": None}, "name the one device"),
-        (database, {"devices": ["a", "b"]}, "name the one device"),
+        (database, {"devices": None}, "give one device"),
+        (database, {"devices": ["a", "b"]}, "give one device"),
         (database, {"devices": ["a"], "backend": "ray"}, "on one machine"),
         (database, {"devices": ["a"], "jobs": 0}, "at least 1"),
         (database, {"fallback": "ansor"}, "Tenset's layout"),
-        (log, {"per_task": 0}, "--per-task is 0"),
+        (log, {"per_task": 0}, "--per-task must be at least 1, got 0"),
         (log, {"backend": "ray"}, "on one machine"),
     ],
 )

@@ -148,7 +148,7 @@ def test_devices_without_limits() -> None:
     ):
         with pytest.raises(DeviceError, match=f"not supported for '{name}' .{message}"):
             device_occupancy_limits(get_device(name))
-    with pytest.raises(DeviceError, match="compute capability of 'mine' is not known"):
+    with pytest.raises(DeviceError, match="compute capability of 'mine' is unknown"):
         device_occupancy_limits(DeviceSpec("mine", "gpu"))
     with pytest.raises(DeviceError, match="no occupancy limits for compute capability '11"):
         device_occupancy_limits(DeviceSpec("mine", "gpu", compute_capability="11.0"))

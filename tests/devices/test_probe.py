@@ -177,7 +177,7 @@ def test_what_a_gpu_does_not_tell_is_unknown() -> None:
 
 
 def test_a_known_gpu_is_named() -> None:
-    with pytest.raises(UsageError, match="described already as t4"):
+    with pytest.raises(UsageError, match="already described as t4"):
         check_not_known("Tesla T4, 15360, 1590, 7.5")
     check_not_known("Some Other GPU, 1, 1, 8.0")
 

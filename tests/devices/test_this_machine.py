@@ -72,7 +72,7 @@ def test_gpus_are_told_apart_by_name_and_capability(monkeypatch: pytest.MonkeyPa
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(DeviceError, match="choose the label of what is here, not v100"):
+    with pytest.raises(DeviceError, match="choose the label of this machine, not v100"):
         check_is_here(get_device("v100"))
 
 

@@ -91,7 +91,7 @@ def _with_a_library(files: dict[str, bytes], trap: Path) -> None:
 #: Why it is refused -> what makes such a network of a saved one; TRAP is what it would make.
 TRAPS: dict[str, Callable[[dict[str, bytes], Path], None]] = {
     "a pickled tensor": _with_a_pickled_weight,
-    "inputs that are no plain tensors": _with_pickled_inputs,
+    "inputs that are not plain tensors": _with_pickled_inputs,
     "the size": _replaced(
         r'"expr_str": "[^"]*"', "\"expr_str\": \"__import__('os').mkdir('TRAP')\""
     ),
@@ -99,5 +99,5 @@ TRAPS: dict[str, Callable[[dict[str, bytes], Path], None]] = {
     "the guard": _replaced(
         r'"guards_code": \[\]', "\"guards_code\": [\"open('TRAP', 'w') is None\"]"
     ),
-    "it holds 'data/aotinductor": _with_a_library,
+    "it contains 'data/aotinductor": _with_a_library,
 }

@@ -40,7 +40,7 @@ def test_the_old_folder_is_back_where_the_new_one_cannot_be_put(tmp_path, monkey
 
     monkeypatch.setattr(os, "replace", failing)
     with (
-        pytest.raises(DataError, match=r"disk gone.*it is as it was"),
+        pytest.raises(DataError, match=r"disk gone.*it is unchanged"),
         replaced_folder(folder, what="model") as new,
     ):
         (new / "second").write_text("second")

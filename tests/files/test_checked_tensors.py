@@ -70,5 +70,5 @@ def test_weights_with_one_other_bit_are_refused_in_a_sentence(tmp_path: Path) ->
     data[-2] ^= 1
     assert torch.isfinite(network.bias).all()
     path.write_bytes(data)
-    with pytest.raises(DataError, match=r"not those that were written\); train again with"):
+    with pytest.raises(DataError, match=r"not those that were written\); retrain with"):
         load_weights(nn.Linear(3, 2), tmp_path, train_command="cdmpp train")

@@ -105,5 +105,5 @@ def test_what_is_no_archive_is_refused(saved: dict[str, bytes], tmp_path: Path) 
         path = tmp_path / "net.pt2"
         if files is not None:
             _written(path, files)
-        with pytest.raises(DataError, match="no exported program"):
+        with pytest.raises(DataError, match="not an exported program"):
             read_exported(path)

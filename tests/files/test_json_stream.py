@@ -82,7 +82,7 @@ def test_a_file_cut_off_is_one_sentence(tmp_path, kept):
     [
         ("", "is empty"),
         ('{"other": 1}', "no 'list' in it .it has other."),
-        ('{"list": 5}', "list is no list"),
+        ('{"list": 5}', "list is not a list"),
         ('{"list" [', "expected a name and a colon"),
         ('{"list": [{"a": 1}, {"b": nope}, {}]}', "not JSON after 1 elements: .* near '"),
         (
@@ -91,7 +91,10 @@ def test_a_file_cut_off_is_one_sentence(tmp_path, kept):
         ),
         ('[{"name": "L("my", 1)", "a": 1}]', "is not escaped; torch writes such names"),
         ('[{"name": "a", "b": nope}, {}]', "not JSON after 0 elements: .*write the file again"),
-        ('{"list": [{"a": 1}]} {"list": []}', "it goes on .'{.*, which is left out; expected one"),
+        (
+            '{"list": [{"a": 1}]} {"list": []}',
+            "text after the JSON value .*{.* is ignored; expected one",
+        ),
         ('[{"a": 1}, {"a"', "truncated"),
         ('[{"ph" "X", "name": "a"}, {"ph": "M"}]', "not JSON after 0 elements"),
         ("[" * 100_000, "nest too deep"),
@@ -108,11 +111,14 @@ def test_one_clear_error(tmp_path, text, words):
 @pytest.mark.parametrize(
     ("text", "note"),
     [
-        ('[{"a": 1}, {"a": 2},\n', "has no end: .* 2 are whole$"),
-        ('[{"a": 1}, {"a": 2}', "has no end: .* 2 are whole$"),
-        ('[{"a": 1}, {"a": 2}, {"b": "}, {"', "has no end: .* 2 are whole and one is cut off$"),
-        ('[{"a": 1}, {"a": 2}]\n{"a": 3}', "it goes on ..{.*, which is left out"),
-        ('{"list": [{"a": 1}, {"a": 2}]} x', "it goes on .'x'., which is left out"),
+        ('[{"a": 1}, {"a": 2},\n', "is truncated: 2 events are complete$"),
+        ('[{"a": 1}, {"a": 2}', "is truncated: 2 events are complete$"),
+        (
+            '[{"a": 1}, {"a": 2}, {"b": "}, {"',
+            "2 events are complete and one is truncated$",
+        ),
+        ('[{"a": 1}, {"a": 2}]\n{"a": 3}', "text after the JSON value .*{.* is ignored"),
+        ('{"list": [{"a": 1}, {"a": 2}]} x', "text after the JSON value .*x.* is ignored"),
     ],
 )
 def test_what_is_left_out_is_said(tmp_path, monkeypatch, text, note, chunk):

@@ -173,11 +173,11 @@ def test_damaged_weights_are_one_clear_error(kind, tmp_path):
     state = model.save(tmp_path)
     for path in tmp_path.iterdir():
         path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(DataError, match="train again with"):
+    with pytest.raises(DataError, match="retrain with"):
         model_class(kind).load(tmp_path, state)
     for path in tmp_path.iterdir():
         path.unlink()
-    with pytest.raises(DataError, match="train again with"):
+    with pytest.raises(DataError, match="retrain with"):
         model_class(kind).load(tmp_path, state)
 
 

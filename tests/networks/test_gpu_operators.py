@@ -35,7 +35,7 @@ def check(name: str, graph: NetworkGraph, devices: Iterable[str]) -> None:
     the row says that such shapes were not measured.
     """
     said = without_measurements(graph, get_device("a100"))
-    is_marked = "long sums" in said or "as products" in said
+    is_marked = "long sums" in said or "as matrix products" in said
     for device in devices:
         spec = get_device(device)
         bound_s = float(operator_floor_s(graph, spec).sum())

@@ -191,8 +191,8 @@ def test_what_was_measured_lies_within_what_a_device_never_measured_is_told():
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["nets.py"], 2, "names no factory"),
-        (["nets.py:"], 2, "names no factory"),
+        (["nets.py"], 2, "has no factory"),
+        (["nets.py:"], 2, "has no factory"),
         (["not_there.py:net"], 2, "no file"),
         (["not_there_either:net"], 2, "no module"),
         (["nets.py:nett"], 2, "only net, needs"),
@@ -201,7 +201,7 @@ def test_what_was_measured_lies_within_what_a_device_never_measured_is_told():
         (["nets.py:number"], 3, "returned int"),
         (["nets.py:fails"], 3, "no weights here"),
         (["broken.py:net"], 3, "not_there_at_all"),
-        (["nets.py:Dynamic"], 3, "torch.fx cannot either"),
+        (["nets.py:Dynamic"], 3, "nor can torch.fx"),
         (["nets.py:Dynamic", "--export"], 3, "torch.export"),
         (["nets.py:ends"], 3, "factory failed (0)"),
         (["script.py:net"], 3, "SystemExit: 0"),
@@ -267,7 +267,7 @@ def test_train_and_evaluate_from_the_command_line(folder, tmp_path, capsys):
 def test_bad_input_of_train_is_one_sentence(folder, tmp_path, capsys):
     out = str(tmp_path / "run")
     assert main(["networks", "train", "--dataset", str(tmp_path), "--out", out]) == 3
-    assert "no data set of networks" in capsys.readouterr().err
+    assert "not a data set of networks" in capsys.readouterr().err
     words = ["networks", "train", "--dataset", str(folder / "data"), "--out", out]
     assert main([*words, "--set", "residual.hiden=3"]) == 2
     assert "residual.hidden" in capsys.readouterr().err

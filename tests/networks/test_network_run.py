@@ -246,9 +246,9 @@ def test_the_domain_names_what_is_new():
     domain = Domain.of(whole)
     graph = whole.graphs[0]
     assert domain.reasons(graph, DEVICE) == ()
-    assert "never measured" in domain.reasons(graph, "t4")[0]
+    assert "no training data on" in domain.reasons(graph, "t4")[0]
     small = replace(domain, ranges={"log_flops": (0.0, 1.0)}, families=("Relu",))
     reasons = small.reasons(graph, DEVICE)
     assert "more operations" in reasons[0]
-    assert "never measured: " in reasons[-1]
+    assert "unseen operators: " in reasons[-1]
     assert from_json(Domain, json.loads(json.dumps(to_json(domain)))) == domain

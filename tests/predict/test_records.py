@@ -162,7 +162,7 @@ def test_a_device_that_cannot_be_told_is_asked_for(
     for line in lines:
         line["i"][0][1] = "llvm"  # instead of a target that names the device
     elsewhere.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    with pytest.raises(DeviceError, match="unknown device 'some-box' of a record"):
+    with pytest.raises(DeviceError, match="unknown device 'some-box' in a record"):
         predict_records(trained, elsewhere)
     (device,) = (one for one in trained.card.devices if one.name == "xeon-avx512-1c")
     card = replace(trained.card, devices=(device,))

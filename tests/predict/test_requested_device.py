@@ -28,7 +28,7 @@ def test_labels_files_and_the_only_device(tmp_path: Path) -> None:
     assert asked_devices([], [], replace(card, devices=(first,))) == [first]
     with pytest.raises(UsageError, match="choose devices"):
         asked_devices([], [], card)
-    with pytest.raises(UsageError, match="named twice"):
+    with pytest.raises(UsageError, match="given twice"):
         asked_devices([], [path, path], card)
     with pytest.raises(DeviceError, match="unknown device 'nothing'"):
         asked_devices(["nothing"], [], card)
@@ -42,11 +42,11 @@ def test_a_model_answers_for_no_kind_of_device_that_it_has_not_learned() -> None
         for kind in ("cpu", "gpu")
     }
     for kind, label in (("gpu", "epyc-avx2-1c"), ("cpu", "v100")):
-        with pytest.raises(DeviceError, match="the model has learned no"):
+        with pytest.raises(DeviceError, match="the model was trained on no"):
             asked_devices([label], [], by_kind[kind])
-        with pytest.raises(DeviceError, match="the model has learned no"):
+        with pytest.raises(DeviceError, match="the model was trained on no"):
             asked_devices([get_device(label)], [], by_kind[kind])
-        with pytest.raises(DeviceError, match="the model has learned no"):
+        with pytest.raises(DeviceError, match="the model was trained on no"):
             asked_device(label, by_kind[kind])
     assert asked_device("t4", by_kind["gpu"]).name == "t4"
 
@@ -82,6 +82,6 @@ def test_a_device_of_an_unlearned_kind_has_a_row_with_the_reason_beside_the_othe
     known, unknown = asked(cpus[0].name, "v100")
     assert (known.device, known.latency_s, known.reasons) == (cpus[0].name, 2.0, ())
     assert (unknown.device, unknown.latency_s) == ("v100", None)
-    assert unknown.reasons[0].startswith("v100 is a gpu, and the model has learned no gpu")
-    with pytest.raises(DeviceError, match="the model has learned no gpu"):
+    assert unknown.reasons[0].startswith("v100 is a gpu, and the model was trained on no gpu")
+    with pytest.raises(DeviceError, match="the model was trained on no gpu"):
         asked("v100", "t4")

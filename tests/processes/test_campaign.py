@@ -54,7 +54,7 @@ def test_a_folder_is_held_by_one_and_cleared_of_what_killed_ones_left(tmp_path: 
     with campaign_folder(tmp_path, what="campaign"):
         assert not list(tmp_path.glob("*.tmp"))
         with (
-            pytest.raises(UsageError, match="running there"),
+            pytest.raises(UsageError, match="running in this folder"),
             campaign_folder(tmp_path, what="campaign"),
         ):
             pass

@@ -58,7 +58,7 @@ def run_json(capsys, *words):
 def test_table(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["profile", str(trace(tmp_path))]) == 0
-    table = capsys.readouterr().out.partition("share: of the block")[0]
+    table = capsys.readouterr().out.partition("share: of the time of the block")[0]
     # The first line has the path of the file.
     assert max(map(len, table.splitlines()[1:])) <= 80
     monkeypatch.setenv("COLUMNS", "300")
@@ -86,7 +86,7 @@ def test_json_and_device_of_the_file(tmp_path, capsys):
     assert other["device"] == "v100"
     none = run_json(capsys, trace(tmp_path, device=False))
     assert none["device"] is None
-    assert "names no device" in none["notes"][0]
+    assert "has no device name" in none["notes"][0]
 
 
 def test_several_files_and_top(tmp_path, capsys):
@@ -118,13 +118,13 @@ def test_compare(tmp_path, capsys, monkeypatch):
     ("words", "code", "text"),
     [
         (["none.json"], 3, "no such file"),
-        ([], 2, "no profile given; expected cdmpp profile FILE"),
+        ([], 2, "no profile given; run cdmpp profile FILE"),
         (["t.json", "--device", "t44"], 4, "unknown device 't44'"),
         (["t.json", "--top", "-1"], 2, "--top -1"),
         (["t.json", "--compare", "gone"], 3, "gone: no such file"),
-        (["text", "--timeline", "x.html"], 3, "sums only"),
+        (["text", "--timeline", "x.html"], 3, "has only sums"),
         (["t.json", "--timeline", "no/such/folder/x.html"], 3, "cannot write"),
-        (["t.json", "--compare", "t.json", "--device", "t4"], 2, "--compare goes without --device"),
+        (["t.json", "--compare", "t.json", "--device", "t4"], 2, "combined with --device"),
         (["t.json", "--watch", "true"], 2, "got also t.json"),
         (["--watch"], 2, "expected a command"),
         (["--watch", "no-such-program-at-all"], 2, "cannot start 'no-such-program-at-all'"),

@@ -83,7 +83,7 @@ def test_predictions_that_are_none_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "predictions.parquet"
     for content in (b"", b"PAR1 no parquet PAR1"):
         path.write_bytes(content)
-        with pytest.raises(DataError, match="holds no predictions"):
+        with pytest.raises(DataError, match="has no predictions"):
             read_predictions(path)
-    with pytest.raises(DataError, match="holds no predictions"):
+    with pytest.raises(DataError, match="has no predictions"):
         read_predictions(tmp_path / "none.parquet")

@@ -46,10 +46,10 @@ def _changed(name: str, dtype: str, place: int, value: Any) -> Callable[[dict[st
         (_changed("leaf_features", "<f4", 3, np.nan), "not finite"),
         (_changed("leaf_features", "<f4", 3, 1e30), "not finite"),
         (_changed("leaf_extra", "<f4", 0, np.inf), "not finite"),
-        (_changed("tree", "<i4", 0, -1), "not entered and left"),
-        (_changed("tree", "<i4", 1, 9), "not entered and left"),
-        (_changed("leaf_position", "<i4", 0, 1 << 30), "not entered and left"),
-        (_changed("leaf_position", "<i4", 0, -2), "not entered and left"),
+        (_changed("tree", "<i4", 0, -1), "nodes out of order"),
+        (_changed("tree", "<i4", 1, 9), "nodes out of order"),
+        (_changed("leaf_position", "<i4", 0, 1 << 30), "nodes out of order"),
+        (_changed("leaf_position", "<i4", 0, -2), "nodes out of order"),
     ],
 )
 def test_nonsense_is_refused(change, text):

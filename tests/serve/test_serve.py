@@ -152,13 +152,13 @@ def test_a_comparison_is_that_of_the_command(url: str, capsys: pytest.CaptureFix
         ({"scale": {"colour": 2}}, "expected some of"),
         ({"transformers": ["layers=1"]}, "lacks"),
         ({"devices": ["t5"]}, "unknown device"),
-        ({"all_devices": True, "batch": list(range(1, 65))}, "in one; expected at most"),
+        ({"all_devices": True, "batch": list(range(1, 65))}, "in one request; expected at most"),
         ({"transformers": ["x.onnx"]}, "expected e.g."),
         ({"transformers": []}, "expected transformers, models, configs or networks"),
-        ({"models": ["meta/lama"]}, "comes along"),
-        ({"configs": [{"name": "mine", "content": {}}]}, "mine: it lacks architectures"),
-        ({"networks": ["ResNet-51"]}, "comes along"),
-        ({"networks": ["ResNet-50"], "batch": [3]}, "comes along at batch 1, 8, 32, not 3"),
+        ({"models": ["meta/lama"]}, "no shipped config"),
+        ({"configs": [{"name": "mine", "content": {}}]}, "mine: no key architectures"),
+        ({"networks": ["ResNet-51"]}, "no shipped network"),
+        ({"networks": ["ResNet-50"], "batch": [3]}, "is shipped at batch 1, 8, 32, not 3"),
         ({"under_load": {"concurrency": [1], "input_tokens": 9, "output_tokens": 9}}, "no pass"),
     ):
         with pytest.raises(CdmppError, match=text):
@@ -222,7 +222,7 @@ def test_every_example_of_openapi_is_a_request(url: str) -> None:
     for name, path in (("PredictRequest", "/v1/predict"), ("RankRequest", "/v1/rank")):
         for example in schemas[name]["examples"]:
             if "t4" in example.get("devices", ()):
-                with pytest.raises(DeviceError, match="the model has learned no gpu"):
+                with pytest.raises(DeviceError, match="the model was trained on no gpu"):
                     client_of(url).ask("POST", path, example)
                 example["devices"].remove("t4")
             assert client_of(url).ask("POST", path, example)["model"]

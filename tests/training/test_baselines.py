@@ -111,7 +111,7 @@ def test_evaluate_judges_those_that_the_run_keeps(run, samples):
 
 
 def test_a_baseline_that_the_run_does_not_keep_is_named(run, tmp_path):
-    with pytest.raises(UsageError, match=r"no baseline 'gbdt'.*keeps conv, embedding, constant"):
+    with pytest.raises(UsageError, match=r"no saved baseline 'gbdt'.*has conv, embedding"):
         load_baselines(run.run_dir, ["gbdt"])
     with pytest.raises(UsageError, match="did you mean 'conv'"):
         load_baselines(run.run_dir, ["conf"])
@@ -121,7 +121,7 @@ def test_a_baseline_that_the_run_does_not_keep_is_named(run, tmp_path):
 
 
 def test_it_is_no_model_of_a_run():
-    with pytest.raises(UsageError, match=r"answers only .*baselines=\[conv,constant\]"):
+    with pytest.raises(UsageError, match=r"only predicts .*baselines=\[conv,constant\]"):
         model_class("conv")
 
 

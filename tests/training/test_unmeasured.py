@@ -66,14 +66,14 @@ def test_a_gpu_learns_from_the_gpus_and_a_cpu_from_the_cpus(tmp_path: Path) -> N
     assert gpu is not None
     assert {"k80", "mi50", "v100"} <= set(gpu.sources)
     assert "epyc-avx2-1c" not in gpu.sources
-    assert gpu.sentence.startswith("no measurements of t4 are here: ")
+    assert gpu.sentence.startswith("no measurements of t4 found: ")
     cpu = find_unmeasured(["platinum-8124m"], tmp_path)
     assert cpu is not None
     assert len(cpu.sources) == 8
     assert cpu.kind == "cpu"
     both = find_unmeasured(["h100", "t4"], tmp_path)
     assert both is not None
-    assert both.sentence.startswith("no measurements of h100 and t4 are here: ")
+    assert both.sentence.startswith("no measurements of h100 and t4 found: ")
 
 
 def test_what_was_fetched_is_measured(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_what_was_fetched_is_measured(tmp_path: Path) -> None:
 def test_what_cannot_be_trained_as_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match=r"unknown device 't44', did you mean 't4'\?"):
         find_unmeasured(["t44"], tmp_path)
-    with pytest.raises(UsageError, match="of t4 are here, and some of v100"):
+    with pytest.raises(UsageError, match="of t4 found, but some of v100"):
         find_unmeasured(["t4", "v100"], tmp_path)
     with pytest.raises(UsageError, match="t4 is of kind gpu, graviton2 is of kind cpu"):
         find_unmeasured(["t4", "graviton2"], tmp_path)

@@ -39,31 +39,32 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
     candidate's latency: positive, about 1 for the best, higher is better. A candidate that cannot
     be featurised gets `UNSUPPORTED_SCORE` and is counted in `usage.unsupported`.
 
-    Global random states are never read or set. What is raised inside TVM's calls arrives there as a
-    RuntimeError with the same text.
+    Global random states are never read or set. Errors inside TVM's calls become a RuntimeError with
+    the same text.
 
     Args:
-        model: a run folder, `pretrained`, or a loaded model; with a server what it calls the model.
-        device: label of the hardware that measures, or what it is.
-        server: URL of a `cdmpp serve` that scores; its scores are those of a model here to the bit.
-        token: what the server wants to be shown.
-        fallback: the model that goes on here when the server is gone; None = the search ends.
-        finetune_every: 0 = frozen; n = after every n measured programs the weights are tuned to all
-            that was measured, and kept if they are better on programs that were held out.
-        neighbours: whether what the model missed on a task's measured programs corrects what it
-            says of the task's other candidates.
-        safety_net: whether TVM's XGB model runs along and takes over where it ranks better.
-        seed: of the tuning.
+        model: a run folder, `pretrained`, or a loaded model; with a server the name of its model.
+        device: label or description of the measured device.
+        server: URL of a `cdmpp serve` that scores; its scores are bit-identical to those of a local
+            model.
+        token: token of the server.
+        fallback: the local model to use when the server stops; None = the search ends.
+        finetune_every: 0 = frozen; n = after every n measured programs the weights are fine-tuned
+            on all measured programs, and kept if they are better on held-out programs.
+        neighbours: whether the model's errors on a task's measured programs correct its predictions
+            for the task's other candidates.
+        safety_net: whether TVM's XGB model also ranks, and takes over where it ranks better.
+        seed: of the fine-tuning.
 
     Attributes:
-        usage: what was done so far.
-        net: the live rank correlations; its `peer_share` is the weight of XGB now.
+        usage: counts of scored, measured and failed programs.
+        net: the current rank correlations; its `peer_share` is the current weight of XGB.
 
     Raises:
-        DeviceError: the device is not known.
+        DeviceError: an unknown device.
         DataError: there is no complete model.
-        ServerError: the server does not answer.
-        UsageError: a model of a server is to be tuned.
+        ServerError: the server does not respond.
+        UsageError: a served model cannot be fine-tuned.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
         super().__init__()
         if server is not None:
             if finetune_every:
-                raise UsageError("a model of a server is not tuned; leave finetune_every at 0")
+                raise UsageError("a served model cannot be fine-tuned; leave finetune_every at 0")
             client = Client(server, token=token)
             model = served_model(client, str(model), fallback=_local(fallback))
         self._core = SearchCore(
@@ -164,7 +165,7 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
         """Continues where the model that wrote the file was; mode and seed stay those of this one.
 
         Raises:
-            DataError: it is no file of this kind.
+            DataError: not a file of this kind.
         """
         state = read_state(Path(path), peer=self._peer)
         self._core.restore(state)

@@ -114,14 +114,14 @@ class SafetyNet:
         own, peer = means
         if share > 0:
             _log.warning(
-                "cdmpp: on the last measured batches our scores correlate %.2f with measured "
-                "rates, those of the running XGB model %.2f; the search now listens to XGB with "
-                "weight %.2f", own, peer, share,
+                "cdmpp: on the last measured batches the cost model's scores correlate %.2f "
+                "with the measured rates, those of the XGB model %.2f; XGB now has weight %.2f "
+                "in the search", own, peer, share,
             )  # fmt: skip
         else:
             _log.warning(
-                "cdmpp: our scores correlate %.2f again, XGB's %.2f; the search listens to ours "
-                "alone", own, peer,
+                "cdmpp: the cost model's scores correlate %.2f again, those of XGB %.2f; the "
+                "search uses only the cost model", own, peer,
             )  # fmt: skip
 
 

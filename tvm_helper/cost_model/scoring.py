@@ -40,12 +40,12 @@ class SearchCore:
 
     Args:
         model: a run folder, `pretrained`, or a loaded model.
-        device: label of the hardware that measures, or what it is.
-        finetune_every: 0 = frozen; n = after every n measured programs the weights are tuned to all
-            that was measured, and kept if they are better on programs that were held out.
-        neighbours: whether what the model missed on a task's measured programs corrects what it
-            says of the task's other programs.
-        seed: of the tuning.
+        device: label or description of the measured device.
+        finetune_every: 0 = frozen; n = after every n measured programs the weights are fine-tuned
+            on all measured programs, and kept if they are better on held-out programs.
+        neighbours: whether the model's errors on a task's measured programs correct its predictions
+            for the task's other programs.
+        seed: of the fine-tuning.
 
     Attributes:
         trained: the model that the search began with.
@@ -55,11 +55,11 @@ class SearchCore:
         measured: what was measured, in the modes that learn from it.
         tuned_to: number of measured programs that `current` has learned from.
         reference_s: task -> (reference for this round, shortest predicted so far), in seconds.
-        usage: what was done so far.
+        usage: counts of scored, measured and failed programs.
 
     Raises:
         UsageError: `finetune_every` is negative.
-        DeviceError: the device is not known.
+        DeviceError: an unknown device.
         DataError: there is no complete model.
     """
 
@@ -154,14 +154,14 @@ class SearchCore:
         self.usage.tunings += 1
         self.tuned_to = len(self.measured)
         if result.model is None:
-            _log.info("cdmpp: tuning to %d programs was no better; old weights kept",
+            _log.info("cdmpp: fine-tuning on %d programs was not better; old weights kept",
                       self.tuned_to)  # fmt: skip
             return
         self.usage.kept_tunings += 1
         self.current = result.model
         self.reference_s.clear()
         self._told.clear()
-        _log.info("cdmpp: tuned to %d measured programs, held-out badness %.3f after %.3f",
+        _log.info("cdmpp: fine-tuned on %d measured programs, held-out loss %.3f (before: %.3f)",
                   self.tuned_to, result.new, result.old)  # fmt: skip
 
     def end_round(self, task: str) -> None:

@@ -95,7 +95,7 @@ def read_state(path: Path, *, peer: XgbPeer | None) -> SearchState:
         peer: takes over the XGB model of the file, where both are there.
 
     Raises:
-        DataError: it is no file of this kind.
+        DataError: not a file of this kind.
     """
     with _scratch(path) as folder:
         try:
@@ -121,8 +121,8 @@ def read_state(path: Path, *, peer: XgbPeer | None) -> SearchState:
             net = SafetyNet.from_json(values["net"])
         except (OSError, tarfile.TarError, KeyError, TypeError, ValueError) as error:
             raise DataError(
-                f"{path} is no saved cost model of a search ({type(error).__name__}: {error}); "
-                "expected a file that `save` of our cost model has written"
+                f"{path} is not a saved cost model of a search ({type(error).__name__}: "
+                f"{error}); expected a file written by `save` of the cost model"
             ) from None
     return SearchState(
         trained, current, device, measured, int(values["tuned_to"]), reference_s, net, peer

@@ -40,11 +40,8 @@ def resolve_cost_model(
     Args:
         cost_model: a name, or an object, which is returned as it is.
         model: with `cdmpp`: run folder, `pretrained` (the default), or a loaded model.
-        device: with `cdmpp`: where the programs are measured.
-        finetune_every: with `cdmpp`: see `CdmppCostModel`.
-        neighbours: likewise.
-        safety_net: likewise.
-        seed: likewise.
+        device: with `cdmpp`: the measured device.
+        finetune_every, neighbours, safety_net, seed: with `cdmpp`: see `CdmppCostModel`.
 
     Raises:
         UsageError: an unknown name, or no device.
@@ -60,8 +57,8 @@ def resolve_cost_model(
         )
     if device is None:
         raise UsageError(
-            'cost_model="cdmpp" needs to know what measures: expected device=LABEL, one that '
-            "`cdmpp device list` names"
+            'cost_model="cdmpp" needs the measured device: give device=LABEL, a label of '
+            "`cdmpp device list`"
         )
     return CdmppCostModel(
         "pretrained" if model is None else model, device, finetune_every=finetune_every,
@@ -85,7 +82,7 @@ def tune_tir(
 
     Args:
         cost_model: as `resolve_cost_model`, with `model`, `device` and `cost_model_options`.
-        options: everything else goes to TVM. The builder's workers start without TVM's tensor
+        options: all other options of TVM. The builder's workers start without TVM's tensor
             intrinsics, whose import takes longer than TVM lets a build take.
 
     Raises:
@@ -113,10 +110,9 @@ def tune_relax(
     """Runs `meta_schedule.relax_integration.tune_relax`; returns its database.
 
     Args:
-        module: fused, as `tvm_helper.tasks.network_tasks.fused_network` returns it; TVM finds
-            no task in another one.
-        cost_model: as `tune_tir`.
-        options: likewise.
+        module: fused, as `tvm_helper.tasks.network_tasks.fused_network` returns it; TVM finds no
+            tasks in other modules.
+        cost_model, options: as `tune_tir`.
 
     Raises:
         UsageError: see `resolve_cost_model`.
@@ -129,7 +125,7 @@ def tune_relax(
 
 
 def local_builder(*, workers: int = 1) -> Any:
-    """Returns a builder whose worker processes start within TVM's patience."""
+    """Returns a builder whose worker processes start within TVM's time limit."""
     return meta_schedule.builder.LocalBuilder(
         max_workers=workers, timeout_sec=_BUILD_TIMEOUT_S, initializer=stub_tensor_intrinsics
     )

@@ -81,8 +81,8 @@ def run_benchmarks(
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise DeviceError(
-            f"the micro-benchmarks of {spec.name} took longer than {timeout_s:.0f} s; stop what "
-            "else is running and run the same command again"
+            f"the micro-benchmarks of {spec.name} took longer than {timeout_s:.0f} s; stop other "
+            "programs and rerun the same command"
         ) from None
     if done.returncode != 0:
         text = (done.stderr.strip().splitlines() or [f"ended with code {done.returncode}"])[-1]
@@ -123,7 +123,7 @@ def check_plausible(measured: Benchmarks, spec: DeviceSpec) -> None:
         if not least <= value <= most:
             raise DeviceError(
                 f"{spec.name}: a {what} of {value:.3g} {unit} was measured, expected {least:.0e} "
-                f"to {most:.0e}; run the same command again on a quiet machine"
+                f"to {most:.0e}; rerun the same command on an idle machine"
             )
 
 

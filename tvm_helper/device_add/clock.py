@@ -20,7 +20,7 @@ class StepClock:
         self.notes: dict[str, Any] = {}
         if self._path.is_file():
             self.notes = read_json(
-                self._path, what="clock", hint=f"remove {self._path}; the time starts anew then"
+                self._path, what="clock", hint=f"remove {self._path} to restart the time limit"
             )
         self._before = float(self.notes.get("spent_s", 0.0))
         self._parts: dict[str, float] = dict(self.notes.get("parts", {}))

@@ -14,8 +14,8 @@ from cdmpp.datasets.samples import Samples
 #: Share of the way from the error without measurements to the least one, reached at the knee.
 KNEE_SHARE = 0.9
 KNEE_RULE = (
-    "the knee is the least number of measured tasks at which the median APE of the pre-trained "
-    "start has come 90 % of the way from its value at 0 tasks to the least value of the curve"
+    "the knee is the smallest number of measured tasks at which the median APE of the "
+    "pre-trained model has made 90 % of its improvement from 0 tasks to the minimum of the curve"
 )
 _GROWTH = (1, 3, 10, 30, 100, 300)
 _DRAWS = 1000

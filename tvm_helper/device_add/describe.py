@@ -112,8 +112,8 @@ def _told(options: DeviceAddOptions, root: Path) -> DeviceSpec:
     bits = code_bits(target.tvm_target())
     if spec.simd_bits is not None and bits > spec.simd_bits:
         raise UsageError(
-            f"--target {options.target!r} makes code of {bits} bits, the processor has "
-            f"{spec.simd_bits}; leave --target out, or give one that it runs"
+            f"--target {options.target!r} generates {bits}-bit vector code, the processor has "
+            f"{spec.simd_bits} bits; leave --target out, or give a supported one"
         )
     sources = {**spec.sources, "simd_bits": f"--target {options.target}"}
     return replace(spec, simd_bits=bits, sources=sources)
@@ -133,7 +133,7 @@ def _known(options: DeviceAddOptions, root: Path) -> DeviceSpec:
     usable = usable_cpus(root)
     if spec.threads is not None and spec.threads > usable.cores:
         raise DeviceError(
-            f"{spec.name} has {spec.threads} threads, but here only {usable.cores} may be used "
+            f"{spec.name} has {spec.threads} threads, but only {usable.cores} cores are usable "
             f"({usable.source}); this machine is not that device"
         )
     return spec

@@ -71,13 +71,13 @@ def planned_tasks(
     missing = [name for name in names if name not in found]
     if missing and not options.replay:
         raise DataError(
-            f"no kernel of the plan is task {missing[0]} to this TVM; expected the TVM that the "
-            "device was begun with, or another --out"
+            f"task {missing[0]} is not a kernel of the plan in this TVM; use the TVM that "
+            "started this folder, or another --out"
         )
     if missing:
         raise DataError(
-            f"{options.replay[0]}: no record of task {missing[0]} to replay; expected the dataset "
-            "that the tasks were chosen from"
+            f"{options.replay[0]}: no record of task {missing[0]} to replay; expected the "
+            "dataset of the task selection"
         )
     return [found[name] for name in names]
 
@@ -134,8 +134,8 @@ def measure_until(
     entries: list[dict[str, Any]] = [e for e in read_journal(folder) if e["kind"] == "measured"]
     if not entries:
         raise DeviceError(
-            f"{folder}: no program was built and timed in the time for it; add the device with "
-            "more --minutes and another --out, or stop what else the machine does"
+            f"{folder}: no program was built and timed within the time limit; use more --minutes "
+            "and another --out, or stop other programs"
         )
     write_tables(folder)
     return sum(entry["error_code"] == 0 for entry in entries)

@@ -58,26 +58,26 @@ class DeviceAddOptions:
         """
         if not _NAME.fullmatch(self.name):
             raise UsageError(
-                f"{self.name!r} is no device label; expected lower-case letters, digits, dots and "
-                "dashes, e.g. cdmpp device add my-laptop"
+                f"{self.name!r} is not a device label; expected lower-case letters, digits, dots "
+                "and dashes, e.g. cdmpp device add my-laptop"
             )
         check_lasts(self.name)
         known = find_device(self.name)
         if known is not None and not self.use_known:
-            same = "" if known.name == self.name else f" (it is called {known.name} there)"
+            same = "" if known.name == self.name else f" (as {known.name})"
             raise UsageError(
-                f"{self.name!r} is a device that is described already{same}; choose another label, "
-                f"or add --spec if this machine is that device: cdmpp device show {known.name}"
+                f"{self.name!r} is already described{same}; choose another label, or add --spec "
+                f"if this machine is that device: cdmpp device show {known.name}"
             )
         if known is None and self.use_known:
             raise UsageError(
-                f"--spec uses the description of a known device, and {self.name!r} is none; see "
+                f"--spec needs a known device, got {self.name!r}; see "
                 "cdmpp device list, or leave --spec out"
             )
         if not LEAST_MINUTES <= self.minutes < math.inf:
             raise UsageError(
-                f"--minutes is {self.minutes:g}, expected at least {LEAST_MINUTES:g}: measuring a "
-                "few tasks takes that long"
+                f"--minutes is {self.minutes:g}, expected at least {LEAST_MINUTES:g}, the time "
+                "to measure a few tasks"
             )
         for name in ("per_task", "threads"):
             value = getattr(self, name)

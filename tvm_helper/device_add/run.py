@@ -148,10 +148,9 @@ def add_device(
         test, judging = _of_names(samples, plan.test)
         if min(len(order), len(judging)) < _LEAST_TASKS:
             raise DeviceError(
-                f"only {len(order)} tasks to learn from and {len(judging)} that judge could be "
-                f"measured in the time, expected at least {_LEAST_TASKS} of each; add the device "
-                f"with more --minutes and another --out, or look why: cdmpp doctor "
-                f"{folder / MEASUREMENTS}"
+                f"only {len(order)} training and {len(judging)} test tasks were measured within "
+                f"the time limit, expected at least {_LEAST_TASKS} of each; use more --minutes "
+                f"and another --out, or find the cause with: cdmpp doctor {folder / MEASUREMENTS}"
             )
         fits = Fits(
             folder, model, card, model_dir, learn, order, test, options.seed, reader,
@@ -170,10 +169,10 @@ def read_curve(folder: Path) -> dict[str, Any]:
     Raises:
         DataError: there is none.
     """
-    hint = "give a folder that `cdmpp device add` has finished (runs/device-NAME)"
+    hint = "give a finished folder of `cdmpp device add` (runs/device-NAME)"
     value = read_json(folder / CURVE_FILE, what="error curve", hint=hint)
     if not isinstance(value, dict) or not isinstance(value.get("rows"), list):
-        raise DataError(f"{folder / CURVE_FILE} is no error curve; {hint}")
+        raise DataError(f"{folder / CURVE_FILE} is not an error curve; {hint}")
     return value
 
 
@@ -398,9 +397,9 @@ def _split_facts(fits: Fits, options: DeviceAddOptions) -> dict[str, Any]:
         "budget",
         options.seed,
         f"{len(fits.order)} tasks measured on {options.name}, "
-        f"{'chosen by k-means' if options.dataset else 'kernels of every kind'}, judged on "
-        f"{judging} drawn tasks of other workloads; {options.from_run} had been trained on none "
-        "of them",
+        f"{'chosen by k-means' if options.dataset else 'kernels of every kind'}, evaluated on "
+        f"{judging} random tasks of other workloads, all outside the training data of "
+        f"{options.from_run}",
     )
 
 

@@ -89,8 +89,8 @@ class LegacyTvm:
         except LegacyProcessError as error:
             self.close()
             raise UsageError(
-                f"The old TVM in {self._environment.folder} does not start. {error} Build it "
-                "again: python -m tvm_helper.legacy.setup --force"
+                f"The old TVM in {self._environment.folder} does not start. {error} Rebuild it: "
+                "python -m tvm_helper.legacy.setup --force"
             ) from None
 
     def _next(self, seconds: float, answered: int) -> dict[str, Any]:
@@ -98,10 +98,10 @@ class LegacyTvm:
         if answer is not None:
             return answer
         if self._pipe.is_running:
-            text = f"The old TVM has not answered for {seconds:.0f} s (after {answered} answers)"
+            text = f"The old TVM did not respond for {seconds:.0f} s (after {answered} answers)"
         else:
             words = self._pipe.last_words()
-            text = f"The old TVM's process is gone (after {answered} answers): {words}."
+            text = f"The process of the old TVM ended (after {answered} answers): {words}."
         raise LegacyProcessError(text, answered=answered)
 
 

@@ -129,7 +129,7 @@ def run(command: list[str], what: str, environment: LegacyEnvironment | None = N
         last = "\n".join(done.stderr.strip().splitlines()[-6:])
         raise UsageError(
             f"Cannot {what}: {Path(command[0]).name} ended with code {done.returncode}:\n{last}\n"
-            "Fix what it names (pip needs a package index, a compiler and space on the disk) and "
-            "rerun: python -m tvm_helper.legacy.setup; with --force it builds everything anew"
+            "Fix what it names (pip needs a package index, a compiler and space on the disk) "
+            "and rerun: python -m tvm_helper.legacy.setup; --force rebuilds everything"
         )
     return done.stdout

@@ -37,7 +37,7 @@ def compile_bindings(environment: LegacyEnvironment) -> None:
     if not source.is_file():
         raise UsageError(
             f"Cannot build the side environment: got no {source}; expected it in the old TVM's "
-            "wheel. Start afresh: python -m tvm_helper.legacy.setup --force"
+            "wheel. Rebuild it: python -m tvm_helper.legacy.setup --force"
         )
     folder = environment.folder / "bindings"
     headers = folder / "tvm" / "runtime"

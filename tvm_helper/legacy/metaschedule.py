@@ -64,8 +64,8 @@ def features_of(tvm: LegacyTvm, module_json: str, records: Sequence[MeasureRecor
 def _cannot_load(module_json: str, reason: str) -> str:
     version = module_format(module_json).version
     return (
-        f"TVM 0.17, which databases of older TVMs go to, cannot load this module of TVM {version} "
-        f"({reason}); expected a module of TVM 0.16 or before, or of TVM 0.27"
+        "TVM 0.17, which reads databases of older TVMs, cannot load this module of TVM "
+        f"{version} ({reason}); expected a module of TVM 0.16 or before, or of TVM 0.27"
     )
 
 

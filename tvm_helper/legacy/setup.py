@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Builds the environment unless it is there already; returns the process's exit code."""
     parser = argparse.ArgumentParser(prog="tvm_helper.legacy.setup", description=__doc__)
     parser.add_argument("--folder", type=Path, default=default_folder(), metavar="DIR")
-    parser.add_argument("--force", action="store_true", help="build again from nothing")
+    parser.add_argument("--force", action="store_true", help="rebuild everything")
     args = parser.parse_args(argv)
     try:
         print(build(args.folder, force=args.force, say=lambda text: print(text, flush=True)))
@@ -82,9 +82,9 @@ def ready_environment(*, may_install: bool, say: Say) -> LegacyEnvironment:
         return environment
     if not may_install:
         raise UsageError(
-            f"AutoTVM logs and Ansor's own replay need a side environment with the old TVM; there "
-            f"is none at {environment.folder}, and --no-install is given. Leave that out, or run "
-            f"python -m tvm_helper.legacy.setup ({_SIZE}), or name one that is there: "
+            "AutoTVM logs and Ansor's own replay need a side environment with the old TVM: got "
+            f"none at {environment.folder}, and --no-install. Leave --no-install out, or run "
+            f"python -m tvm_helper.legacy.setup ({_SIZE}), or use an existing one: "
             f"{FOLDER_VARIABLE}=DIR"
         )
     say(f"these records need a side environment with the old TVM: building it in "
@@ -109,12 +109,12 @@ def build(folder: Path, *, force: bool = False, say: Say = lambda text: None) ->
     """
     environment = LegacyEnvironment(Path(folder).resolve())
     if not force and _is_built(environment, _recipe()):
-        return f"The side environment is there already: {environment.folder}"
+        return f"The side environment exists already: {environment.folder}"
     _check_tools()
     make_folder(environment.folder, what="side environment")
     with folder_lock(
         environment.folder, what="the side environment is being built by another process",
-        hint="wait for it and run the same command again",
+        hint="wait until it ends, then rerun the same command",
     ):  # fmt: skip
         return _build(environment, force, say)
 
@@ -186,7 +186,7 @@ def _python() -> str:
         got = ".".join(map(str, sys.version_info[:2]))
         raise UsageError(
             f"Cannot build the side environment: got Python {got}; expected Python {wanted}. "
-            f"Install python{wanted} and run again: python -m tvm_helper.legacy.setup"
+            f"Install python{wanted} and rerun: python -m tvm_helper.legacy.setup"
         )
     return found
 
@@ -197,7 +197,7 @@ def _make_driver_stand_in(environment: LegacyEnvironment) -> None:
     if not library.is_file():
         raise UsageError(
             f"Cannot build the side environment: got no {library}; expected it in {WHEELS[0]}. "
-            "Start afresh: python -m tvm_helper.legacy.setup --force"
+            "Rebuild it: python -m tvm_helper.legacy.setup --force"
         )
     symbols = run(["nm", "-D", "--undefined-only", str(library)], "list the driver's functions")
     names = sorted(set(re.findall(r"\bU (cu[A-Z]\w*)", symbols)))

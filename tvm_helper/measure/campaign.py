@@ -142,7 +142,7 @@ class Campaign:
         self._least_free_bytes = least_free_bytes
         self._lock, self._is_stopped, self._batches = RLock(), False, 0
         self._failures = SameFailures(
-            options.stop_after_failures, f", or look closer: cdmpp doctor {self._folder}"
+            options.stop_after_failures, f", or find the cause with: cdmpp doctor {self._folder}"
         )
 
     def run(self, on_progress: OnProgress | None = None) -> MeasureReport:
@@ -438,7 +438,7 @@ class Campaign:
             raise DeviceError(
                 f"the reference program ({REFERENCE_TASK}) cannot be built for "
                 f"{self._target.options}: {built.error}; nothing was measured. Check the target, "
-                "then run the same command again"
+                "then rerun the same command"
             )
         return built
 
@@ -486,9 +486,9 @@ class Campaign:
         failures = failures_by_kind(measured)
         if all(entry["error_code"] for entry in measured):
             raise DeviceError(
-                f"{self._folder}: none of {len(measured)} programs could be measured; most often: "
-                f"{failures[0]['name']}: {failures[0]['first_text']}. Look closer: cdmpp doctor "
-                f"{self._folder}"
+                f"{self._folder}: none of {len(measured)} programs could be measured; most "
+                f"often: {failures[0]['name']}: {failures[0]['first_text']}. Find the cause "
+                f"with: cdmpp doctor {self._folder}"
             )
         names = {task.key: task.name for task in self._tasks}
         return MeasureReport(

@@ -129,7 +129,7 @@ def _checked(step: str, outcome: Outcome) -> Outcome:
     if outcome.error_code:
         raise DeviceError(
             f"the reference program cannot be measured ({step}: {outcome.error}); expected a "
-            "working TVM on this CPU, try the tests: pytest -m tvm"
+            "working TVM on this CPU; run its tests: pytest -m tvm"
         )
     return outcome
 
@@ -192,18 +192,18 @@ def report_text(report: dict[str, Any]) -> str:
     again = report.get("measured_again", {"n": 0})
     if again["n"]:
         lines.append(
-            f"measured again {_percent(again['median'])} median, {_percent(again['mean'])} mean "
-            f"deviation, built anew (n = {again['n']})"
+            f"remeasured     {_percent(again['median'])} median, {_percent(again['mean'])} mean "
+            f"deviation, rebuilt (n = {again['n']})"
         )
     if report.get("timing_clock") == "cpu":
-        lines.append("timed by       CPU time of the program's thread, not by the clock")
+        lines.append("timed by       CPU time of the program's thread, not wall time")
     for kind in report.get("failures", []):
         lines.append(f"failure        {kind['count']} {kind['name']}: {kind['first_text']}")
     for name, text in report.get("draw_failures", {}).items():
         lines.append(f"failure        no schedule of {name}: {text}")
     lines += [f"doubtful       {text}" for text in report["findings"]]
     if not report["findings"]:
-        lines.append("nothing doubtful found")
+        lines.append("no problems found")
     return "\n".join(lines)
 
 

@@ -53,7 +53,7 @@ def findings_now(threads: int | None, *, seconds: float = 0.5) -> list[str]:
     if busy is not None and busy > _MOST_BUSY:
         found.append(
             f"other programs use {busy:.1f} of this machine's {host['cpu_count']} CPUs now: "
-            "measured times will be noisy (cdmpp doctor --live says how noisy)"
+            "measured times will be noisy (cdmpp doctor --live measures the noise)"
         )
     return found
 
@@ -144,7 +144,7 @@ def findings(
     if median is not None and median > MOST_NOISE:
         found.append(
             f"repeats of one program differ by {100 * median:.1f} % (median; above "
-            f"{100 * MOST_NOISE:.0f} %): keep other work off the machine"
+            f"{100 * MOST_NOISE:.0f} %): stop other programs on this machine"
         )
     trend = drifted["trend"]
     if trend is not None and abs(trend) > MOST_DRIFT:
@@ -156,7 +156,7 @@ def findings(
     usable = cpus if quota is None or cpus is None else min(float(cpus), quota)
     if threads is not None and usable is not None and threads > usable:
         found.append(
-            f"programs have {threads} threads, but only {usable:g} CPUs may be used (affinity or "
+            f"programs have {threads} threads, but only {usable:g} CPUs are usable (affinity or "
             "quota)"
         )
     elsewhere = max(0, (cpu_count or 0) - (cpus or 0))

@@ -21,8 +21,8 @@ _NO_SPACE_TEXT = ("No space left on device", "Disk quota exceeded")
 def disk_full(place: Path, count: int) -> DataError:
     """Returns the error of a disk that is full, with what is safe."""
     return DataError(
-        f"{place}: the disk is full; {count} measured programs are safe there. Free some space and "
-        "run the same command again to continue"
+        f"{place}: the disk is full; {count} measured programs are kept. Free disk space and "
+        "rerun the same command to continue"
     )
 
 

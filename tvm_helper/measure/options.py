@@ -102,7 +102,7 @@ class TrialOptions:
         """
         if not self.device:
             raise UsageError(
-                "no device label; give --device LABEL, one that `cdmpp device list` names or a new "
+                "no device label: give --device LABEL, a label of `cdmpp device list` or a new "
                 "one with --target and --threads"
             )
         if self.build_jobs < 1:
@@ -182,11 +182,13 @@ class MeasureOptions(TrialOptions):
         sources = (self.sample, self.sample_random, self.replay, self.network, self.tasks_of)
         if not any(sources):
             raise UsageError(
-                "nothing to measure; give --sample TASK (cdmpp measure --list-tasks), "
+                "nothing to measure: give --sample TASK (cdmpp measure --list-tasks), "
                 "--sample-random N, --replay DATASET, --network FILE or --tasks-of CAMPAIGN"
             )
         if not self.schedules:
-            raise UsageError("schedules is empty; expected some of random, default, dlight, hand")
+            raise UsageError(
+                "schedules is empty; expected at least one of random, default, dlight, hand"
+            )
         for name in ("per_task", "choose_from", "batch", "rounds", "jobs"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -217,7 +219,7 @@ class MeasureOptions(TrialOptions):
             if is_asked and (threads != 1 or self.rpc is not None):
                 raise UsageError(
                     f"{name}: programs of {self.device} have {threads or 'no CPU'} threads; "
-                    "expected a label of one thread, on this machine"
+                    "expected a label of one thread on this machine"
                 )
         cpus = allowed_cpus() or 1
         if self.jobs > cpus:

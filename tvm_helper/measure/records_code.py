@@ -186,8 +186,9 @@ def _compilable(dataset: Path, devices: Sequence[str] | None) -> list[str]:
     cpus = [spec.name for spec in specs if spec.kind == "cpu" and not is_log]
     if not gpus and not cpus:
         raise UsageError(
-            f"--machine-code: {', '.join(labels)}: no known {'' if is_log else 'CPU or '}NVIDIA "
-            "GPU of compute capability 7.0 to 8.9 among them; leave it out"
+            f"--machine-code: {', '.join(labels)}: expected a known "
+            f"{'' if is_log else 'CPU or '}NVIDIA GPU of compute capability 7.0 to 8.9; leave "
+            "the option out"
         )
     if gpus:
         load_compiler()

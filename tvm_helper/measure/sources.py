@@ -125,8 +125,7 @@ def _bounded(tasks: list[MeasuredTask], options: MeasureOptions) -> list[Measure
         tasks = [task for task in tasks if (task.flop_count or 0.0) >= options.least_flops]
         if not tasks:
             raise DataError(
-                f"no task has {options.least_flops:g} floating point operations; expected a "
-                "smaller least_flops"
+                f"no task has {options.least_flops:g} floating point operations; reduce least_flops"
             )
     if not options.most_tasks:
         return tasks
@@ -236,8 +235,8 @@ def _replayed(folder: Path, options: MeasureOptions, target_kind: str) -> Iterat
         task = index.find(workload_key, target_kind)
         if task is None:
             raise DataError(
-                f"{folder}: task {workload_key} is not in network_info; expected the folder of "
-                "the same Tenset release"
+                f"{folder}: task {workload_key} is not in network_info; give the folder of the "
+                "same Tenset release"
             )
         chosen = sorted(drawn[workload_key].items(), key=lambda item: item[1][0])
         graph = JsonGraph(task.dag_json)

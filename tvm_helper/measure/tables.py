@@ -56,7 +56,7 @@ class CampaignSource(RecordSource):
         measured = _measured(self.folder)
         if not measured:
             raise DataError(
-                f"{self.folder}: no program has been measured yet; continue it with cdmpp measure"
+                f"{self.folder}: no program is measured yet; continue with cdmpp measure"
             )
         plans = []
         for number, start in enumerate(range(0, len(measured), SHARD_PROGRAMS)):
@@ -104,7 +104,7 @@ def write_tables(folder: Path, *, on_progress: OnProgress = lambda _: None) -> E
     report = extract(CampaignSource(folder), folder, jobs=1, on_progress=on_progress)
     clock = read_campaign(folder, COMMAND).get("timing", {}).get("clock")
     if clock is not None:
-        manifest = read_json(folder / MANIFEST, what="manifest", hint="run the command again")
+        manifest = read_json(folder / MANIFEST, what="manifest", hint="rerun the command")
         write_json(folder / MANIFEST, {**manifest, "clock": clock})
     return report
 
@@ -126,8 +126,8 @@ def unpacked(place: Path, cache_dir: Path, *, on_progress: OnProgress = lambda _
             except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
                 why = " ".join(str(error).split())[:200]
                 raise DataError(
-                    f"{archive} is damaged ({why}); expected what packs a campaign of "
-                    "cdmpp measure, take it from its source again"
+                    f"{archive} is damaged ({why}); expected a packed campaign of cdmpp measure. "
+                    "Copy it again from its source"
                 ) from None
             for path in sorted([*place.glob(MACHINE_CODE), *place.glob(IN_NETWORK)]):
                 shutil.copyfile(path, new / path.name)
@@ -171,8 +171,8 @@ def measured_record(
         record, identity = replace(found.record, **outcome), found.program_id
     if identity != entry["program_id"]:
         raise DataError(
-            f"program {entry['program_id']} of the journal is not what its task and schedule say "
-            f"({identity}); expected files of one campaign, measure it again in another --out"
+            f"program {entry['program_id']} of the journal does not match its task and schedule "
+            f"({identity}); expected files of one campaign. Measure again in another --out"
         )
     return record
 
@@ -208,8 +208,8 @@ def read_task(folder: Path, key: str) -> dict[str, Any]:
         value: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(
-            f"{path}: cannot read the task ({error}); run the same cdmpp measure again, it writes "
-            "the file anew"
+            f"{path}: cannot read the task ({error}); rerun the same cdmpp measure, which "
+            "rewrites the file"
         ) from None
     return value
 
@@ -278,11 +278,11 @@ class MeasureReport:
             f"{threads}), {failed} of them failed; {self.before} were there before"
         ]
         if self.clock == "cpu":
-            lines.append("timed by the CPU time of their thread, not by the clock")
+            lines.append("timed by the CPU time of their thread, not wall time")
         median, mean = self.noise["median"], self.noise["mean"]
         if median is not None and mean is not None:
             lines.append(
-                f"noise: {self.noise['n']} programs built and timed again are off by "
+                f"noise: {self.noise['n']} programs built and timed again differ by "
                 f"{100 * median:.1f} % (median), {100 * mean:.1f} % (mean)"
             )
         for kind in self.failures:

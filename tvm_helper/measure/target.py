@@ -82,7 +82,7 @@ def measure_target(options: TrialOptions, folders: Sequence[Path] = ()) -> Measu
             target = Target(json.loads(text) if text.startswith("{") else text)
         except Exception as error:  # TVM raises whatever its target parser does
             raise UsageError(
-                f"target {options.target!r} is none of TVM's ({str(error).strip()[:160]}); "
+                f"target {options.target!r} is not a TVM target ({str(error).strip()[:160]}); "
                 'expected JSON such as {"kind": "llvm", "mcpu": "core-avx2"}, or a tag'
             ) from None
     values = _plain(target.export())
@@ -102,8 +102,8 @@ def measure_target(options: TrialOptions, folders: Sequence[Path] = ()) -> Measu
     for name, other in (("the device's label", known), ("the target", values.get("num-cores"))):
         if other is not None and other != threads:
             raise UsageError(
-                f"device {options.device!r}: {threads} threads are asked for, {name} says {other}; "
-                "a label stands for one number of threads, use the label of the other"
+                f"device {options.device!r}: {threads} got {threads} threads, but {name} has "
+                f"{other}; every number of threads needs its own label"
             )
     values["num-cores"] = threads
     return MeasureTarget(options.device, values, int(threads))
@@ -161,7 +161,7 @@ def check_machine(
         if here is not None and bits > here:
             raise DeviceError(
                 f"{label} is compiled to instructions of {bits} bits, this CPU has {here}; "
-                "choose another label or --target, or insist with --force"
+                "choose another label or --target, or override with --force"
             )
 
 
@@ -176,8 +176,8 @@ def check_present(label: str, target: Any) -> None:
     kind = str(target.kind.name)
     if kind != "llvm" and not tvm.device(kind).exist:
         raise DeviceError(
-            f"{label} is compiled for {kind}, and TVM finds no such GPU on this "
-            "machine; run this where the GPU is, or choose the label of this machine's CPU"
+            f"{label} is compiled for {kind}, but TVM finds no such GPU on this machine. Run "
+            "this on a machine with the GPU, or choose the label of this machine's CPU"
         )
 
 

@@ -33,7 +33,7 @@ class DiskFullError(DataError):
     """There is no space to build or to time; no program's fault."""
 
     def __init__(self) -> None:
-        super().__init__("the disk is full; free some space and run the same command again")
+        super().__init__("the disk is full; free disk space and rerun the same command")
 
 
 @dataclass(frozen=True)
@@ -250,8 +250,8 @@ class TrialRunner:
             if error.errno in NO_SPACE:
                 raise DiskFullError from None
             raise DataError(
-                f"{self._folder.parent}: cannot write built programs ({error.strerror}); what is "
-                "measured is safe there: mend that and run the same command again"
+                f"{self._folder.parent}: cannot write built programs ({error.strerror}); "
+                "finished measurements are kept: fix this and rerun the same command"
             ) from None
 
     def _artifact(self, name: str) -> Path:

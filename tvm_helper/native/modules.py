@@ -74,8 +74,8 @@ class NativeModules:
         self._featuriser = library.cdmpp_modules_new(lowering.__chandle__(), error, _ERROR_BYTES)
         if not self._featuriser:
             raise NativeBuildError(
-                f"The native code does not know this TVM ({error.value.decode()}); expected the "
-                "versions of `pip install 'cdmpp[tvm]'`."
+                f"The native code does not support this TVM ({error.value.decode()}); expected "
+                "the versions of `pip install 'cdmpp[tvm]'`."
             )
 
     def __del__(self) -> None:
@@ -149,5 +149,5 @@ def modules_library() -> ctypes.CDLL | None:
         path = library_path(flags, source=_SOURCE, libraries=(f"-L{lib}", "-ltvm_ffi"))
         return load_library(path)
     except NativeBuildError as error:
-        _log.warning("%s Modules are read in Python, some sixty times slower.", error)
+        _log.warning("%s Modules are read in Python, about sixty times slower.", error)
         return None

@@ -148,7 +148,7 @@ def _unrolled(nest: _Nest, factor: int) -> tuple[str, str] | None:
     else:
         factor = extent
     nest.schedule.unroll(loop)
-    return "unrolled", f"{factor} iterations of {name} are written out"
+    return "unrolled", f"{factor} iterations of {name} are unrolled"
 
 
 def _tiled(nest: _Nest, rows: int, columns: int) -> tuple[str, str] | None:
@@ -176,7 +176,7 @@ def _parallel(nest: _Nest) -> tuple[str, str] | None:
         return None
     name = nest.name(loop)
     nest.schedule.parallel(loop)
-    return "parallel", f"{name}, the outermost loop, is shared out over threads"
+    return "parallel", f"{name}, the outermost loop, is parallelised over threads"
 
 
 def _features(module: Any) -> tuple[bytes, ...] | None:

@@ -153,7 +153,7 @@ def _explained(
 def _code(module: Any, device: DeviceSpec) -> tuple[CodeSummary | None, str]:
     """Returns what the compiler made of a program, or why that is not known."""
     if device.kind != "cpu":
-        return None, f"what is said of machine code is that of CPUs; {device.name} is none"
+        return None, f"machine code is only explained on CPUs, {device.name} is not a CPU"
     try:
         columns = machine_code_columns(code_of(module, device_target(device)))
     except ReplayError as error:
@@ -191,7 +191,7 @@ def _instead(
         if answer.latency_s is not None
     ]
     instead.sort(key=lambda one: one.prediction.latency_s or 0.0)
-    return instead, "" if instead else "no change of its loops is legal, or it has them all"
+    return instead, "" if instead else "no change of its loops is legal or left to try"
 
 
 def _changes(

@@ -72,7 +72,7 @@ def unsized(module: Any) -> str:
     if not missing:
         return ""
     given = " ".join(f"--set {name}=4096" for name in missing)
-    return f"it has symbolic sizes: {', '.join(missing)}; give them, e.g. {given}"
+    return f"it has symbolic sizes: {', '.join(missing)}; set them, e.g. {given}"
 
 
 def fit(
@@ -140,21 +140,21 @@ def read_program(
         doubts.append("it reduces across threads, whose reads the model's features lack")
     is_current = version == LEAF_EXTRA_SCHEMA_VERSION
     if is_current and np.any(ast.leaf_extra[:, ACROSS_THREADS_COLUMN] > 0):
-        doubts.append("it reduces across threads, which few of the model's training programs do")
+        doubts.append("it reduces across threads, which is rare in the training data")
     is_integer = not is_current and work.integer_op > max(work.flop, _BUSY * work.bytes)
     if is_integer:
         doubts.append(
-            "its arithmetic is on integers, which the model has not learned: predicted as the same "
-            "program on float32"
+            "its arithmetic is on integers, which are not in the training data: predicted as "
+            "the same program on float32"
         )
     if 0 < work.threads < _WARP and work.flop + work.integer_op > _FEW:
         doubts.append(
-            f"it runs on {work.threads:.0f} of the GPU's threads, one step after another; bind "
-            "loops to threads, or give it as written, to be scheduled"
+            f"it runs on {work.threads:.0f} of the GPU's threads, sequentially; bind loops to "
+            "threads, or give the unscheduled program"
         )
     if work.uncounted:
         calls = ", ".join(work.uncounted)
-        doubts.append(f"it calls {calls}, whose work is not counted")
+        doubts.append(f"it calls {calls}, whose operations are not counted")
         work = _at_least(work, source)
     if not is_hidden and not is_integer:
         tree = complete if is_current else loop_tree_from_tir(module, complete=False)

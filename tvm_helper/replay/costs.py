@@ -77,7 +77,7 @@ class ScheduleChoice:
         """What it is, in words."""
         match self.kind:
             case "default":
-                return "what TVM makes of each task by default"
+                return "TVM's default schedule of each task"
             case "first-valid":
                 return f"the first valid MetaSchedule sample of each task, seed {self.seed}"
             case "database":
@@ -132,13 +132,13 @@ def choose_schedules(
         count = choice.draws if choice.kind == "draws" else 1
         sampled = _sampled(task, target, choice.seed, count)
         if database is not None and sampled.schedules:
-            remark = "not in the database: its first valid sample"
+            remark = "not in the database: first valid sample used"
             sampled = replace(sampled, remark=remark)
         chosen[task.workload_key] = sampled
     if database is not None and all(one.remark or one.reason for one in chosen.values()):
         raise DataError(
             f"{choice.database}: has none of the network's {len(chosen)} tasks for "
-            f"{target.kind.name}; make it with: cdmpp search --network FILE --out DIR"
+            f"{target.kind.name}; create it with: cdmpp search --network FILE --out DIR"
         )
     return chosen
 
@@ -189,7 +189,7 @@ class ProgramCosts(CostSource):
         return found
 
     def reasons(self) -> dict[str, str]:
-        """Returns operator id -> why the model cannot judge it."""
+        """Returns operator id -> why the model cannot score it."""
         return self._reasons
 
     def _cost(self, key: str) -> OperatorCost | str:
@@ -203,7 +203,7 @@ class ProgramCosts(CostSource):
             )
             self.predictions.setdefault(key, answer)
             if answer.latency_s is None:
-                return answer.reason or "the model cannot judge it"
+                return answer.reason or "the model cannot score it"
             mean_s = answer.mean_s if chosen.is_random else None
             seconds = answer.latency_s if mean_s is None else mean_s
             draws.append(seconds)
@@ -253,7 +253,7 @@ def _sampled(task: NetworkTask, target: Target, seed: int, count: int) -> Chosen
 
 def _database(folder: Path | None) -> Any:
     if folder is None:
-        raise UsageError("no database given; expected --schedule database:DIR")
+        raise UsageError("no database given; give --schedule database:DIR")
     check_database(folder)
     try:
         if "Tensorize" in (folder / RECORD_FILE).read_text(encoding="utf-8"):
@@ -263,7 +263,7 @@ def _database(folder: Path | None) -> Any:
         )
     except Exception as error:  # TVM raises whatever its parser does
         text = (str(error).strip().splitlines() or [""])[-1][:160]
-        raise DataError(f"{folder}: TVM cannot read the database ({text}); make it again") from None
+        raise DataError(f"{folder}: TVM cannot read the database ({text}); recreate it") from None
 
 
 def _tuned(database: Any, task: NetworkTask, target: Target) -> ChosenSchedule | None:

@@ -180,8 +180,8 @@ def _tensor_sizes(values: Iterable[Any], name: str) -> tuple[tuple[str, ...], li
             extents = getattr(shape, "values", None)
             if extents is None or not all(isinstance(n, tvm.tirx.IntImm) for n in extents):
                 raise DataError(
-                    f"kernel {name}: the shape {shape} is not known before run time; export the "
-                    "network with constant shapes (no dynamic batch or length)"
+                    f"kernel {name}: the shape {shape} is dynamic; export the network with "
+                    "constant shapes (no dynamic batch or length)"
                 )
             sizes = [int(n) for n in extents]
             shapes.append("x".join(map(str, sizes)) or "scalar")

@@ -122,7 +122,7 @@ def measure_network(
     """
     if target.kind.name != "llvm":
         raise DeviceError(
-            f"--measure runs the network on this machine's CPU, the target is {target.kind.name}; "
+            f"--measure runs the network on this machine's CPU, got target {target.kind.name}; "
             "choose the label of this CPU with --device (`cdmpp device list`)"
         )
     import_tensor_intrinsics(target.kind.name)

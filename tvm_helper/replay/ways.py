@@ -176,8 +176,8 @@ def _doubts(kernels: Sequence[NetworkKernel], device: str) -> tuple[str, ...]:
     far = [one for one in kernels if one.prediction is not None and one.prediction.is_far]
     if share(far) > _MOST_STRANGE:
         found.append(
-            f"{percent_text(share(far), 0)} of the time is {_kernels_text(len(far))} unlike all "
-            "that the model was trained on"
+            f"{percent_text(share(far), 0)} of the time is {_kernels_text(len(far))} out of "
+            "distribution"
         )
     if any(one.prediction is not None and one.prediction.by_schedule for one in kernels):
         found.append(f"kernels {BY_SCHEDULE.replace('its', 'their')}")
@@ -185,7 +185,7 @@ def _doubts(kernels: Sequence[NetworkKernel], device: str) -> tuple[str, ...]:
     if bounds:
         names = ", ".join(dict.fromkeys(one.name for one in bounds[:4]))
         found.append(
-            f"no model covers {_kernels_text(len(bounds))} ({names}): a roofline stands in, "
+            f"no model for {_kernels_text(len(bounds))} ({names}): roofline estimates, "
             f"{percent_text(share(bounds), 0)} of the time"
         )
     found += dict.fromkeys(one.reason for one in bounds if one.reason.endswith(UNKNOWN_WORK))

@@ -109,7 +109,7 @@ class Evolution:
         try:
             self._spaces = self._read(traces)
         except UnknownSpaceError as error:
-            _log.debug("TVM's own search draws: %s", error)
+            _log.debug("using TVM's own search: %s", error)
             return
         self._is_tvms = False
         self._numbers = {_name(trace): number for number, trace in enumerate(traces)}
@@ -240,7 +240,7 @@ class Evolution:
         if not is_good or shash2hex(schedule.mod) != identity:
             _log.warning(
                 "cdmpp: a program of %s differs from TVM's replay of it; from the next round on "
-                "TVM's own search draws, which is slower", self._context.task_name,
+                "TVM's own search is used, which is slower", self._context.task_name,
             )  # fmt: skip
             self._is_tvms = True
         if not is_good:

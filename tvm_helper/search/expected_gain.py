@@ -111,11 +111,12 @@ def advice(gains: Sequence[Gain], least: float, trials: int) -> str | None:
     predicts = any(gain.predicted is not None for gain in gains)
     share = f"{100 * least:g} %"
     said = (
-        f"no candidate is predicted to be better than the best measured by more than {share}, and "
+        "no candidate is predicted to improve on the best measured program by more than "
+        f"{share}, and "
         if predicts
         else ""
     )
     return (
         f"{said}the last {WINDOW} trials of {'the task' if len(gains) == 1 else 'each task'} "
-        f"gained less than {share}: stop after {trials} trials"
+        f"improved by less than {share}: stop after {trials} trials"
     )

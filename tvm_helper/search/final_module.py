@@ -119,8 +119,8 @@ class _Final:
         path, answer = self._compiled("tuned", traces)
         if answer.outcome != "done":
             raise DeviceError(
-                f"the final module cannot be compiled ({_said(answer)}); the best schedules are in "
-                f"{self._store.folder / SCHEDULES_FOLDER}. Run the same command again to try again"
+                f"the final module cannot be compiled ({_said(answer)}); the best schedules are "
+                f"in {self._store.folder / SCHEDULES_FOLDER}. Rerun the same command to retry"
             )
         return path, answer.value["arguments"]
 

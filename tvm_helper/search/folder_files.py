@@ -40,12 +40,12 @@ def _read(path: Path, needed: str) -> dict[str, Any]:
         value[needed]
     except FileNotFoundError:
         raise DataError(
-            f"{path.parent}: there is no search ({path.name} is missing); expected a folder that "
-            "`cdmpp search --out` has made"
+            f"{path.parent}: not a search ({path.name} is missing); expected a folder of `cdmpp "
+            "search --out`"
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{path}: is damaged ({type(error).__name__}); expected what `cdmpp search` writes"
+            f"{path}: is damaged ({type(error).__name__}); expected a file of `cdmpp search`"
         ) from None
     found: dict[str, Any] = value
     return found

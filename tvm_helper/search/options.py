@@ -71,14 +71,14 @@ class SearchOptions(TrialOptions):
         """
         if not self.device:
             raise UsageError(
-                f"no device label; give --device {THIS_CPU} to search on the CPU at hand, or a "
-                "label that `cdmpp device list` names"
+                f"no device label: give --device {THIS_CPU} to search on this CPU, or a label of "
+                "`cdmpp device list`"
             )
         self.check_trials("final_timeout_s")
         if bool(self.task) == (self.network is not None):
             got = "got both" if self.task else "got neither"
             raise UsageError(
-                f"what is to be searched? {got}; give --task KIND:SIZE=N,... (cdmpp measure "
+                f"nothing to search: {got}; give --task KIND:SIZE=N,... (cdmpp measure "
                 "--list-tasks) or a Python file, or --network FILE"
             )
         for name in ("trials", "verify", "population", "final_repeats"):
@@ -93,7 +93,7 @@ class SearchOptions(TrialOptions):
             )
         if self.finetune_every and self.cost_model != "cdmpp":
             raise UsageError(
-                f"finetune_every is of the cost model cdmpp, got {self.cost_model}; leave it out "
+                f"finetune_every needs the cost model cdmpp, got {self.cost_model}; leave it out "
                 "or use --cost-model cdmpp"
             )
 

@@ -265,6 +265,6 @@ def _check_measured(store: SearchStore) -> None:
     kinds = failures_by_kind(entries)
     said = "; ".join(f"{k['count']} {k['name']}: {k['first_text']}" for k in kinds)
     raise DataError(
-        f"{store.folder}: no program could be measured ({said or 'none was proposed'}); there is "
-        "no schedule to save. Mend the program, or use another --out with other time-outs"
+        f"{store.folder}: no program could be measured ({said or 'none was proposed'}); no "
+        "schedule to save. Fix the program, or use another --out with other timeouts"
     )

@@ -43,7 +43,7 @@ from tvm_helper.search.verifier import Verifier
 _EMPTY_ROUNDS = 5
 #: Drafts that a task keeps for when TVM proposes too little.
 _MOST_SPARE = 64
-_NOT_RUN = "not measured: the time is over"
+_NOT_RUN = "not measured: out of time"
 
 
 @dataclass
@@ -157,7 +157,7 @@ class SearchSession:
         self._verifier = verifier
         self._size = options.round_size(len(tasks))
         self._failures = SameFailures(
-            options.stop_after_failures, f"; what was measured is in {store.folder}"
+            options.stop_after_failures, f"; finished measurements are in {store.folder}"
         )
         self._round: _Round | None = None
         self._began = time.monotonic()
@@ -359,7 +359,7 @@ class SearchSession:
     def advice(self) -> str | None:
         """Returns the advice to stop, None while going on is worth it."""
         if all(state.is_exhausted for state in self.states):
-            return f"every program that TVM proposes is measured: stop after {self.trials} trials"
+            return f"all programs proposed by TVM are measured: stop after {self.trials} trials"
         gains = [state.gain for state in self.states if not state.is_exhausted]
         return advice(gains, self._options.stop_gain, self.trials)
 

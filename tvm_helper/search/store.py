@@ -77,7 +77,7 @@ class SearchStore:
                 raise self.journal.disk_full() from None
             raise DataError(
                 f"{folder}: the database cannot be read ({type(error).__name__}); remove "
-                f"{WORKLOAD_FILE} and {RECORD_FILE} there, they are made anew from the journal"
+                f"{WORKLOAD_FILE} and {RECORD_FILE} there; they are rebuilt from the journal"
             ) from None
         self._tasks = {task.key: task for task in tasks}
         self._targets = dict(targets)
@@ -161,8 +161,8 @@ class SearchStore:
                 candidate = record.as_measure_candidate()
             except Exception as error:  # TVM raises whatever its checks do
                 raise DataError(
-                    f"{self.folder}: a trial of the journal does not fit its task "
-                    f"({type(error).__name__}); was TVM another version? Use another --out"
+                    f"{self.folder}: a trial of the journal does not match its task "
+                    f"({type(error).__name__}); TVM may have changed. Use another --out"
                 ) from None
             yield entry, candidate
 

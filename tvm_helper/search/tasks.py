@@ -98,9 +98,9 @@ def tasks_of_network(
     found = network_tasks(load_network(path, sizes), target)
     if not found.tasks:
         raise DataError(
-            f"{path}: has no task that can be searched ({', '.join(sorted(found.unknown))}); "
-            "expected operators that TVM turns into tensor programs of constant shape; "
-            "sizes that an ONNX file leaves open are given with --batch or --input"
+            f"{path}: has no searchable task ({', '.join(sorted(found.unknown))}); expected "
+            "operators that TVM lowers to tensor programs of constant shape. Set dynamic sizes "
+            "of an ONNX file with --batch or --input"
         )
     tasks = [
         SearchTask(
@@ -141,7 +141,7 @@ def by_expected_share(
         kept.append(replace(task, predicted_s=_predicted_s(task, schedule.mod, device, model)))
     if not kept:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
-        raise DataError(f"no task can be searched ({reasons}); expected unscheduled programs")
+        raise DataError(f"no searchable task ({reasons}); expected unscheduled programs")
     return sorted(kept, key=_order), left_out
 
 

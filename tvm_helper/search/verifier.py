@@ -42,8 +42,8 @@ class Verifier:
         if not reads_code(known, device, target):
             can = ", ".join(f"{label} for {text}" for label, text in known.items()) or "no device"
             raise UsageError(
-                f"verify: the model reads the machine code of {can}, not of {device} for {target}; "
-                "leave verify out, or train one that does with `cdmpp train-code`"
+                f"verify: the model reads the machine code of {can}, not of {device} for "
+                f"{target}; leave verify out, or extend the model with `cdmpp train-code`"
             )
         self._trained = trained
         self._device = asked_device(device, trained.card)

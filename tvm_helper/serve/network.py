@@ -100,7 +100,7 @@ def _module(
 def _of_onnx(model: Any, name: str, sizes: InputSizes) -> Any:
     if _is_elsewhere(model):
         raise DataError(
-            f"{name} keeps its weights in other files; expected all in one (onnx.save does that)"
+            f"{name} has its weights in other files; expected one file, as onnx.save writes"
         )
     count = len(model.graph.node)
     if count > _MOST_NODES:
@@ -128,8 +128,8 @@ def with_safe_constants(module: Any, name: str) -> Any:
                 what = str(call.op.name) if isinstance(call.op, tvm.ir.Op) else "a function"
                 if what not in _SAFE and not _is_bounded(call):
                     raise DataError(
-                        f"{name} computes {what.removeprefix('relax.')} of constants, which is not "
-                        "done for strangers; fold the constants before it is exported"
+                        f"{name} computes {what.removeprefix('relax.')} of constants, which the "
+                        "server does not evaluate; fold the constants before the export"
                     )
             module[variable] = bounded
     return module

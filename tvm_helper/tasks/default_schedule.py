@@ -53,7 +53,7 @@ def dlight_schedule(module: Any, target: Target) -> Schedule:
                     return found[0] if isinstance(found, list) else found
     except Exception as error:  # TVM raises whatever its rules do
         raise DataError(f"DLight's rules fail on it ({last_line(error)})") from None
-    raise DataError(f"none of DLight's rules for {target.kind.name} fits it")
+    raise DataError(f"no DLight rule for {target.kind.name} applies")
 
 
 def _rules(target: Target) -> list[Any]:
@@ -75,11 +75,11 @@ def _why_not(function: Any, error: str) -> str:
     bare = _store_outside_blocks(function.body)
     if bare is not None:
         return (
-            f"TVM's default rules schedule blocks, and its store to {bare} is in none; write it "
-            "inside of T.sblock"
+            f"TVM's default rules schedule blocks, but its store to {bare} is outside of all "
+            "blocks; write it inside of T.sblock"
         )
     if not error:
-        return "none of TVM's default rules (DLight) fits its blocks"
+        return "no TVM default rule (DLight) applies to its blocks"
     return f"TVM's default rules (DLight) fail on it: {error.rpartition('Error message: ')[2]}"
 
 

@@ -37,7 +37,8 @@ def check_readable(device: DeviceSpec) -> None:
     if not is_readable(device):
         raise DeviceError(
             f"{device.name} (compute capability {device.compute_capability}, {device.core_count} "
-            f"multiprocessors): expected one of {', '.join(_READABLE)} and their known number"
+            f"multiprocessors): expected one of {', '.join(_READABLE)} with a known number of "
+            "multiprocessors"
         )
 
 
@@ -62,7 +63,7 @@ def kernel_launches(
     architecture = f"sm_{limits.compute_capability.replace('.', '')}"
     kernels = read_cubin(cubin_of(_TYPES + source[start:], architecture))
     if len(sizes) != len(kernels):
-        raise ReplayError("not every kernel is compiled", f"{len(kernels)} of {len(sizes)}")
+        raise ReplayError("some kernels were not compiled", f"{len(kernels)} of {len(sizes)}")
     launches = []
     for kernel, size in zip(kernels, sizes, strict=True):
         filled = occupancy(

@@ -90,7 +90,7 @@ def load_network(path: Path, sizes: InputSizes | None = None) -> Any:
     if network_format(path) == "onnx":
         return _network_of_onnx_file(read_onnx(path), str(path), sizes)
     if sizes is not None and (sizes.shapes or sizes.batch is not None):
-        raise UsageError(f"{path} has its own sizes; --input and --batch are for ONNX files")
+        raise UsageError(f"{path} has fixed sizes; --input and --batch are for ONNX files")
     return network_of_program(read_exported(path), str(path))
 
 
@@ -138,7 +138,7 @@ def network_tasks(module: Any, target: Target) -> NetworkTasks:
     except Exception as error:  # TVM raises whatever its passes do
         raise DataError(
             f"TVM cannot turn the network into tensor programs ({last_line(error)}); expected "
-            "static shapes and operators that relax can legalise"
+            "static shapes and operators that relax can legalize"
         ) from None
     unknown = Counter(_unknown_operators(fused))
     unknown.update(one.kind for one in cut_operators(whole))
@@ -148,7 +148,7 @@ def network_tasks(module: Any, target: Target) -> NetworkTasks:
         shapes = argument_shapes(module)
         name, weight = str(found.task_name), int(found.weight)
         if shapes is None:
-            unknown[f"{name} (shape not known before run time)"] += weight
+            unknown[f"{name} (dynamic shape)"] += weight
             continue
         key = str(meta_schedule.utils.shash2hex(module))
         tasks.append(NetworkTask(name, operator_of(module), shapes, weight, module, key))
@@ -173,7 +173,7 @@ def read_onnx(path: Path, *, has_files: bool = True) -> Any:
         return onnx.load(str(path), load_external_data=has_files)
     except Exception as error:  # protobuf and onnx raise their own kinds
         raise DataError(
-            f"{path} is no ONNX file ({last_line(error)}); expected {EXPECTED}"
+            f"{path} is not an ONNX file ({last_line(error)}); expected {EXPECTED}"
         ) from None
 
 
@@ -193,7 +193,7 @@ def _network_of_onnx_file(model: Any, name: str, sizes: InputSizes | None) -> An
             if has_open_sizes(model):
                 raise
     elif has_open_sizes(model):
-        raise DataError(f"{name}: control flow ({', '.join(_branches(model))}) is not followed")
+        raise DataError(f"{name}: control flow ({', '.join(_branches(model))}) cannot be traced")
     fold(model)
     return _without_lacking(model, name)
 
@@ -219,8 +219,8 @@ def _without_lacking(model: Any, name: str) -> Any:
     branches = [kind for kind in kinds if kind in CONTROL_FLOW]
     if branches:
         raise DataError(
-            f"{name}: control flow ({', '.join(branches)}) is not followed, and nothing else is "
-            "left; export the network without it, e.g. for one branch"
+            f"{name}: control flow ({', '.join(branches)}) cannot be traced, and the network has "
+            "no other operators; export the network without it, e.g. for one branch"
         )
     raise DataError(
         f"{name}: TVM cannot import {', '.join(kinds)}; export the network with other operators"
@@ -281,8 +281,8 @@ def network_of_module(module: Any, inputs: Sequence[Any], name: str) -> Any:
             program = torch.export.export(module.eval(), tuple(inputs))
     except Exception as error:  # whatever the module's own code raises
         raise DataError(
-            f"{name}: cannot follow the module with torch.export ({last_line(error)}); check the "
-            "input shapes (without the batch)"
+            f"{name}: torch.export cannot trace the module ({last_line(error)}); check the input "
+            "shapes (without the batch)"
         ) from None
     return network_of_program(program, name)
 
@@ -301,7 +301,7 @@ def network_of_program(program: Any, name: str) -> Any:
     except Exception as error:  # TVM raises whatever its importer does, and names the operator
         raise DataError(
             f"{name}: TVM cannot import the program ({last_line(error)}); export it with "
-            "operators that relax knows"
+            "operators that relax supports"
         ) from None
 
 

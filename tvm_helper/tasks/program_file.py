@@ -30,7 +30,7 @@ def read_programs(path: Path) -> list[NamedProgram]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = "there is no such file" if not path.is_file() else f"cannot be read ({error})"
+        why = "no such file" if not path.is_file() else f"cannot be read ({error})"
         raise DataError(f"{path}: {why}; expected Python with a TVMScript PrimFunc") from None
     older = is_older(text)
     try:
@@ -66,7 +66,7 @@ def _run(path: Path) -> list[NamedProgram]:
     name = f"_cdmpp_program_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise DataError(f"{path}: is no Python file; expected a file that ends in .py")
+        raise DataError(f"{path}: is not a Python file; expected a file that ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

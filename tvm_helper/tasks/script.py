@@ -139,7 +139,7 @@ def checked(text: str) -> list[ast.FunctionDef | ast.ClassDef]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise DataError(
-            f"is no TVMScript ({error}); expected what module.script() prints"
+            f"is not TVMScript ({error}); expected the output of module.script()"
         ) from None
     names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and _is_store(n)}
     names |= {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
@@ -282,8 +282,8 @@ def _refusal(node: ast.AST) -> DataError:
     except (AttributeError, IndexError, RecursionError, ValueError):
         what = type(node).__name__
     return DataError(
-        f"line {line}: `{what}` is not taken from strangers; expected plain TVMScript as "
-        "module.script() prints it, or TIR JSON"
+        f"line {line}: `{what}` is not allowed in untrusted programs; expected plain TVMScript "
+        "as module.script() prints it, or TIR JSON"
     )
 
 
@@ -304,10 +304,12 @@ def read_tir_json(text: str) -> list[NamedProgram]:
     try:
         value = tvm.ir.load_json(text)
     except Exception as error:  # TVM raises whatever its reader does
-        raise DataError(f"is no TIR JSON of this TVM ({_reason(error)})") from None
+        raise DataError(f"is not TIR JSON of this TVM ({_reason(error)})") from None
     programs = programs_of({"main": value})
     if not programs:
-        raise DataError("is no tensor program; expected tvm.ir.save_json of a PrimFunc or IRModule")
+        raise DataError(
+            "is not a tensor program; expected tvm.ir.save_json of a PrimFunc or IRModule"
+        )
     return programs
 
 
@@ -321,6 +323,6 @@ def _check_nodes(text: str) -> None:
         kinds = {node["type"] for node in json.loads(text)["nodes"]}
         strange = sorted(kind for kind in kinds if not _NODE.fullmatch(kind))
     except (ValueError, LookupError, TypeError, RecursionError):
-        raise DataError("is no TIR JSON; expected what tvm.ir.save_json writes") from None
+        raise DataError("is not TIR JSON; expected the output of tvm.ir.save_json") from None
     if strange:
-        raise DataError(f"its node {strange[0][:60]!r} is no part of a program")
+        raise DataError(f"its node {strange[0][:60]!r} is not allowed in a program")

@@ -30,7 +30,7 @@ def device_target(spec: DeviceSpec) -> Target:
     except Exception as error:  # TVM raises whatever its target parser does
         text = (str(error).strip().splitlines() or [""])[-1]
         raise DeviceError(
-            f"{spec.name}: TVM knows no target {options} ({text[:120]}); expected a CPU, an NVIDIA "
+            f"{spec.name}: TVM has no target {options} ({text[:120]}); expected a CPU, an NVIDIA "
             "or an AMD GPU"
         ) from None
 
@@ -54,6 +54,6 @@ def _options(spec: DeviceSpec) -> dict[str, Any]:
         capability = (spec.compute_capability or "7.0").replace(".", "")
         return {"kind": "cuda", "arch": f"sm_{capability}", **_KERNEL_LIMITS}
     raise DeviceError(
-        f"{spec.name} is of the kind {spec.vendor or ''} {spec.kind}, for which TVM has no target "
-        "here; expected a CPU, an NVIDIA or an AMD GPU, see `cdmpp device list`"
+        f"{spec.name} is a {spec.vendor or ''} {spec.kind}, for which TVM has no target here; "
+        "expected a CPU, an NVIDIA or an AMD GPU, see `cdmpp device list`"
     )

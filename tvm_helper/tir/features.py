@@ -99,7 +99,7 @@ def native_modules() -> NativeModules | None:
     try:
         return NativeModules(library, lowering_passes())
     except NativeBuildError as error:
-        _log.warning("%s Modules are read in Python, some sixty times slower.", error)
+        _log.warning("%s Modules are read in Python, about sixty times slower.", error)
         return None
 
 

@@ -106,7 +106,7 @@ class TensorGraph:
             values = {axis.name: index for axis, index in zip(op.axes, indices, strict=True)}
             return to_tirx(op.body[0], values, self._load)
         if buffer not in self.tensors:
-            raise ReplayError("stage reads a tensor that no earlier stage makes", buffer.name)
+            raise ReplayError("stage reads a tensor that no earlier stage computes", buffer.name)
         return self.tensors[buffer](*indices)
 
     def _add(self, op: DagOp) -> None:

@@ -121,7 +121,7 @@ class _Replay:
         self._annotate(stage)
         for iterator, (factor, offset) in stage.storage_align.items():
             if iterator not in stage.root[: len(stage.op.axes)]:
-                raise ReplayError("storage align of a loop that is no axis", stage.op.name)
+                raise ReplayError("storage align of a loop that is not an axis", stage.op.name)
             axis = stage.root.index(iterator)
             self._do("storage_align", block, 0, axis, factor, offset)
 
@@ -286,5 +286,5 @@ def _present(stage: Stage | None, iterator: Iterator | None) -> Iterator:
                 )
                 break
         else:
-            raise ReplayError("stage attached to a loop that is gone", stage.op.name)
+            raise ReplayError("stage attached to a removed loop", stage.op.name)
     return iterator

@@ -164,7 +164,7 @@ def to_cudnn(numbers: IntArray, convention: AlgoConvention) -> IntArray:
     wrong = (numbers < 0) | (numbers >= ALGORITHM_COUNT)
     if wrong.any():
         raise DataError(
-            f"algorithm {int(numbers[wrong][0])} is none of cuDNN's; expected 0 to "
+            f"algorithm {int(numbers[wrong][0])} is not an algorithm of cuDNN; expected 0 to "
             f"{ALGORITHM_COUNT - 1}"
         )
     return numbers if convention == "cudnn" else np.array(_README_TO_CUDNN, np.int64)[numbers]

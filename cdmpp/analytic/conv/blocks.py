@@ -75,7 +75,7 @@ def resident_blocks(variant: ConvVariant, device: DeviceSpec) -> int:
     """
     if device.core_count is None:
         raise DeviceError(
-            f"the number of multiprocessors of {device.name!r} is not known; add core_count to its "
+            f"the number of multiprocessors of {device.name!r} is unknown; add core_count to its "
             "YAML file, see: cdmpp device show"
         )
     found = occupancy(

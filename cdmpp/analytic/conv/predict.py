@@ -47,7 +47,7 @@ def predict_layers(
 
     Raises:
         UsageError: a model of layers needs a device, one of kernels has its own.
-        DeviceError: the device is not known.
+        DeviceError: an unknown device.
     """
     if isinstance(model, SeerModel):
         if device is not None and get_device(device).name != model.device:

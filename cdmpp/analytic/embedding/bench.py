@@ -113,7 +113,7 @@ class EmbeddingBench:
         import torch
 
         if (shape.rows, shape.tables, shape.width) != self._size:
-            raise UsageError(f"embedding bench: made for {self._size}, got {shape}")
+            raise UsageError(f"embedding bench: built for {self._size}, got {shape}")
         rng = np.random.default_rng(seed)
         self._warm(rng, shape, zipf_exponent)
         bags = _indices(rng, shape, zipf_exponent)

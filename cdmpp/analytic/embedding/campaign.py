@@ -190,7 +190,7 @@ def read_folder(folder: Path) -> LookupCampaign:
     """
     rows = read_campaign(folder / ROWS_FILE)
     path = folder / MACHINE_FILE
-    again = f"make them: {_AGAIN} --out {folder}"
+    again = f"create them: {_AGAIN} --out {folder}"
     facts = read_json(path, what="machine's facts", hint=again)
     try:
         sweep = MemorySweep(**facts["memory_sweep"])

@@ -97,7 +97,7 @@ class CpuConstants(AnalyticModel):
     """
 
     what = "constants"
-    again = "make it: cdmpp analytic embedding fit --data FILE --out FILE"
+    again = "create it: cdmpp analytic embedding fit --data FILE --out FILE"
 
     caches: CpuCaches
     l3_share: float
@@ -183,8 +183,8 @@ def fit_cpu(
     measured = np.asarray(measured_s, np.float64)
     if len(points) == 0 or len(points) != len(measured) or not np.all(measured > 0):
         raise DataError(
-            f"fit: {len(points)} points and {len(measured)} times; expected as many positive times "
-            "as points, at least one; measure: cdmpp analytic embedding measure"
+            f"fit: {len(points)} points and {len(measured)} times; expected one positive time "
+            "per point, at least one; measure: cdmpp analytic embedding measure"
         )
     counted = counted or CountedWork(caches)
     rows = {

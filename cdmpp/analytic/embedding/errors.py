@@ -55,8 +55,8 @@ def kernel_errors(
     measured, predicted = np.asarray(measured_s, float), np.asarray(predicted_s, float)
     if len(measured) == 0 or len(measured) != len(predicted):
         raise DataError(
-            f"errors: {len(measured)} measurements and {len(predicted)} predictions; expected as "
-            "many of both, at least one"
+            f"errors: {len(measured)} measurements and {len(predicted)} predictions; expected "
+            "the same number of both, at least one"
         )
     if not np.all(measured > 0):
         raise DataError("errors: a measured time is not positive; drop failed measurements first")

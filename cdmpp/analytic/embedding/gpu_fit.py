@@ -78,8 +78,8 @@ def calibrate(
     measured = np.asarray(measured_s, np.float64)
     if len(points) != len(measured) or len(points) < 4 or not np.all(measured > 0):
         raise DataError(
-            f"calibration: {len(points)} points and {len(measured)} times; expected as many of "
-            "both, at least four, all positive"
+            f"calibration: {len(points)} points and {len(measured)} times; expected the same "
+            "number of both, at least four, all positive"
         )
     # Traffic does not depend on the scalars: it is counted once.
     parts = [_parts(point, device, options) for point in points]

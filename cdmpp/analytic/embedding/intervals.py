@@ -62,7 +62,7 @@ def cpu_evidence(constants: CpuConstants, which: Pass) -> tuple[LogErrors | None
     """Returns the errors of a pass, None = unknown, and what they rest on."""
     again = "cdmpp analytic embedding fit"
     if constants.errors is None:
-        why = f"the constants have no validation; fit them again with: {again}"
+        why = f"the constants have no validation; refit them with: {again}"
         return None, Evidence(why, False)
     errors = constants.errors.get(which)
     if errors is None:
@@ -95,8 +95,8 @@ def gpu_evidence(
     """
     if measured is None:
         return None, Evidence(
-            f"no measurement of these kernels on a GPU is at hand, so the error of "
-            f"{options.version} is unknown; give a profiler's table of yours: --measured CSV",
+            f"no measurements of these kernels on a GPU, so the error of {options.version} is "
+            "unknown; give a profiler table of your own: --measured CSV",
             False,
         )
     points = [replace(point, shape=shape) for shape in measured.embedding_shapes()]
@@ -104,9 +104,9 @@ def gpu_evidence(
     errors = LogErrors.of(np.log(measured.latency_s / predicted_s))
     name = "" if place is None else f" of {place.name}"
     if errors is None:
-        why = f"{len(points)} kernels{name} are too few, expected at least {LEAST_ERRORS}"
+        why = f"{len(points)} kernels{name}, expected at least {LEAST_ERRORS}"
         return None, Evidence(why, False)
     source = f"90 % of {errors.count:,} kernels{name} on {measured_on.name}"
     if measured_on.name != asked.name:
-        source += f"; {asked.name} was not measured"
+        source += f"; {asked.name} is an unseen device"
     return errors, Evidence(source, True)

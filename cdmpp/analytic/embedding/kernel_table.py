@@ -66,7 +66,7 @@ class KernelTable:
             )
         table = np.column_stack([self.values[name] for name in _SHAPE_COLUMNS])
         if not np.all(np.isfinite(table)):
-            raise DataError("kernel table: a cell of a shape is empty; every row needs its shape")
+            raise DataError("kernel table: an empty cell in a shape; every row needs a full shape")
         return [EmbeddingShape(*(int(value) for value in row)) for row in table]
 
 
@@ -124,7 +124,7 @@ def read_kernel_table(
     dropped = dict(Counter(filter(None, reasons)))
     if not len(kept):
         raise DataError(
-            f"{path}: no row left ({dropped}); choose another filter, e.g. --kernels none or a "
+            f"{path}: no row left ({dropped}); relax the filter, e.g. --kernels none or a "
             "smaller --least-batch"
         )
     values = {name: column[kept] for name, column in columns.items()}

@@ -105,7 +105,7 @@ class EmbeddingPreset:
                 than of table sizes.
         """
         if (self.rows is None) == (not self.table_rows):
-            raise UsageError("embedding preset: give either rows or table_rows, and not both")
+            raise UsageError("embedding preset: give either rows or table_rows, not both")
         if self.table_rows and len(self.table_rows) != self.tables:
             raise UsageError(
                 f"embedding preset: tables is {self.tables}, but table_rows has "

@@ -95,7 +95,7 @@ def evaluate_packaged(folder: Path, model: GpuKernels) -> EvaluatedKernels:
     known = [family for family in families_in(folder) if family in model.families]
     if not known:
         raise DataError(
-            f"{folder}: holds no family of the model; expected files of {', '.join(model.families)}"
+            f"{folder}: has no family of the model; expected files of {', '.join(model.families)}"
         )
     for family in known:
         measured = read_measured(folder, family)

@@ -128,11 +128,11 @@ def work_of_rows(
 def _check_pipes(family: Family, columns: Columns, chip: Chip, name: str) -> None:
     if family in LINKED and not chip.link_bytes_per_s:
         raise DeviceError(
-            f"no collective on {name!r}: the registry does not know its link_bandwidth_bytes_per_s;"
-            " give it in a device file (docs/devices.md)"
+            f"no collective on {name!r}: the registry has no link_bandwidth_bytes_per_s of it; "
+            "give it in a device file (docs/devices.md)"
         )
     if family.startswith("gemm") and not chip.fp4_flop_per_s and "nvfp4" in columns["dtype"]:
         raise DeviceError(
-            f"no product in nvfp4 on {name!r}: the registry knows no peak_fp4_flop_per_s of it; "
+            f"no product in nvfp4 on {name!r}: the registry has no peak_fp4_flop_per_s of it; "
             "expected a GPU with fp4 units, or another type (bfloat16, fp8)"
         )

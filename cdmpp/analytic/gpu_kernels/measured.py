@@ -221,9 +221,9 @@ def read_measured(folder: Path, family: Family) -> Measured:
         own = (table.device == label) & kept
         if own.any() and np.mean(is_impossible[own]) > _MOST_IMPOSSIBLE:
             leave_out(
-                own, f"{label}: {np.mean(is_impossible[own]):.0%} of its rows below the floor"
+                own, f"{label}: {np.mean(is_impossible[own]):.0%} of its rows below the lower bound"
             )
-    leave_out(is_impossible, "below the floor of its GPU")
+    leave_out(is_impossible, "below the lower bound of its GPU")
     table = table[kept]
     return Measured(
         family,

@@ -87,7 +87,7 @@ class GpuKernels(AnalyticModel):
     """
 
     what = "kernel model"
-    again = "make it again: cdmpp analytic kernels fit"
+    again = "refit it: cdmpp analytic kernels fit"
     place = "gpu_kernels"
 
     families: Mapping[Family, Efficiency]
@@ -125,7 +125,7 @@ class GpuKernels(AnalyticModel):
         """
         if software is not None and software not in SOFTWARE:
             raise UsageError(
-                f"software {software!r} is not known; expected one of {', '.join(SOFTWARE)}"
+                f"unknown software {software!r}; expected one of {', '.join(SOFTWARE)}"
             )
         numbers = {name: np.zeros(len(calls)) for name in ("latency", "low", "high", "floor")}
         bound = [""] * len(calls)
@@ -307,8 +307,8 @@ def _check_tuned(columns: Columns, version: str | None) -> None:
         return
     what = f"version {version!r}" if version is not None else f"kernel {str(named[0])!r}"
     raise UsageError(
-        f"{what}: expected none of expert layers of AMD's library, the fastest of its kernels in "
-        "an unknown version; leave it out, or name a framework as the software (vllm, sglang)"
+        f"{what}: not supported for expert layers of AMD's library, whose version is unknown; "
+        "leave it out, or choose a framework as the software (vllm, sglang)"
     )
 
 

@@ -119,7 +119,7 @@ _OTHER_KIND: Mapping[Family, str] = {
 #: faults that the data's README names.
 FAULTS: Mapping[Family, Mapping[str, tuple[str, str]]] = {
     "moe_tuned": {
-        "fp8 with scales per 32 elements, a type that no call has": ("moe_dtype", "mxfp8_mxfp8"),
+        "fp8 with scales per 32 elements, an unsupported type": ("moe_dtype", "mxfp8_mxfp8"),
         "weights of the experts applied before the last product": ("op_name", "weighted_first"),
     },
     "moe": {"drawn with exponent 0, a single row": ("distribution", "power_law_0")},
@@ -130,7 +130,7 @@ FAULTS: Mapping[Family, Mapping[str, tuple[str, str]]] = {
 
 #: Their times are those of the channels of one of queries, keys and values, at the same bandwidth
 #: that vLLM's rows of the whole reach: 1/3 to 1/6 of the whole on every device.
-_KEYS_ALONE = "gdn's convolution of sglang and trtllm: the keys' channels alone"
+_KEYS_ALONE = "gdn's convolution of sglang and trtllm: only the keys' channels"
 #: SGLang's prefill on B200. Above 4,096 tokens a call without a window takes 0.83 of the time of
 #: the same with one of 128, with TensorRT-LLM's kernels 2 to 18 times of it. Triton's take nearly
 #: as long with a window of 128 as with one of 1,024, and 10 to 60 times what others take.

@@ -137,7 +137,7 @@ def operator_errors(
         judged = packaged_operators()
         return judged.errors_of(kind, device, "queued_log_errors"), judged.evidence(kind, device)
     if context == "queued":
-        why = "this model was not judged on operators behind others; use --context isolated"
+        why = "this model was not evaluated on queued operators; use --context isolated"
         return None, Evidence(why, False)
     again = "cdmpp analytic operator fit"
     if model.errors is None:
@@ -145,13 +145,16 @@ def operator_errors(
     errors = model.errors.of(kind, device, is_larger=is_larger)
     group = judged_as(kind)
     if errors is None and is_larger:
-        why = f"no {group} of this size was measured, and too little to judge larger ones by"
+        why = (
+            f"no {group} of this size is in the training data, and too few rows to validate "
+            "larger sizes"
+        )
         return None, Evidence(f"{why}; add rows, and {again}", False)
     if errors is None:
         return None, Evidence.missing(model.errors.on(group), device, again)
     what = f"{errors.count:,} calls of {group}"
     if is_larger:
-        where = "larger than those of a fit, each on a GPU left out of it, the widest of them"
+        where = "larger than those of a fit, each on a GPU left out of it (the widest)"
         return errors, Evidence(f"90 % of {what} {where}", True)
     return errors, Evidence.of_devices(model.errors.on(group), device, what, "shapes")
 
@@ -203,7 +206,7 @@ class JudgedOperators:
         """Returns what `errors_of` rests on."""
         where = "GPUs of the fit"
         if not self.model.is_fitted(kind, device):
-            where = f"GPUs left out of a fit, the widest of them; {device} was not measured"
+            where = f"GPUs left out of a fit (the widest); {device} is an unseen device"
         what = f"{judged_as(kind)} operators inside whole models"
         return Evidence(f"90 % of {what} on {where}", True)
 
@@ -217,7 +220,7 @@ def packaged_operators() -> JudgedOperators:
     """
     path = OperatorModel.packaged_path()
     card = read_json(
-        path.with_name("card.json"), what="card of the operator model", hint="install cdmpp again"
+        path.with_name("card.json"), what="card of the operator model", hint="reinstall cdmpp"
     )
     errors = {
         entry: {

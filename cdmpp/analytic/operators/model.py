@@ -72,7 +72,7 @@ class OperatorModel(AnalyticModel):
     """
 
     what = "operator model"
-    again = "make it again: cdmpp analytic operator fit"
+    again = "refit it: cdmpp analytic operator fit"
     place = "operators/operators.json"
 
     fits: dict[str, tuple[FamilyFit, ...]] = field(metadata={"entry": "families"})
@@ -240,7 +240,7 @@ def fit_family(
         UsageError: no rows.
     """
     if not len(table):
-        raise UsageError(f"no measurements of {family}; expected some to fit on")
+        raise UsageError(f"no measurements of {family} to fit on")
     rng = np.random.default_rng(seed)
     form = form_of(family)
     of_class = form.classes(table.operators)
@@ -281,7 +281,7 @@ def _check(model: OperatorModel) -> None:
             for item in form.parameters:
                 width = layout.width(item.scope)
                 if fit.values[item.name].shape != (width,):
-                    raise ValueError(f"{family}: {item.name} has not {width} values")
+                    raise ValueError(f"{family}: {item.name} does not have {width} values")
             if not set(fit.devices) <= set(model.known):
                 raise ValueError(f"{family}: a device without its hardware")
 

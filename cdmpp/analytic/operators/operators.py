@@ -86,10 +86,10 @@ def make_operators(
     for name in sorted(set(kinds.tolist()) - set(OPERATOR_KINDS)):
         raise UsageError(f"unknown operator {name!r}; expected one of {', '.join(OPERATOR_KINDS)}")
     if dtype not in DTYPE_BYTES:
-        raise UsageError(f"operators of {dtype!r} are not known, only {', '.join(DTYPE_BYTES)}")
+        raise UsageError(f"unsupported type {dtype!r}; expected one of {', '.join(DTYPE_BYTES)}")
     products = is_matmul(kinds)
     if products.any() and not products.all():
-        raise UsageError("matrix products and other operators cannot be mixed in one table")
+        raise UsageError("matrix products and other operators cannot be in one table")
     wanted = ("m", "n", "k") if products.any() else ("rows", "cols")
     allowed = {*wanted, "batch"} if products.any() else set(wanted)
     missing = [name for name in wanted if name not in shape]

@@ -136,7 +136,7 @@ def _errors(
     larger: dict[str, LogErrors] = {}
     largest: dict[str, dict[str, float]] = {}
     for family, table in tables.items():
-        logger.info("judging %s", family)
+        logger.info("evaluating %s", family)
         found = held_out_errors(
             table, family, known,
             octaves=octaves, seed=options.seeds[0], most_rows=options.most_validation_rows,

@@ -22,7 +22,10 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError
 
-_NOT_JUDGED = "the roofline of a program is no prediction; cdmpp predict has one with an interval"
+_NOT_JUDGED = (
+    "the roofline of a program is not a prediction; cdmpp predict gives a prediction with an "
+    "interval"
+)
 
 
 def operator_bounds(

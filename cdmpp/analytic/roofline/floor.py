@@ -27,7 +27,7 @@ FloorTerm = Literal["launch", "compute", "threads", "dram", "l2"]
 FLOOR_TERMS: tuple[FloorTerm, ...] = get_args(FloorTerm)
 _WORDS: dict[FloorTerm, str] = {
     "launch": "its smallest kernels", "compute": "its operations at peak",
-    "threads": "its operations on so few threads",
+    "threads": "its operations on the threads in use",
     "dram": "its bytes at the memory bandwidth", "l2": "its bytes at the L2 bandwidth",
 }  # fmt: skip
 

@@ -275,7 +275,7 @@ def packaged_schedule_times() -> ScheduleTimes:
     """
     return read_model(
         ScheduleTimes, packaged_path(), what="model of GPU schedules",
-        again="install cdmpp again", format=SCHEDULE_TIMES_FORMAT,
+        again="reinstall cdmpp", format=SCHEDULE_TIMES_FORMAT,
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from cdmpp.files.stored import from_json, to_json
 
 RULES_FILE = "rules.json"
 _FORMAT = "sweep-rules-1"
-_AGAIN = "install cdmpp again"
+_AGAIN = "reinstall cdmpp"
 #: Operators that are corrected together: products, and what works along rows or element-wise.
 MATMUL, ROW_WISE = "matmul", "row-wise"
 

@@ -202,7 +202,7 @@ def _written(
     for call in wanted:
         line = done.get(_key(call_json(call)))
         if line is None:
-            failed.append((call, "the time was over"))
+            failed.append((call, "out of time"))
         elif "latency_s" in line:
             facts = float(line["latency_s"]), float(line["noise"]), int(line["repeats"])
             measured.append(MeasuredCall(call, *facts))

@@ -38,7 +38,7 @@ class TorchLauncher:
             source = self._torch.zeros(max(1, call.moved_bytes // 8), device=self._device)
             target = self._torch.empty_like(source)
             return lambda: target.copy_(source)
-        raise DataError(f"torch runs no {type(call).__name__} on one GPU")
+        raise DataError(f"torch cannot run {type(call).__name__} on one GPU")
 
     def _random(self, *shape: int, dtype: Any = None) -> Any:
         dtype = dtype or self._torch.float32
@@ -68,11 +68,11 @@ class TorchLauncher:
 
     def _attention(self, call: PrefillAttention | DecodeAttention) -> Callable[[], Any]:
         if call.window or {call.dtype, call.kv_dtype} != {"bfloat16"}:
-            raise DataError("torch's attention is measured in bfloat16 and without a window alone")
+            raise DataError("torch's attention is only measured in bfloat16 and without a window")
         is_prefill = isinstance(call, PrefillAttention)
         if isinstance(call, PrefillAttention):
             if call.past:
-                raise DataError("torch's prefill is measured without earlier tokens alone")
+                raise DataError("torch's prefill is only measured without earlier tokens")
             new, seen = call.length, call.length
         else:
             new, seen = 1, call.context

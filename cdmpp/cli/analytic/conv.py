@@ -18,8 +18,8 @@ LAYER_HELP = "BATCH,CIN,WIDTH,COUT,KERNEL[,STRIDE[,PADDING]]"
 def add_model_option(parser: argparse.ArgumentParser) -> None:
     """Adds --model."""
     add_table(parser, """
-        --model PATH: Path = pretrained  what `fit` wrote (default: pretrained, the packaged model
-            of layers on NVIDIA GPUs)
+        --model PATH: Path = pretrained  model written by `fit` (default: pretrained, the packaged
+            model of layers on NVIDIA GPUs)
     """)  # fmt: skip
 
 
@@ -27,7 +27,7 @@ def add_layer_options(group: argparse._ActionsContainer) -> None:
     """Adds --layer and --list."""
     add_table(group, f"""
         --layer SIZES...   {LAYER_HELP}; repeatable
-        --list FILE: Path  file of layers (a count, lines)
+        --list FILE: Path  file of layers: their number, then one layer per line
     """)  # fmt: skip
 
 

@@ -47,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             in torch instead
         --repeats N: int = 10               timed runs
         --warmups N: int = 3                runs before them
-        --flush MIB: int = 0                copy so much before each timed run
+        --flush MIB: int = 0                copy this much before each timed run, to flush the cache
         --math fma|default|tensor = fma     fma = fp32 only
         --counters                          also read the counters, with ncu (slow)
         --kernels YAML: Path                your table of kernel names
@@ -88,8 +88,9 @@ def run(args: argparse.Namespace) -> int:
             names = read_kernel_names(args.kernels)
             unmatched = write_counters(args.out, layers, measured, names)
             for name, times in unmatched.items():
-                print(f"no pattern knows the kernel {name!r} ({times} launches); add it with "
-                      "--kernels")  # fmt: skip
+                print(
+                    f"no pattern matches the kernel {name!r} ({times} launches); add it with "
+                    "--kernels")  # fmt: skip
         rows = collected_rows(layers, measured, device=args.gpu or "")
     if args.out is not None and not args.counters:
         # A row without a time is no measurement; its reason is printed, not stored as one.

@@ -51,8 +51,8 @@ def add_fit_options(parser: argparse.ArgumentParser) -> None:
     add_table(parser, """
         --form original|smooth = original   time formulas of kernels: three regimes, or one smooth
             form (default: original)
-        --residual direct|ratio|none = direct  what is learned on top of the closed forms of layers
-            (default: direct)
+        --residual direct|ratio|none = direct  what is fitted on top of the closed-form times of
+            layers (default: direct)
         --no-drift                          do not correct layer times for drift
         --out PATH: Path required           where to write it
     """)  # fmt: skip
@@ -70,12 +70,12 @@ def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
 def _add_data(parser: argparse.ArgumentParser, others: str = "") -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     add_table(source, f"""
-        --tables DIR: Path  folder of workbooks, one a kernel variant
-        --layers CSV: Path  layers with their fastest time, no counters{others}
+        --tables DIR: Path  folder of workbooks, one per kernel variant
+        --layers CSV: Path  layers with their fastest time, without counters{others}
     """)  # fmt: skip
     add_table(parser, """
-        --algo-convention cudnn|readme      meaning of the algorithm numbers (default: what the
-            files say)
+        --algo-convention cudnn|readme      meaning of the algorithm numbers (default: as stated in
+            the files)
         --no-check                          accept rows that contradict the convention
         --split sheets|original|family|octave|none  how rows are split into fit and test:
             sheets of the workbooks (default of workbooks), original (the split of the paper),
@@ -188,9 +188,9 @@ def _layers_text(result: dict[str, Any]) -> str:
     texts = [aligned([_ERROR_HEADER, *lines, _error_line("all", result)], "lr")]
     for label, value in result["by_device"].items():
         texts.append(
-            f"{label}: algorithm right {percent_text(value['algorithm_accuracy'], 2)}, RMSPE "
-            f"without drift {percent_text(value['without_drift']['rmspe'], 2)}, in their interval "
-            f"{percent_text(value['coverage'])}"
+            f"{label}: correct algorithm {percent_text(value['algorithm_accuracy'], 2)}, RMSPE "
+            f"without drift {percent_text(value['without_drift']['rmspe'], 2)}, in their "
+            f"interval {percent_text(value['coverage'])}"
         )
     return "\n".join(texts)
 

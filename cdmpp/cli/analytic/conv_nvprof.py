@@ -17,17 +17,18 @@ from cdmpp.devices.registry import get_device
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic conv from-nvprof`."""
     add_table(parser, f"""
-        --trace CSV...: Path required  of nvprof --print-gpu-trace --csv; repeatable, times are
-            averaged
-        --metrics CSV: Path required  of the same with --metrics {",".join(NVPROF_METRICS)}
+        --trace CSV...: Path required  output of nvprof --print-gpu-trace --csv; repeatable, times
+            are averaged
+        --metrics CSV: Path required  output of the same run with --metrics
+            {",".join(NVPROF_METRICS)}
     """)  # fmt: skip
     group = parser.add_mutually_exclusive_group(required=True)
     add_layer_options(group)
     add_table(parser, """
-        --algorithm NAME required  of all layers, name or cuDNN's number
+        --algorithm NAME required  algorithm of all layers: a name or cuDNN's number
         --device LABEL required    the GPU
         --kernels YAML: Path       your table of kernel names
-        --out DIR: Path required   the workbooks
+        --out DIR: Path required   where to write the workbooks
     """)  # fmt: skip
     add_output_options(parser)
 
@@ -51,5 +52,5 @@ def run(args: argparse.Namespace) -> int:
     for name, count in rows.items():
         print(f"{name:24}{count:6} rows in {args.out}")
     for name, times in found.unmatched.items():
-        print(f"no pattern knows the kernel {name!r} ({times} launches); add it with --kernels")
+        print(f"no pattern matches the kernel {name!r} ({times} launches); add it with --kernels")
     return 0

@@ -42,8 +42,8 @@ def add_predict_options(parser: argparse.ArgumentParser) -> None:
     add_table(parser, """
         --operator NAME        another operator of the layers, by a --model of `fit --operators`:
             maxpool, maxpool_gradient, data_layout, conv_1x1, conv_grad_input or conv_grad_filter
-        --forward PATH = pretrained  model of the forward convolutions, which gradients are
-            multiples of (default: pretrained)
+        --forward PATH = pretrained  model of the forward convolutions; gradients are predicted as
+            multiples of it (default: pretrained)
     """)  # fmt: skip
 
 
@@ -121,7 +121,7 @@ def _other_model(place: Path, device: str | None) -> OtherOperators:
     """
     if str(place) == PRETRAINED:
         raise UsageError(
-            f"no model of other operators comes with cdmpp; {OtherOperators.again}, and give it as "
+            f"cdmpp ships no model of other operators; {OtherOperators.again}, and give it as "
             "--model"
         )
     model = OtherOperators.load(place)
@@ -213,7 +213,7 @@ def run_pick(args: argparse.Namespace) -> int:
     return 0
 
 
-_UNMEASURED = "! no filter of its width and stride was measured: the interval may be too narrow"
+_UNMEASURED = "! no measured filter has this width and stride: the interval may be too narrow"
 
 
 def _mark(intervals: LayerIntervals, row: int) -> str:

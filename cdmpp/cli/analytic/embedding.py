@@ -60,10 +60,10 @@ def add_predict_options(parser: argparse.ArgumentParser) -> None:
     _add_shape(parser)
     _add_kernel(parser)
     add_table(parser, """
-        --constants JSON: Path  of a CPU, made by `fit`
-        --measured CSV: Path    a profiler's table of such kernels, same pass and access: makes an
-            interval
-        --measured-on NAME      the GPU that ran them (default: that of --device)
+        --constants JSON: Path  constants of a CPU, written by `fit`
+        --measured CSV: Path    profiler table of such kernels (same pass and access), from which
+            the interval is computed
+        --measured-on NAME      GPU of that table (default: the one of --device)
     """)  # fmt: skip
     add_output_options(parser)
 
@@ -72,10 +72,10 @@ def add_measure_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic embedding measure`."""
     add_table(parser, """
         --out DIR: Path required        campaign folder
-        --grid smoke|quick|full = full  how many shapes
-        --rounds N: int = 3             visits to each shape
+        --grid smoke|quick|full = full  number of shapes
+        --rounds N: int = 3             number of visits to each shape
         --threads N: int = 1            threads of torch
-        --budget S: float = 0.3         seconds of timed calls a shape
+        --budget S: float = 0.3         seconds of timed calls per shape
     """)  # fmt: skip
     add_output_options(parser)
 
@@ -84,7 +84,7 @@ def add_fit_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic embedding fit`."""
     _add_campaign(parser)
     add_table(parser, """
-        --out JSON: Path required  where they go
+        --out JSON: Path required  output file
     """)  # fmt: skip
     add_output_options(parser)
 
@@ -109,7 +109,7 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic embedding report`."""
     _add_campaign(parser)
     add_table(parser, """
-        --out DIR: Path required  where they go
+        --out DIR: Path required  output folder
         --seeds N,N = '0,1,2'     of the splits
     """)  # fmt: skip
     add_output_options(parser)
@@ -134,7 +134,7 @@ def run_predict(args: argparse.Namespace) -> int:
             print(f"  {100 * part / latency_s:5.1f} %  {name.replace('_', ' ')}")
         return 0
     if args.zipf and args.version != "lru":
-        raise UsageError(f"--zipf {args.zipf}: version {args.version} knows uniform access only")
+        raise UsageError(f"--zipf {args.zipf}: version {args.version} supports uniform access only")
     device = kernel_device(args.device)
     options = KernelOptions(
         version=args.version, is_fbgemm=args.fbgemm,
@@ -322,9 +322,9 @@ def _add_kernel(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pass", dest="which", choices=PASSES, default="forward")
     add_table(parser, f"""
         --device NAME = v100  GPU (default: v100)
-        --version {"|".join(VERSIONS)} = lru  which formulas
+        --version {"|".join(VERSIONS)} = lru  version of the formulas
         --fbgemm               FBGEMM's kernel
-        --no-shared-memory     a kernel that reads indices again
+        --no-shared-memory     a kernel that does not keep indices in shared memory
         --zipf S: float = 0.0  skewed access (default: uniform)
     """)  # fmt: skip
     parser.add_argument("--reproduce-defects", action=_Removed, nargs=0, help=argparse.SUPPRESS)
@@ -342,7 +342,7 @@ class _Removed(argparse.Action):
 
 def _add_campaign(parser: argparse.ArgumentParser) -> None:
     add_table(parser, """
-        --data PATH: Path required  folder made by `measure`
+        --data PATH: Path required  campaign folder written by `measure`
     """)  # fmt: skip
 
 

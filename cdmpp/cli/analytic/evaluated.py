@@ -17,41 +17,41 @@ from cdmpp.report.tables import plain_table
 
 _MODELS = ("cdmpp", "cdmpp-isolated", *PEERS)
 _OPERATOR_NOTES = (
-    "Fitted on single-operator measurements alone (A100 40 GB, P100, P4, T4, V100). Nothing was "
-    "fitted on the rows of the tables, and H100, L4 and A100 80 GB (`unseen`) have no measurement "
-    "in the fit.",
+    "Fitted only on single-operator measurements (A100 40 GB, P100, P4, T4, V100). No row of "
+    "the tables is in the fit, and H100, L4 and A100 80 GB (`unseen`) have no measurement in "
+    "the fit.",
     "`cdmpp` predicts an operator behind others, whose dispatch by the host is hidden; "
     "`cdmpp-isolated` a call of its own, as the fit's tables measured it.",
 )
 _KERNEL_NOTES = (
-    "Left out: the fit has no row of the device; it knows the device's numbers in the registry and "
-    "which software launched the kernels. `cdmpp, one factor`: the same times the best factor on "
-    "the device, as the neighbour has it. `roofline`: the floor times one factor, `constant`: one "
-    "time for all; both from the other devices.",
+    "Left out: the fit has no row of the device; it uses the device's numbers in the registry "
+    "and which software launched the kernels. `cdmpp, one factor`: the same times the best "
+    "factor on the device, as the neighbour has it. `roofline`: the floor times one factor, "
+    "`constant`: one time for all; both from the other devices.",
     "In the interval: share of the calls in the interval of 90 % that a device has which was not "
     "measured. The other devices were left out of a fit each: a sibling of one (b200, b300, gb300) "
     "has the interval of all their errors together, another device the widest of theirs, of its "
     "vendor's where there are others of it. The rule was made when this column of simpler ones was "
     "known.",
-    "Neighbour: the same call on the device whose numbers are nearest, times the factor with the "
-    "least error on the device itself, which nobody has who has not measured there; only calls "
-    "that both measured.",
+    "Neighbour: the same call on the device whose numbers are nearest, times the factor with "
+    "the least error on the device itself, which is unknown without measurements there; only "
+    "calls measured on both.",
     f"Settings were chosen by the errors of {', '.join(DEVELOPMENT_DEVICES)}, each left out in "
     "turn, seed 0. The errors on a100-sxm, b200, b300 and rtx-pro-6000 were computed once; what "
     "their data hold (peaks, floors, the neighbours' ratios) was looked at before.",
     "Larger shapes: of each device, fitted on the rows up to a quarter of the size (operations, "
-    "bytes in decode and collectives) that 75 % of its rows have, judged on those above it: at "
-    "least four times as large as any in the fit. New shapes: a fifth of the shapes held out.",
-    "`gemm_tuned`: products of AMD's library, for each shape the fastest of all its kernels. The "
-    "mi300x was measured in fp8 blocks alone, and the fit without mi350x knows no other type of "
-    "them. `gemm_tile`: fp8 products of a library with one tile; the h800 is an h100 but for its "
-    "links.",
-    "`moe_tuned`: whole expert layers of AMD's library, best of tuned as its products. A layer is "
-    "its hidden and inner size, experts and experts a token: all its rows, of whatever type and "
-    "number of tokens, are left out together, a fifth of the layers at a time. `roofline`: the "
-    "floor times one factor of the device's other layers; `its best factor`: of those that are "
-    "judged, which nobody knows beforehand. The interval is made of the errors of the device's "
-    "other layers.",
+    "bytes in decode and collectives) that 75 % of its rows have, evaluated on those above it: "
+    "at least four times as large as any in the fit. New shapes: a fifth of the shapes held out.",
+    "`gemm_tuned`: products of AMD's library, for each shape the fastest of all its kernels. "
+    "The mi300x was measured only in fp8 blocks, and the fit without mi350x has no other type "
+    "of them. `gemm_tile`: fp8 products of a library with one tile; the h800 is an h100 but for "
+    "its links.",
+    "`moe_tuned`: whole expert layers of AMD's library, best of tuned as its products. A layer "
+    "is its hidden and inner size, experts and experts a token: all its rows, of whatever type "
+    "and number of tokens, are left out together, a fifth of the layers at a time. `roofline`: "
+    "the floor times one factor of the device's other layers; `its best factor`: fitted on the "
+    "evaluated layers, so it is not available in practice. The interval is made of the errors "
+    "of the device's other layers.",
     "Prefill of b200 has a window in every row: SGLang's rows without one were timed as if with "
     "one (above 4,096 tokens they take 0.83 of the time of the same with a window of 128).",
 )
@@ -63,18 +63,19 @@ _SERVING_NOTES = (
     "Fits that leave something out have 24,000 rows of each family, drawn at random. The kind of "
     "kernel (cutlass, triton and so on) of a row is an input, as its software and version are.",
     "Beside the goals: means over the devices or the versions, each counted once. Baselines: of "
-    "devices with a twin (b300, gb300) the twin's time of the same call times the factor with the "
-    "least error on the device itself; of others the roofline with one factor of the other "
-    "devices; of versions the same call in the version before on the same device, times the factor "
-    "with the least error on that device and version. `cdmpp` in the rows with a twin or a version "
-    "before is over the calls that both measured. The factor is fitted to what is judged; the "
-    "column beside it has the same times without, as they are known beforehand.",
+    "devices with a twin (b300, gb300) the twin's time of the same call times the factor with "
+    "the least error on the device itself; of others the roofline with one factor of the other "
+    "devices; of versions the same call in the version before on the same device, times the "
+    "factor with the least error on that device and version. `cdmpp` in the rows with a twin or "
+    "a version before is over the calls that both measured. The factor is fitted to the "
+    "evaluated rows; the column beside it has the same times without the factor.",
     "Measured times of the same call, or one of nearly its sizes, in another version or on a "
-    "sibling of the device correct the trees: a version that is left out has the version before, "
-    "a device its twin. Its settings were chosen on gb300 and on sglang 0.5.9 and 0.5.10, trtllm "
-    "1.2.0rc5, 1.3.0rc10 and 1.3.0rc15, vllm 0.19.0 and 0.22.0, seed 0; the errors of the other "
-    "parts were seen on the way. Which inputs latent_decode, latent_prefill and one_shot have was "
-    "chosen by the errors on the devices without a twin that are judged here.",
+    "sibling of the device correct the trees: a version that is left out has the version "
+    "before, a device its twin. Its settings were chosen on gb300 and on sglang 0.5.9 and "
+    "0.5.10, trtllm 1.2.0rc5, 1.3.0rc10 and 1.3.0rc15, vllm 0.19.0 and 0.22.0, seed 0; the "
+    "errors of the other parts were seen on the way. The inputs of latent_decode, "
+    "latent_prefill and one_shot were selected by the errors on the devices without a twin that "
+    "are evaluated here.",
     "In the interval: of a device as on the page of gpu-kernels; of a version the ends of 90 % of "
     "the errors of all other versions, each left out of a fit of its own.",
 )
@@ -124,7 +125,7 @@ def operators_page(scores: Sequence[Score]) -> Page:
             ["operator", "devices", "n", *_MODELS, "Spearman: cdmpp, neusight"], by_group,
         ),
         "The same by device: cdmpp, then NeuSight": (["operator", *instances], by_device),
-        "One fit alone, by seed": (["operator", *(f"seed {seed}" for seed in seeds)], by_seed),
+        "One fit, by seed": (["operator", *(f"seed {seed}" for seed in seeds)], by_seed),
         "Whole models (inference): sum of time x repeat over the traced operators": (
             ["devices", "n", *_MODELS], in_whole,
         ),
@@ -237,7 +238,7 @@ def kernels_page(judged: EvaluatedKernels) -> Page:
         lead="Cells: mean / median absolute error in percent, mean over the seeds.",
         sections=[
             *(Section(title, tables=[plain_table(*table)]) for title, table in tables.items()),
-            Section("Rows that are judged nowhere", points=points),
+            Section("Rows without evaluation", points=points),
         ],
         notes=_SERVING_NOTES if is_serving else _KERNEL_NOTES,
     )
@@ -256,10 +257,10 @@ def packaged_page(judged: EvaluatedKernels) -> Page:
     return Page(
         title="A fitted kernel model on measured kernels",
         lead="Cells: mean / median absolute error in percent. The baselines have the best factor "
-        "on the device itself. Rows that the model was fitted on are not told apart.",
+        "on the device itself. Rows of the training data are included.",
         sections=[
             Section("Errors by device", tables=[plain_table(head, rows)]),
-            Section("Rows that are judged nowhere", points=_left_out_points(judged)),
+            Section("Rows without evaluation", points=_left_out_points(judged)),
         ],
     )
 

@@ -44,7 +44,7 @@ def add_fit_options(parser: argparse.ArgumentParser) -> None:
         --data DIR: Path required  {_DATA}
         --out DIR: Path required  the model's folder
         --onto DIR: Path          keep the other families of this model (pretrained: packaged)
-        --seed N: int = 0         draws of rows (0)
+        --seed N: int = 0         seed of the rows drawn (default: 0)
     """)  # fmt: skip
     add_output_options(parser)
 
@@ -53,8 +53,9 @@ def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic kernels evaluate`."""
     add_table(parser, f"""
         --data DIR: Path required  {_DATA}
-        --seeds N,N = '0,1,2'  one fit each (0,1,2)
-        --packaged             judge a fitted model on all rows instead of fits without some
+        --seeds N,N = '0,1,2'  one fit for each seed (default: 0,1,2)
+        --packaged             evaluate a fitted model on all rows, instead of refitting with parts
+            held out
         --model DIR: Path = pretrained  the model of --packaged (default: the packaged one)
         --out DIR: Path        also write gpu-kernels.md, .csv and .json there
     """)  # fmt: skip
@@ -65,15 +66,16 @@ def add_predict_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic kernels predict`."""
     add_table(parser, f"""
         --kernel NAME required  one of {", ".join(KERNELS)}
-        --call NAME=VALUE,... required  e.g. m=64,n=4096,k=4096,dtype=fp8 of gemm; another name says
-            what is expected
+        --call NAME=VALUE,... required  e.g. m=64,n=4096,k=4096,dtype=fp8 for gemm; an unknown name
+            lists the expected ones
         --device LABEL[,LABEL]...  GPUs
-        --software {"|".join(SOFTWARE)}  whose kernels (default: most of the data's)
-        --software-version V  e.g. 0.24.0; of kernels of LLM serving (default: the newest
-            measured)
+        --software {"|".join(SOFTWARE)}  framework of the kernels (default: the one with most of the
+            data)
+        --software-version V  version of the framework, e.g. 0.24.0, for LLM serving kernels
+            (default: the newest measured)
         --model DIR: Path = pretrained  a fitted model (default: pretrained, the packaged one)
     """)  # fmt: skip
-    add_device_spec_option(parser, of="a sweep that it names corrects the times")
+    add_device_spec_option(parser, of="if the file names a sweep, the sweep corrects the times")
     add_output_options(parser)
 
 
@@ -96,7 +98,9 @@ def run_evaluate(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic kernels evaluate`; returns the exit code."""
     if args.packaged:
         if args.out is not None:
-            raise UsageError("--packaged does not take --out; redirect the output, or use --json")
+            raise UsageError(
+                "--packaged cannot be combined with --out; redirect the output, or use --json"
+            )
         judged = evaluate_packaged(args.data, GpuKernels.at(args.model))
         print_evaluated(judged, is_json=args.json)
         return 0
@@ -146,11 +150,11 @@ def run_predict(args: argparse.Namespace) -> int:
         if not args.json:
             text = interval_text(row["latency_s"], row["low_s"], row["high_s"])
             share = f"{row['floor_s'] / row['latency_s']:.0%} of its {row['bound']} bound"
-            notes = [] if times.is_seen_device else ["no measurements: from other GPUs"]
+            notes = [] if times.is_seen_device else ["unseen GPU: from other GPUs"]
             notes += ["corrected by its sweep"] if is_corrected else []
             notes += ["no fp8 units: in 16 bits"] if row["is_in_16_bits"] else []
             if not times.is_seen_version:
-                notes.append("version not measured: from other versions")
+                notes.append("unseen version: from other versions")
             note = f"   ({'; '.join(notes)})" if notes else ""
             print(f"{device.name:14}{text:>24}   {share}{note}")
     if args.json:

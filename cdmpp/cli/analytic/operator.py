@@ -47,7 +47,7 @@ def add_fit_options(parser: argparse.ArgumentParser) -> None:
         --data DIR...: Path required  folder with bmm, linear, elementwise, softmax and ln as .csv
             or .csv.gz; may be repeated
         --out JSON: Path required     the model's file
-        --seeds N,N = '0,1,2'         draws of rows (0,1,2)
+        --seeds N,N = '0,1,2'         seeds of the rows drawn (default: 0,1,2)
     """)  # fmt: skip
     add_output_options(parser)
 
@@ -55,7 +55,7 @@ def add_fit_options(parser: argparse.ArgumentParser) -> None:
 def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic operator evaluate`."""
     add_table(parser, """
-        --data DIR: Path required  folder with peers/op_instances and, if wanted, test/
+        --data DIR: Path required  folder with peers/op_instances and optionally test/
         --model JSON: Path = pretrained  a fitted model (default: pretrained, the packaged one)
         --out DIR: Path  also write operators.md, .csv and .json there
     """)  # fmt: skip
@@ -69,11 +69,11 @@ def add_predict_options(parser: argparse.ArgumentParser) -> None:
         --shape NAME=N,... required  batch=1,m=512,n=1024,k=1024 of a product; else
             rows=4096,cols=1024
         --device LABEL[,LABEL]...  GPUs
-        --context isolated|queued = isolated  a call of its own, or behind other operators, so that
-            dispatch is hidden
+        --context isolated|queued = isolated  isolated: a single call; queued: behind other
+            operators, which hide the dispatch
         --model JSON: Path = pretrained  a fitted model (default: pretrained, the packaged one)
     """)  # fmt: skip
-    add_device_spec_option(parser, of="a sweep that it names corrects the times")
+    add_device_spec_option(parser, of="if the file names a sweep, the sweep corrects the times")
     add_output_options(parser)
 
 
@@ -90,7 +90,7 @@ def run_fit(args: argparse.Namespace) -> int:
     for family, table in tables.items():
         print(f"{family:12}{len(table):8} measurements")
     near = "all alike" if model.octaves is None else f"near ones first ({model.octaves:g} octaves)"
-    print(f"a device without measurements: by the known ones, {near}")
+    print(f"unseen device: from the measured devices, {near}")
     print(f"model: {args.out}")
     return 0
 
@@ -165,14 +165,14 @@ def run_predict(args: argparse.Namespace) -> int:
         )
         if not args.json:
             mark = " !" if larger else ""
-            note = "" if is_fitted else "   (no measurements: from devices like it)"
+            note = "" if is_fitted else "   (unseen device: from similar devices)"
             note = note if swept is None else "   (corrected by its sweep)"
             text = f"{interval_text(float(value), low_s, high_s)}{mark}"
             print(f"{label:14}{text:>24}{note}\n  {evidence.sentence}")
     if args.json:
         print(json.dumps(rows))
     elif any(is_larger):
-        print("! larger than all that were measured: the interval may be too narrow")
+        print("! larger than every measured size: the interval may be too narrow")
     return 0
 
 

@@ -54,15 +54,16 @@ _FILES = (".onnx", ".pt2")
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     parser.description = (
-        "Predicts networks on many devices and puts them side by side: latency with its interval, "
-        "whether they fit in memory, throughput, cost, an upper bound of the energy, and which "
-        "devices no other beats. Nothing is run."
+        "Predicts networks on many devices and compares them: latency with its interval, "
+        "memory, throughput, cost, an upper bound of the energy and the Pareto front. Nothing "
+        "is run."
     )
     parser.add_argument(
         "networks", nargs="*", metavar="NETWORK",
-        help="MODULE:FACTORY of a torch network, with its inputs behind an @ "
-        f"(nets.py:bert@384:int64; several: @3x224x224+10; default: @{_DEFAULT_INPUT}), an ONNX "
-        "file, or .pt2 as torch.export.save writes it",
+        help=
+            "MODULE:FACTORY of a torch network, followed by @ and its inputs "
+            f"(nets.py:bert@384:int64; several: @3x224x224+10; default: @{_DEFAULT_INPUT}), an "
+            "ONNX file, or .pt2 as torch.export.save writes it",
     )  # fmt: skip
     add_model_options(parser)
     add_load_options(parser)
@@ -73,21 +74,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """)  # fmt: skip
     add_device_spec_option(group)
     add_table(group, """
-        --scale NAME=FACTOR,...      what if: every device once more with bandwidth, peak, memory,
-            link or power scaled, e.g. bandwidth=1.5,peak=2
-        --prices YAML...: Path = []  your prices, as in cdmpp/devices/prices; they count before the
-            shipped ones
-        --provider NAME              only this provider's shipped prices, e.g. 'Oracle Cloud'
+        --scale NAME=FACTOR,...      what if: also compare every device with its bandwidth, peak,
+            memory, link or power scaled, e.g. bandwidth=1.5,peak=2
+        --prices YAML...: Path = []  your price files, in the format of cdmpp/devices/prices; they
+            take precedence over the shipped prices
+        --provider NAME              only the shipped prices of this provider, e.g. 'Oracle Cloud'
     """)  # fmt: skip
     add_table(parser, f"""
-        --batch N[,N]  samples or sequences of one run (default: 1; ONNX: as the file says, needed
-            where it leaves its first axes open)
-        --input NAME=SHAPE...  ONNX: whole shape of an input whose sizes are open
-        --objective {"|".join(OBJECTIVES)} = latency  what the tables are sorted by (default:
-            latency)
-        --export           follow torch networks with torch.export at once: slower, understands
-            more code than torch.fx
-        --html FILE: Path  also write the page
+        --batch N[,N]  samples or sequences in one run (default: 1; ONNX: as in the file, required
+            if its first axes are dynamic)
+        --input NAME=SHAPE...  ONNX: full shape of an input with dynamic sizes
+        --objective {"|".join(OBJECTIVES)} = latency  sort the tables by this (default: latency)
+        --export           trace torch networks with torch.export first: slower, supports more code
+            than torch.fx
+        --html FILE: Path  also write an HTML page
     """)  # fmt: skip
     add_running_options(parser, title="how torch runs its networks")
     add_output_options(parser)
@@ -177,8 +177,8 @@ def run(args: argparse.Namespace) -> int:
             print(f"{layers}\n\n{aligned(lines, 'lr')}\n")
         said = notes(part, args.objective)
         print("".join(f"  {note}\n" for note in said), end="\n" if said else "")
-    print("= cannot be told apart from others of this rank")
-    print("* on the front of cost (or energy) and latency; ? hypothetical; [1] see the note")
+    print("= tied with others of this rank: their intervals overlap")
+    print("* on the Pareto front of cost (or energy) and latency; ? hypothetical; [1] see the note")
     return 0
 
 

@@ -38,13 +38,15 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of servers under load."""
     add_table(parser, f"""
         a language model under load:
-        --concurrency N[,N]  requests in flight; who has an answer asks again
-        --input-tokens N: int   of a request's prompt; lengths are drawn from 80 %% of it up
-        --output-tokens N: int  of its answer, likewise
-        --backend {"|".join(BACKENDS)}  whose scheduler and kernels (default: vllm)
-        --target-tpot TIME   also say what is cheapest within it, e.g. 20ms a token
-        --disaggregated      servers for prompts and for tokens apart (not covered)
-        --evaluate PARQUET: Path  measured servers in the layout of llm-serving, beside the answers
+        --concurrency N[,N]  requests in flight; every answered request is followed by a new one
+        --input-tokens N: int   tokens of a prompt; lengths are drawn from 80 %% of N to N
+        --output-tokens N: int  tokens of an answer; lengths are drawn in the same way
+        --backend {"|".join(BACKENDS)}  serving framework: its scheduler and kernels (default: vllm)
+        --target-tpot TIME   also print the cheapest configuration within this time per token, e.g.
+            20ms
+        --disaggregated      separate servers for prefill and decode (not supported)
+        --evaluate PARQUET: Path  measured servers in the layout of llm-serving, to compare with the
+            predictions
     """)  # fmt: skip
 
 
@@ -64,8 +66,8 @@ def check_load(
         raise UsageError(f"--concurrency needs {missing} N, the length of a request")
     if lengths:
         raise UsageError(
-            "--concurrency asks of servers under load, --prefill and --decode-at of one pass; "
-            "leave one out"
+            "--concurrency is for servers under load, --prefill and --decode-at for a single "
+            "pass; leave one out"
         )
 
 
@@ -76,8 +78,8 @@ def refuse_disaggregated() -> None:
         UsageError: always.
     """
     raise UsageError(
-        "--disaggregated is not covered: transfers of the cache between servers have no account; "
-        "leave it out to have both on the same devices"
+        "--disaggregated is not supported: transfers of the KV cache between servers are not "
+        "modelled. Leave it out to run prefill and decode on the same devices"
     )
 
 
@@ -108,7 +110,7 @@ def print_load(
         print(f"{title}\n\n{aligned(sweep_rows(part, number))}\n")
         said = sweep_notes(part, target_s)
         print("".join(f"  {note}\n" for note in said), end="\n" if said else "")
-    print("* no other has both a shorter time a token and a lower cost; ? hypothetical")
+    print("* on the Pareto front of time per token and cost; ? hypothetical")
 
 
 def _seconds(text: str) -> float:
@@ -141,7 +143,7 @@ def print_evaluation(path: Path, configs: Sequence[str], *, is_json: bool) -> No
         each = {name: asdict(scores(part, report.rows)) for name, part in groups(report).items()}
         print(json.dumps({"scores": each, "left_out": dict(report.left_out)}, allow_nan=False))
         return
-    print(aligned(report_lines(report), "lr") if report.rows else "no row has an answer")
+    print(aligned(report_lines(report), "lr") if report.rows else "no row could be predicted")
     print("\nleft out:" if report.left_out else "")
     for reason, count in report.left_out.items():
         print(f"  {count:,} {reason}")

@@ -17,26 +17,28 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("a language model")
     group.add_argument(
         "--model", action="append", default=[], metavar="CONFIG",
-        help="Hugging Face's config.json, the folder that it is in, or the name of a model that "
-        "comes along, e.g. Qwen/Qwen3-30B-A3B; repeat it",
+        help=
+            "Hugging Face's config.json, the folder that it is in, or the name of a shipped "
+            "config, e.g. Qwen/Qwen3-30B-A3B; may be repeated",
     )  # fmt: skip
     group.add_argument(
         "--transformer", action="append", default=[], metavar="NAME=N,...",
-        help="a dense one by its shape: layers=32,width=4096,heads=32,kv_heads=8,ffn=14336,"
-        "vocab=128256,dtype=bf16 (or fp16, fp8, fp4); also head_size, kv_dtype=fp8, name=TEXT; "
-        "repeat it",
+        help=
+            "a dense language model by its shape: "
+            "layers=32,width=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256,dtype=bf16 (or "
+            "fp16, fp8, fp4); also head_size, kv_dtype=fp8, name=TEXT; may be repeated",
     )  # fmt: skip
     add_table(group, f"""
-        --precision {"|".join(FORMATS)}  format of all weights of a --model's layers (default:
-            as its file says)
-        --kv-precision bf16|fp8  type of its cache (default: as its file says)
-        --prefill N[,N]          tokens of a prompt that are read
-        --decode-at N[,N]        tokens in the cache when one more is made
-        --tensor-parallel N[,N]  devices that share every product (default: 1)
+        --precision {"|".join(FORMATS)}  format of all weights of a --model's layers (default: as in
+            its config)
+        --kv-precision bf16|fp8  type of its KV cache (default: as in its config)
+        --prefill N[,N]          prefill: tokens of the prompt
+        --decode-at N[,N]        decode one token: tokens in the KV cache before it
+        --tensor-parallel N[,N]  devices that share every matrix product (default: 1)
         --data-parallel-attention N[,N]  replicas of attention that share the experts (default: 1)
         --expert-parallel N[,N]  groups of experts, spread over all devices (default: 1)
         --pipeline-parallel N[,N]  stages of layers (default: 1)
-        --operators              also print what each operator of each kind of layer takes
+        --operators              also print the time of each operator of each kind of layer
     """)  # fmt: skip
 
 

@@ -32,25 +32,25 @@ def add_extract_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `cdmpp dataset extract`."""
     _add_dataset(parser)
     add_table(parser, """
-        --out DIR: Path            where the extracted dataset goes (default: cache/NAME of the
-            dataset folder)
+        --out DIR: Path            output folder of the extracted dataset (default: cache/NAME of
+            the dataset folder)
         --device LABEL[,LABEL]...  devices to read (default: all); may be repeated
         --network-info DIR: Path   folder of the tasks (default: network_info in the dataset)
         --per-task N: int          AutoTVM logs: N programs of each task and device, drawn by hash
             (default: all)
         --target TEXT              MetaSchedule databases, AutoTVM logs of several devices: only
-            records whose target (of databases as JSON) contains this
+            records whose target (of databases as JSON) contains TEXT
         --fallback ansor           Tenset: send records that cannot be replayed to the old TVM's
             Ansor (make legacy-env); they are counted separately
         --machine-code             compile the programs too, without a run (half a second each):
-            Tenset's of CPUs and NVIDIA GPUs, AutoTVM's of such GPUs (cdmpp[nvrtc]); what
-            `train-code` learns from
+            Tenset's of CPUs and NVIDIA GPUs, AutoTVM's of such GPUs (cdmpp[nvrtc]); needed by
+            `train-code`
         --jobs N: int              processes (default: one per CPU)
     """)  # fmt: skip
     add_no_install_option(parser)
     add_table(parser, """
         --backend local|ray = local  where to run: processes of this machine, or a Ray cluster
-            (RAY_ADDRESS; without it one of N CPUs is started here); its machines must see the same
+            (RAY_ADDRESS; without it one of N CPUs is started here); its machines must share these
             folders
     """)  # fmt: skip
     add_output_options(parser)
@@ -92,10 +92,10 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
             feature files; metaschedule: a database of TVM's search a device
         --database DIR...: Path = []        metaschedule: a database that holds the traces; may be
             repeated
-        --out DIR: Path required            where files go
+        --out DIR: Path required            output folder
         --device LABEL[,LABEL]...           devices to export (default: all); may be repeated
         --min-samples N: int = 1            leave out tasks with fewer samples (default: 1; the
-            original asks for 48)
+            original uses 48)
     """)  # fmt: skip
     add_output_options(parser)
 
@@ -112,7 +112,7 @@ def _add_folder(parser: argparse.ArgumentParser) -> None:
 
 def _add_dataset(parser: argparse.ArgumentParser) -> None:
     add_table(parser, """
-        --dataset DIR: Path  folder in Tenset's layout (default: what is shipped or fetched of the
+        --dataset DIR: Path  folder in Tenset's layout (default: shipped or fetched records of the
             devices; without --device data/tenset-cpu), or AutoTVM logs: DEVICE.json[.gz] or a
             folder of them
     """)  # fmt: skip

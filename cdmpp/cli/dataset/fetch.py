@@ -27,13 +27,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "name",
         nargs="?",
         metavar="NAME",
-        help="a source of --list, or a device label: the sources that are its default",
+        help="a source of --list, or a device label, which fetches its default sources",
     )
     add_table(parser, """
-        --list                     print the known sources; no network
-        --from DIR|URL as origin   where to take it from instead of its host: a folder (a mirror, a
-            clone, or what was unpacked by hand), a downloaded file, or the URL of a mirror
-        --cache DIR: Path = cache  it goes into DIR/fetched/NAME (default: ./cache)
+        --list                     print the known sources; does not use the network
+        --from DIR|URL as origin   where to fetch from instead of the original host: a folder (a
+            mirror, a clone or manually unpacked files), a downloaded file, or the URL of a mirror
+        --cache DIR: Path = cache  store the files in DIR/fetched/NAME (default: ./cache)
     """)  # fmt: skip
     add_output_options(parser)
 
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     """Runs `cdmpp dataset fetch`; returns the exit code."""
     if args.list or args.name is None:
         if args.origin is not None:
-            raise UsageError("--from says where to take a source from: name the source too")
+            raise UsageError("--from needs the source to fetch: name it too")
         _print_list(args.cache, is_json=args.json, is_asked=args.list)
         return 0
     sources = wanted_sources(args.name)
@@ -80,7 +80,7 @@ def _to_json(result: FetchResult) -> dict[str, Any]:
 
 
 def _print_result(source: PublicSource, result: FetchResult, cache: Path, name: str) -> None:
-    done = "fetched" if result.is_new else "already there, as it was fetched"
+    done = "fetched" if result.is_new else "already fetched"
     size = result.fetched.bytes / 1e6
     print(f"{source.name}: {done}: {size:.1f} MB in {result.folder}")
     print(f"licence: {source.licence}")
@@ -89,5 +89,5 @@ def _print_result(source: PublicSource, result: FetchResult, cache: Path, name: 
         print(source.note)
     missing = [label for label in source.devices if label not in result.fetched.devices]
     if missing:
-        print(f"it had nothing of {', '.join(missing)}")
+        print(f"contains no records of {', '.join(missing)}")
     print(next_command(source, result.fetched, cache, name))

@@ -21,27 +21,27 @@ from cdmpp.text import aligned, percent_text
 from cdmpp.training.transferred import transfer_dataset
 
 _LINES = {
-    "transferred": "as measured on {source}, and what the model says",
-    "model": "the model alone",
-    "one_factor": "as measured on {source}, times the best factor",
+    "transferred": "measured on {source}, corrected by the model",
+    "model": "only the model",
+    "one_factor": "measured on {source}, times the best factor",
 }
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `cdmpp dataset transfer`."""
     parser.description = (
-        "You have measurements of device A and want to know what the same programs take on B: "
-        "writes a table with the predicted time of each on B, with its interval. What the model "
-        "misses on A tells most of what it misses on B."
+        "Predicts how long programs measured on device A take on device B, and writes a table "
+        "with the time and interval of each. The model's errors on A correct its predictions "
+        "for B."
     )
     add_data_options(parser, has_device=False)
     add_table(parser, """
-        --from A required as source  label that was measured
-        --to B required as target    label asked for
+        --from A required as source  label of the measured device
+        --to B required as target    label of the requested device
     """)  # fmt: skip
     add_model_option(parser)
     add_table(parser, """
-        --evaluate        the dataset has measurements of B too: print how far off this is
+        --evaluate        print the errors, if the dataset has measurements of B too
         --out FILE: Path  the table, Parquet (default: A-to-B.parquet)
     """)  # fmt: skip
     add_output_options(parser)
@@ -87,7 +87,7 @@ def _judged_text(values: dict[str, Any], source: str) -> str:
         rows.append([words.format(source=source), *errors])
     held = percent_text(values["transferred"]["interval_coverage"])
     return (
-        f"\n{values['n']:,} of them were measured there too ({values['tasks']} tasks, "
-        f"{values['in_training']} of them in the model's training):\n{aligned(rows)}\n"
-        f"{held} of a task's programs lie in their 90 % interval"
+        f"\n{values['n']:,} of these programs were measured there too ({values['tasks']} tasks, "
+        f"{values['in_training']} of them in the model's training data):\n{aligned(rows)}\n"
+        f"{held} of a task's programs are in their 90 % interval"
     )

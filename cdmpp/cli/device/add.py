@@ -31,21 +31,21 @@ _MINUTES = 10.0
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `device add`."""
     parser.description = (
-        "Describes this machine (what the system tells, two micro-benchmarks), measures "
-        "programs of kernels of every kind, as TVM draws them, until the time is over, fine-tunes "
-        "the pre-trained model to them, and prints the error on other measured kernels against "
-        "the number of tasks. The folder is a run folder: predict and evaluate take it. The same "
-        "command again continues one that was interrupted."
+        "Describes this machine (system information and two micro-benchmarks), measures random "
+        "schedules of all kinds of kernels within the time limit, fine-tunes the pre-trained "
+        "model on them, and prints the error on other kernels by number of measured tasks. The "
+        "output is a run folder for predict and evaluate. Rerun the same command to continue "
+        "after an interruption."
     )
     parser.add_argument("name", metavar="NAME", help="new label, e.g. my-laptop")
     add_table(parser, """
-        --minutes M: float         time for all of it (default: 10; 5 with --sweep)
+        --minutes M: float         time limit for everything (default: 10; 5 with --sweep)
         --out RUN: Path            run folder (default: runs/device-NAME)
         --threads N: int           threads of the label on a CPU (default: cores)
-        --target TEXT              TVM's target, JSON or tag (default: follows from probe)
-        --spec                     NAME is a known label: use its description instead of a probe
-        --sweep                    a GPU: measure a fixed list of kernels with torch, and correct
-            the predictions of GPU kernels by them, instead of all else
+        --target TEXT              TVM target, JSON or tag (default: from the probe)
+        --spec                     NAME is a known label: use its description, do not probe
+        --sweep                    GPUs: only measure a fixed list of kernels with torch, which
+            correct the predictions of GPU kernels
         --device-spec YAML: Path   with --sweep: numbers of the GPU's data sheet, as in
             cdmpp/devices
     """)  # fmt: skip
@@ -54,9 +54,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         --from RUN as from_run = pretrained  model to start from (default: pretrained)
         --dataset DIR: Path                 folder in Tenset's layout, such as data/tenset-cpu:
             programs of its tasks, chosen by clustering, are measured instead
-        --per-task N: int = 12              most programs of a task (default: 12)
-        --seed N: int = 0                   of choice and training
-        --cache DIR: Path = cache           where extracted data are kept (default: ./cache)
+        --per-task N: int = 12              maximum number of programs per task (default: 12)
+        --seed N: int = 0                   seed of task selection and training
+        --cache DIR: Path = cache           cache folder of extracted data (default: ./cache)
     """)  # fmt: skip
     add_output_options(parser)
 
@@ -66,11 +66,11 @@ def add_curve_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder of `device add`")
     form = parser.add_mutually_exclusive_group()
     add_table(form, """
-        --markdown  print a page
+        --markdown  print Markdown
         --json      print one JSON object
     """)  # fmt: skip
     add_table(parser, """
-        --plot FILE.svg: Path  write the plot there; the page shows it
+        --plot FILE.svg: Path  write the plot to this file; the Markdown shows it
     """)  # fmt: skip
 
 

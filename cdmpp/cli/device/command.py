@@ -34,7 +34,7 @@ def add_list_options(parser: argparse.ArgumentParser) -> None:
     """)  # fmt: skip
     form = parser.add_mutually_exclusive_group()
     add_table(form, """
-        --markdown  print docs/devices.md
+        --markdown  print the tables as Markdown
         --json      print one JSON array
     """)  # fmt: skip
     add_devices_option(parser)
@@ -130,17 +130,17 @@ def _this_cpu(known: Sequence[DeviceSpec]) -> str:
         akin = same_architecture(spec, known)
         names = " ".join(word for word in (spec.vendor, spec.architecture) if word) or "unknown"
         text = (
-            f"{THIS_CPU} is the CPU of this machine ({names}"
-            f"{', as ' + ', '.join(akin) if akin else ''}), as far as the system tells what it is: "
-            f"cdmpp device show {THIS_CPU}"
+            f"{THIS_CPU} is the CPU of this machine "
+            f"({names}{', as ' + ', '.join(akin) if akin else ''}), as described by the "
+            f"operating system; details: cdmpp device show {THIS_CPU}"
         )
     return textwrap.fill(text, shutil.get_terminal_size().columns, break_on_hyphens=False)
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     add_table(parser, """
-        --run RUN: Path as run_folder  the devices that the model of a run folder was trained on,
-            as `device add` leaves them there
+        --run RUN: Path as run_folder  devices that the model of a run folder was trained on, e.g.
+            by `device add`
     """)  # fmt: skip
 
 
@@ -180,11 +180,11 @@ def _occupancy_text(spec: DeviceSpec, limits: OccupancyLimits, result: Occupancy
         "warps": lambda: f"{limits.max_warps_per_core} warps",
         "blocks": lambda: f"{limits.max_blocks_per_core} blocks",
         "registers": lambda: (
-            f"{limits.registers_per_core} registers, a block takes {result.registers_per_block}"
+            f"{limits.registers_per_core} registers, a block needs {result.registers_per_block}"
         ),
         "shared_memory": lambda: (
-            f"{limits.shared_bytes_per_core} bytes of shared memory, "
-            f"a block takes {result.shared_bytes_per_block}"
+            f"{limits.shared_bytes_per_core} bytes of shared memory, a block needs "
+            f"{result.shared_bytes_per_block}"
         ),
     }
     lines = [

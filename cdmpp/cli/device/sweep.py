@@ -114,8 +114,8 @@ def _known(name: str, told: DeviceSpec, *, is_forced: bool) -> DeviceSpec:
     known, here = get_device(name), find_device(product)
     if not is_forced and (here is None or here.name != known.name):
         raise DeviceError(
-            f"this GPU is {product}, not known as {known.name}; expected that device. Add it "
-            "under a new label with --device-spec FILE, or insist with --force"
+            f"this GPU is {product}, expected {known.name}. Add it under a new label with "
+            "--device-spec FILE, or override with --force"
         )
     return known
 
@@ -145,9 +145,8 @@ def _new(name: str, file: Path | None, told: DeviceSpec) -> DeviceSpec:
     missing = [name for name in needed if getattr(given, name) is None]
     if missing:
         raise DeviceError(
-            f"the driver does not tell {', '.join(missing)} of this GPU; expected them in a file "
-            "like those in cdmpp/devices. Write them from its data sheet and give "
-            "--device-spec FILE"
+            f"the driver does not report {', '.join(missing)} of this GPU. Copy them from its "
+            "data sheet into a file like those in cdmpp/devices and give --device-spec FILE"
         )
     return given
 

@@ -32,32 +32,31 @@ _FILES: dict[FileKind, str] = {"program": "program", "network": "network"}
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     parser.description = (
-        "Says why programs take as long as predicted: their text with the time of every store "
-        "beside it, what bounds each, what they resemble among the measured tasks, and what they "
-        "would take if a loop were vectorised, unrolled or tiled. Nothing is measured."
+        "Explains predictions: the text of a program with the time of every store, what limits "
+        "each store, the most similar measured tasks, and the predicted time with a loop "
+        "vectorised, unrolled or tiled. Nothing is measured."
     )
     source = parser.add_mutually_exclusive_group(required=True)
     add_file(source, _FILES)
     add_table(source, """
-        --program FILE.py: Path  TVMScript, of which nothing is run; or Python with PrimFuncs or
+        --program FILE.py: Path  TVMScript, which is parsed and not run; or Python with PrimFuncs or
             IRModules, which is run
-        --network FILE: Path     ONNX file, or .pt2 as torch.export.save writes it: its kernels,
-            then into each
+        --network FILE: Path     ONNX file, or .pt2 written by torch.export.save: explain its
+            kernels
     """)  # fmt: skip
     add_model_option(parser)
     add_table(parser, """
-        --device LABEL...  device; several one after another
+        --device LABEL...  device; may be repeated
     """)  # fmt: skip
     add_device_spec_option(parser)
     add_sizes_option(parser)
     add_table(parser, f"""
-        --machine-code  compile the programs, half a second each: say what the compiler made of
-            them
-        --kernels N: int   --network: how many kernels are explained, dearest first (default:
+        --machine-code  compile the programs (half a second each) and describe their machine code
+        --kernels N: int   --network: number of kernels to explain, most expensive first (default:
             {_KERNELS})
-        --batch N: int     ONNX: size of every first axis that the file leaves open
-        --input NAME=SHAPE...  ONNX: whole shape of an input whose sizes the file leaves open
-        --html PAGE: Path  write it as a page too
+        --batch N: int     ONNX: size of the first axes that are dynamic in the file
+        --input NAME=SHAPE...  ONNX: full shape of an input with dynamic sizes
+        --html PAGE: Path  also write an HTML page
     """)  # fmt: skip
     add_output_options(parser)
 

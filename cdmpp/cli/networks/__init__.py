@@ -1,1 +1,1 @@
-"""`cdmpp networks`: networks drawn, measured, trained on and judged."""
+"""`cdmpp networks`: networks drawn, measured, trained on and evaluated."""

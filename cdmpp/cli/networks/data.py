@@ -26,13 +26,14 @@ def add_convert_options(convert: argparse.ArgumentParser) -> None:
     """Adds the options of `networks convert`."""
     convert.add_argument(
         "folder", type=Path, metavar="DIR|TABLE",
-        help="published layout, or a data set; or a table of measured networks in the layout of "
-        "timm's benchmarks (.parquet, .csv), whose architectures are traced (needs timm; continues "
-        "where it was stopped)",
+        help=
+            "published layout, or a data set; or a table of measured networks in the layout of "
+            "timm's benchmarks (.parquet, .csv), whose architectures are traced (needs timm; "
+            "resumes after an interruption)",
     )  # fmt: skip
     add_table(convert, """
-        --out DIR: Path required          where it goes
-        --to parquet|published = parquet  parquet: our data set; published: cg/*.json and
+        --out DIR: Path required          output folder
+        --to parquet|published = parquet  parquet: cdmpp's data set; published: cg/*.json and
             label/*.txt (no pickles are written)
     """)  # fmt: skip
     _add_reading(convert)
@@ -50,9 +51,9 @@ def add_statistics_options(statistics: argparse.ArgumentParser) -> None:
 
 def _add_reading(parser: argparse.ArgumentParser) -> None:
     add_table(parser, """
-        --device LABEL  published layout: what it was measured on (default: rtx3090); with --to
+        --device LABEL  published layout: measured device (default: rtx3090); with --to
             published: whose labels are written (default: the only one)
-        --skip-damaged  published layout: leave out files that cannot be used, and say which
+        --skip-damaged  published layout: leave out unusable files and list them
     """)  # fmt: skip
 
 
@@ -74,8 +75,8 @@ def run_convert(args: argparse.Namespace) -> int:
         return 0
     if (args.folder / MANIFEST).is_file():
         raise UsageError(
-            f"{args.folder} is a data set of ours ({MANIFEST}), expected the published layout (cg "
-            "and label); --to published converts the other way"
+            f"{args.folder} is a data set of cdmpp ({MANIFEST}), expected the published layout "
+            "(cg and label); --to published converts the other way"
         )
     report = convert_published(
         args.folder,

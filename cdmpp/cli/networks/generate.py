@@ -28,12 +28,13 @@ def add_drawing_options(parser: argparse.ArgumentParser) -> None:
     """Adds what says which networks: --config, --set, --architectures and --seed."""
     add_config_options(
         parser,
-        config="what is drawn, see configs/networks (default: as configs/networks/published.yaml)",
+        config="settings of the generator, see configs/networks (default: "
+        "configs/networks/published.yaml)",
         setting="space.most_flops=1e9",
     )
     add_table(parser, """
-        --architectures N: int  how many networks, batches not counted
-        --seed N: int           of the drawing (default: 0)
+        --architectures N: int  number of networks, not counting batch sizes
+        --seed N: int           seed (default: 0)
     """)  # fmt: skip
 
 

@@ -21,14 +21,15 @@ from cdmpp.networks.campaign.tables import write_tables
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `networks measure`."""
     add_table(parser, """
-        --out DIR: Path required  campaign and data set; the same command continues what is there
+        --out DIR: Path required  output folder of the campaign and data set; the same command
+            resumes it
         --device LABEL            of this machine, see `device list`
     """)  # fmt: skip
     add_devices_option(parser)
     add_force_option(parser)
     add_drawing_options(parser)
     add_table(parser, """
-        --tables-only  measure nothing; write the data set of what an interrupted campaign has
+        --tables-only  measure nothing; write the data set of an interrupted campaign
     """)  # fmt: skip
     add_output_options(parser)
 

@@ -29,11 +29,11 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
             (default: the shipped ones of timm's)
         --table FILE: Path            fit the step-time model of GPUs to a table of measured
             networks (.parquet, .csv)
-        --out RUN: Path required      run folder; one of the same options is written anew
-        --model {"|".join(NETWORK_CLASSES)}  what to fit to a data set (default: residual)
-        --seed N: int                of split and model (default: 0)
-        --split architecture|random  what the parts are drawn by (default: architecture; random
-            leaks: the same architecture at another batch can be in training)
+        --out RUN: Path required      run folder; one with the same options is overwritten
+        --model {"|".join(NETWORK_CLASSES)}  model to fit to a data set (default: residual)
+        --seed N: int                seed of split and model (default: 0)
+        --split architecture|random  what is split into parts (default: architecture; random leaks:
+            the same architecture at another batch can be in training)
         --device LABEL               only this device's measurements
     """)  # fmt: skip
     add_training_options(parser)
@@ -48,8 +48,8 @@ def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
             (default: the shipped ones of timm's)
         --table FILE: Path            errors of the step-time model of GPUs on a table of measured
             networks (.parquet, .csv), by device, way of running and family
-        --part auto|test|all = auto   auto: the test part of the run's split where the data set is
-            the run's own, else all
+        --part auto|test|all = auto   auto: the test part of the run's split if this is the run's
+            own data set, else all
         --device LABEL                only this device's measurements
     """)  # fmt: skip
     add_output_options(parser)
@@ -59,8 +59,8 @@ def add_package_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `networks package`."""
     parser.add_argument("model", type=Path, metavar="RUN", help="finished run folder")
     add_table(parser, """
-        --licence LICENCE required  of the measurements that the run was trained on
-        --made-by COMMAND required  what makes it again, for the card
+        --licence LICENCE required  licence of the measurements that the run was trained on
+        --made-by COMMAND required  command that reproduces the model, for the card
         --out DIR: Path             default: in the package
     """)  # fmt: skip
     add_output_options(parser)
@@ -94,7 +94,8 @@ def run_train(args: argparse.Namespace) -> int:
     split = metrics["split"]
     print(
         f"{metrics['model']}, split by {split['kind']} (seed {split['seed']}): {split['train']} "
-        f"networks to fit, {split['validation']} to choose, {split['test']} to test{_leak(split)}"
+        f"training, {split['validation']} validation and {split['test']} test "
+        f"networks{_leak(split)}"
     )
     _print_targets(metrics["test"], metrics["noise-floor"])
     print(f"\nrun folder: {args.out}")

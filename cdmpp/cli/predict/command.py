@@ -46,11 +46,11 @@ _NETWORK_OPTIONS = ("way", "database", "no_machine_code", "batch", "input")
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     parser.description = (
-        "Predicts every program of a Tenset record file (measured or not) and prints the "
-        "latencies, best first, beside the measured one when the record has it; or the tensor "
-        "programs of a Python file; or a whole network: a line for each way of running it, as TVM "
-        "compiles it (untuned: what it makes of it by default; tuned: a database) and as torch "
-        "runs it. Nothing is measured."
+        "Predicts the latency of programs or networks without measuring anything. Programs of a "
+        "record file are printed fastest first, beside the measured latency if the record has "
+        "one; programs of a Python file in their order. A network has one line for each way of "
+        "running it: compiled by TVM without tuning, compiled by TVM with a tuning database, "
+        "and run by torch."
     )
     add_table(parser, f"""
         --model RUN: Path = {_DEFAULT_MODEL}  run folder, of a cost model or of a model of whole
@@ -59,48 +59,45 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     add_file(source, _FILES)
     add_table(source, """
-        --records FILE: Path     measure records: a file of Ansor's (.json, packed or not), an
+        --records FILE: Path     measure records: an Ansor record file (.json, packed or not), an
             AutoTVM log, or the folder of a MetaSchedule database
-        --program FILE.py: Path  TVMScript, of which nothing is run; or Python with PrimFuncs or
+        --program FILE.py: Path  TVMScript, which is parsed and not run; or Python with PrimFuncs or
             IRModules, which is run
-        --network FILE: Path     ONNX file, or .pt2 as torch.export.save writes it
-        --torch MODULE:FACTORY   function that makes a torch network; its module is imported
+        --network FILE: Path     ONNX file, or .pt2 written by torch.export.save
+        --torch MODULE:FACTORY   function that returns a torch network; its module is imported
     """)  # fmt: skip
     add_table(parser, """
-        --network-info DIR: Path  folder of the tasks (default: that of the file's dataset, else
-            the shipped)
-        --device LABEL...         device to predict for; several side by side (default: that of
+        --network-info DIR: Path  folder of the tasks (default: that of the file's dataset, else the
+            shipped one)
+        --device LABEL...         device to predict for; may be repeated (default: that of
             each record, of the model's only device, or of the networks that were measured)
     """)  # fmt: skip
     add_device_spec_option(parser)
     add_sizes_option(parser)
     add_table(parser, f"""
-        --machine-code           programs, records: compile them (half a second each) and read
-            their machine code where the model can: smaller errors. Networks: fail where the model
-            cannot
-        --measured-on LABEL      --records: the device on which they were measured; its times
+        --machine-code           programs, records: compile them (half a second each) and read their
+            machine code if the model can: smaller errors. Networks: fail if the model cannot
+        --measured-on LABEL      --records: device on which the records were measured; its times
             correct the predictions for the devices of --device
         --target TEXT            --records of AutoTVM or MetaSchedule: only those whose target
-            contains this
+            contains TEXT
         --no-install             --records: do not build the side environment that AutoTVM logs and
             databases of older TVMs need
-        --server URL             ask a `cdmpp serve`, which has the model loaded: programs, records
-        --token-file FILE: Path  --server: file of the server's token
+        --server URL             predict with a running `cdmpp serve`: programs, records
+        --token-file FILE: Path  --server: file with the server's token
         options of --network and --torch:
-        --way {"|".join(WAYS)}...  way of running that is asked about; repeat it (default: all that
-            there are)
+        --way {"|".join(WAYS)}...  way of running; may be repeated (default: all)
         --database DIR: Path  MetaSchedule database, such as the folder of `cdmpp search --network
             FILE`: adds tvm-tuned
         --no-machine-code     do not compile the network's kernels
-        --batch N[,N] = None  samples of one iteration (default: 1; ONNX: as the file says, needed
-            where it leaves the batch open)
-        --input SHAPE...      repeat it for several inputs. --torch: SHAPE[:TYPE] without the batch
-            (default: {_DEFAULT_INPUT}; TYPE e.g. int64); ONNX: NAME=SHAPE with the batch, for sizes
-            that the file leaves open
+        --batch N[,N] = None  samples in one iteration (default: 1; ONNX: as in the file, required
+            if its batch is dynamic)
+        --input SHAPE...      input shape; may be repeated. --torch: SHAPE[:TYPE] without the batch
+            (default: {_DEFAULT_INPUT}; TYPE e.g. int64); ONNX: NAME=SHAPE with the batch, for
+            dynamic sizes
         options of --torch:
-        --memory SIZE  memory that there is, e.g. 8GiB (default: the device's)
-        --export       follow the network with torch.export: slower, understands more code than
-            torch.fx
+        --memory SIZE  available memory, e.g. 8GiB (default: the device's)
+        --export       trace the network with torch.export: slower, supports more code than torch.fx
     """)  # fmt: skip
     add_running_options(parser, title="how torch runs a network")
     add_output_options(parser)
@@ -131,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
         given = [name for name in _NOT_SERVED if getattr(args, name)]
         if given or is_network:
             name = "network" if is_network else given[0].replace("_", "-")
-            raise UsageError(f"--{name} does not go with --server; leave one of them out")
+            raise UsageError(f"--{name} cannot be used with --server; leave one of them out")
         served = None if args.model == _DEFAULT_MODEL else str(args.model)
         with Client(args.server, token=read_token(args.token_file)) as client:
             predict = served_programs if args.records is None else served_records

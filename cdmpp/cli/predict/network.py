@@ -97,7 +97,9 @@ def _print_reasons(found: Iterable[NetworkPrediction]) -> None:
     marked: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for one in found:
         if one.reasons:
-            what = f"{'? no answer' if one.latency_s is None else '! a guess'} {_way(one)}"
+            what = (
+                f"{'? no prediction' if one.latency_s is None else '! low confidence'} {_way(one)}"
+            )
             marked.setdefault((what, one.reasons), []).append(one.mode)
     for (what, reasons), modes in sorted(marked.items()):
         is_part = any(other == what and one != reasons for other, one in marked)

@@ -60,7 +60,7 @@ def _print_programs(found: Sequence[Prediction]) -> None:
         if not all(one.is_scheduled or one.note or one.latency_s is None for one in ones):
             print(
                 f"\n{name} is not scheduled: it has no parallel, vectorised, unrolled or "
-                "thread-bound loop; this is its latency as it stands"
+                "thread-bound loop; this is its latency without a schedule"
             )
         print()
         for one in ones:
@@ -140,7 +140,7 @@ def _print_notes(found: Sequence[Prediction], model: ModelFacts) -> None:
     if not model.has_intervals:
         print(
             "cdmpp: no intervals: the model was calibrated on too few tasks, or by an older "
-            "version; train again with more tasks in the validation part",
+            "version; retrain with more tasks in the validation part",
             file=sys.stderr,
         )
     strange = sum(bool(one.out_of_distribution) for one in found)
@@ -148,14 +148,14 @@ def _print_notes(found: Sequence[Prediction], model: ModelFacts) -> None:
         is_measured = model.has_new_intervals and not any(one.is_far for one in found)
         why = "; their intervals are widened, and may be too narrow" if model.has_intervals else ""
         if is_measured:
-            why = "; their intervals are those of devices that were left out of trainings"
+            why = "; their intervals are calibrated on devices left out of training"
         print(f"\n! {strange} of {len(found)} are out of distribution{why}")
     trained_on = ", ".join(model.trained_on)
     for device in dict.fromkeys(one.device for one in found if one.is_new_device):
         spec = find_device(device) if model.devices else None
         akin = same_architecture(spec, model.devices) if spec else []
-        of_these = f"; of its architecture: {', '.join(akin)}" if akin else ""
-        print(f"  device {device} was not trained on; the model knows {trained_on}{of_these}")
+        of_these = f"; same architecture: {', '.join(akin)}" if akin else ""
+        print(f"  unseen device {device}: the model was trained on {trained_on}{of_these}")
     strangers: dict[str, Prediction] = {}
     for one in found:
         if one.is_far:
@@ -166,14 +166,14 @@ def _print_notes(found: Sequence[Prediction], model: ModelFacts) -> None:
         near = "; ".join(
             f"{short_task(task.task, task.operator)} at {task.distance:.2f}" for task in one.nearest
         )
-        print(f"  {name} is unlike all training tasks\n    nearest: {near}")
+        print(f"  {name} is out of distribution\n    nearest: {near}")
     floors = sum(one.is_floor for one in found)
     if floors:
-        least = "what the device needs at the least: the model says less"
+        least = "raised to the lower bound of the device"
         print(f"\n{floors} of {len(found)} are {least}")
     compiled = sum(one.is_compiled for one in found)
     if compiled:
-        print(f"\n{compiled} of {len(found)} are compiled: their machine code counts in")
+        print(f"\n{compiled} of {len(found)} were compiled and predicted with their machine code")
     doubts = [(one.name, one.device, why) for one in found for why in one.reasons]
     answered = {(one.name, one.device) for one in found if one.latency_s is not None}
     guesses = dict.fromkeys(doubt for doubt in doubts if doubt[:2] in answered)

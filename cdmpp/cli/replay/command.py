@@ -69,7 +69,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "Reads a network (.onnx, .pt2), tasks of Tenset's network_info, a graph of operators "
         "(.json, .yaml), traces of torch.profiler or ExecutionTraceObserver, or a training "
         "preset; gives every operator a time, and replays them on the queues of their devices. "
-        "An operator that no model covers gets a roofline estimate, is listed and widens the "
+        "An operator without a model gets a roofline estimate, is listed and widens the "
         "interval."
     )
     parser.add_argument(
@@ -77,7 +77,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     costs = add_table(parser, """
         what operators cost:
-        --device LABEL...  hardware; several are replayed one after the other
+        --device LABEL...  device; may be repeated
     """)  # fmt: skip
     add_device_spec_option(costs, of="networks")
     add_table(costs, """
@@ -90,12 +90,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             seconds}
         --dataset DIR: Path             records of Tenset tasks (default: the folder that holds
             network_info)
-        --records-of LABEL              whose records (default: those of --device)
-        --recorded                      take the recorded times instead of predicted ones
-        --batch N: int                  ONNX: size of every first axis that the file leaves open
-        --input NAME=SHAPE...           ONNX: whole shape of an input whose sizes are open
-        --no-machine-code               do not compile a network's kernels, where the model can
-            read machine code
+        --records-of LABEL              device whose records are used (default: those of --device)
+        --recorded                      use the recorded times instead of predicted ones
+        --batch N: int                  ONNX: size of the first axes that are dynamic in the file
+        --input NAME=SHAPE...           ONNX: full shape of an input with dynamic sizes
+        --no-machine-code               do not compile a network's kernels to read their machine
+            code
         --measure                       compile and time the same network on this machine's CPU,
             and print both side by side
     """)  # fmt: skip
@@ -107,12 +107,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         --launch-us US: float = 0.0         host time to issue an operator
         --gap US|FILE = '0'                 pause between two operators: µs, or a file of
             --calibrate-gap
-        --calibrate-gap FILE: Path          with --measure: write the gap that makes the replay of
-            measured operators right
-        --scale NAME=FACTOR... = []         what if these operators took that share of their time,
-            e.g. conv2d=0.5
+        --calibrate-gap FILE: Path          with --measure: write the gap at which the replay of
+            measured operators matches the measured network
+        --scale NAME=FACTOR... = []         what if: multiply the time of these operators, e.g.
+            conv2d=0.5
         traces and training presets:
-        --iterations FIRST:LAST        of a trace with profiler.step(), from 0
+        --iterations FIRST:LAST        iterations of a trace with profiler.step(), counted from 0
         --statistics brief|clean|full  print the operators of the files
         --save-overheads FILE: Path    extract T1 to T5 and write them
         --walk reference|head          walk the iteration on host and device clocks
@@ -147,7 +147,7 @@ def run(args: argparse.Namespace) -> int:
     if kind == "dlrm":
         _check_one_gpu(labels, "a training preset")
         if args.save_overheads or args.statistics == "full":
-            raise UsageError("overheads and full statistics are those of a trace, not of a preset")
+            raise UsageError("overheads and full statistics need a trace, not a preset")
     traces = read_traces(paths, args.iterations) if kind == "chrome" else None
     notes = list(traces.notes) if traces is not None else []
     if notes and args.statistics:
@@ -205,7 +205,7 @@ def run(args: argparse.Namespace) -> int:
         graph, links = _graph(paths, kind, traces, labels, notes)
         if args.schedule:
             raise UsageError(
-                f"--schedule {args.schedule}: the operators of {graph.source} are no tensor "
+                f"--schedule {args.schedule}: the operators of {graph.source} are not tensor "
                 "programs; leave it out"
             )
         outcomes = [
@@ -290,11 +290,13 @@ def _walked_execution(
     _check_one_gpu(labels, "the walk of an execution trace")
     if len(paths) > 1 or not given:
         raise UsageError(
-            "the walk of an execution trace needs that file alone and host overheads; expected "
+            "the walk of an execution trace takes only this file and host overheads; give "
             "--overheads FILE, from: cdmpp replay PROFILE --save-overheads FILE"
         )
     if get_device(labels[0]).kind != "gpu":
-        raise UsageError(f"--walk: the host launches kernels on a GPU, {labels[0]} is none")
+        raise UsageError(
+            f"--walk: expected a GPU, on which the host launches kernels, got {labels[0]}"
+        )
     graph, overheads = read_execution_trace(paths[0]), merged(given)
     gathered = costs_of_graph(graph, Links(), device=labels[0])
     is_mixed = any(one.device != HOST for one in graph.operators)
@@ -305,10 +307,10 @@ def _walked_execution(
     }
     operators, assumed = walked_calls(read_calls(paths[0]), costs, overheads)
     if assumed:
-        notes.append(f"one launch a kernel is assumed for: {', '.join(assumed)}")
+        notes.append(f"one launch per kernel is assumed for: {', '.join(assumed)}")
     bounds = dict.fromkeys(one.label for one, _ in gathered.uncovered if one.id in costs)
     if bounds:
-        notes.append(f"no model covers, so a roofline estimate stands in for: {', '.join(bounds)}")
+        notes.append(f"roofline estimates for operators without a model: {', '.join(bounds)}")
     return walk(operators, overheads, options=options)
 
 

@@ -72,8 +72,7 @@ def show_walk(walk: Walk, version: str, ranks: int, *, notes: Sequence[str], as_
     total = interval_text(1e-6 * walk.total_us, *ends_s)
     print(
         f"host walk ({version}): {total}; host {shown(walk.host_us)}, device active "
-        f"{shown(walk.active_us)}, communication that nothing hides "
-        f"{shown(walk.exposed_communication_us)}"
+        f"{shown(walk.active_us)}, exposed communication {shown(walk.exposed_communication_us)}"
     )
     if walk.without_interval:
         print(_without_interval(walk.without_interval, has_interval=walk.low_us is not None))
@@ -81,9 +80,9 @@ def show_walk(walk: Walk, version: str, ranks: int, *, notes: Sequence[str], as_
         print(note)
     if walk.unmodelled:
         names = ", ".join(f"{name} ({count})" for name, count in walk.unmodelled.items())
-        print(f"launches without a kernel time, walked on the host only: {names}")
+        print(f"launches without a kernel time, counted on the host only: {names}")
     if walk.pooled:
-        print(f"mean overheads stand in for: {', '.join(walk.pooled)}")
+        print(f"mean overheads are used for: {', '.join(walk.pooled)}")
 
 
 def _walk_values(found: Walk, version: str, ranks: int) -> dict[str, Any]:
@@ -180,7 +179,7 @@ def _print_outcome(outcome: ReplayOutcome, values: dict[str, Any]) -> None:
     groups = uncovered_groups(outcome)
     if groups:
         count = len(values["uncovered"])
-        print(f"\nno model covers {count} operators; a roofline estimate stands in for each:")
+        print(f"\n{count} operators without a model, each with a roofline estimate:")
         _print_rows(
             ["operator", "calls", "estimate", "up to", "why"],
             [[name, str(calls), seconds_text(cost.latency_s), seconds_text(cost.high_s),
@@ -197,7 +196,7 @@ def _without_interval(kinds: Sequence[str], *, has_interval: bool) -> str:
     more = len(kinds) - _KINDS
     shown = [*kinds[:_KINDS], f"{more} more kinds"] if more > 1 else kinds
     verb = "has" if len(kinds) == 1 else "have"
-    return f"lower bound of the width: {listed(shown)} {verb} none"
+    return f"the interval is at least this wide: {listed(shown)} {verb} no known error"
 
 
 def _print_measured(measured: dict[str, Any]) -> None:
@@ -220,7 +219,7 @@ def _print_measured(measured: dict[str, Any]) -> None:
         print(f"the measured time is {inside} the predicted interval")
     if measured["unmeasured"]:
         print(
-            f"{measured['unmeasured']} operators could not be timed; their predicted times stand in"
+            f"{measured['unmeasured']} operators could not be timed; their predicted times are used"
         )
     print()
     _print_rows(

@@ -38,10 +38,10 @@ _ROWS = 20
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     parser.description = (
-        "Lets TVM's MetaSchedule draw schedules, measures those that the cost model thinks "
-        "best, saves the best as DIR/module.so and times it beside the untuned module. Run "
-        "the same command again to continue. `search show DIR` prints what a search has found; "
-        "it works while the search runs."
+        "Searches schedules with TVM's MetaSchedule, measures those that the cost model ranks "
+        "best, saves the best as DIR/module.so and times it beside the untuned module. Rerun "
+        "the same command to continue. `search show DIR` prints the results of a search, also "
+        "while it runs."
     )
     parser.add_argument(
         "what",
@@ -51,33 +51,32 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "folder",
     )
     add_table(parser, """
-        --out DIR: Path  database, journal and module
+        --out DIR: Path  output folder: database, journal and module
         what to search:
         --task TASK+ = []       KIND:SIZE=N,... (see `cdmpp measure --list-tasks`) or a Python file
             with TVMScript
         --program FILE.py... = []  as --task FILE.py
         --network FILE          a network (.onnx, .pt2) instead of tasks
-        --batch N: int as network_batch        ONNX: size of every first axis that the file leaves
-            open
-        --input NAME=SHAPE... as network_input = []  ONNX: whole shape of an input whose sizes are
-            open
+        --batch N: int as network_batch        ONNX: size of the first axes that are dynamic in the
+            file
+        --input NAME=SHAPE... as network_input = []  ONNX: full shape of an input with dynamic sizes
         how:
-        --cost-model cdmpp|xgb|random  who chooses (default: cdmpp)
+        --cost-model cdmpp|xgb|random  cost model that ranks candidates (default: cdmpp)
         --model RUN                    run folder of `cdmpp train` (default: pretrained)
-        --finetune-every N: int        tune the weights after every N measured programs (default: 0
-            = never)
-        --trials N: int                trials in all (default: 64)
-        --trials-per-round N: int      trials that a task gets at a time (default: two rounds a
-            task, at most 16)
-        --seed N: int                  what is drawn (default: 0)
-        --minutes M: float             wall time of this run's search
-        --stop-early = None            follow the advice to stop
+        --finetune-every N: int        fine-tune the model after every N measured programs (default:
+            0 = never)
+        --trials N: int                total number of trials (default: 64)
+        --trials-per-round N: int      trials of a task in each round (default: two rounds per task,
+            at most 16)
+        --seed N: int                  seed (default: 0)
+        --minutes M: float             wall-time limit of this run
+        --stop-early = None            stop as soon as stopping is advised
         --stop-gain PERCENT: float     expected gain below which stopping is advised (default: 2)
     """)  # fmt: skip
     place = parser.add_argument_group("on what")
     add_target_options(place)
     add_config_options(
-        parser, config="all of it in a file", setting="run_timeout_s=30 or timing.spread=0.01"
+        parser, config="file with all settings", setting="run_timeout_s=30 or timing.spread=0.01"
     )
     add_output_options(parser)
 
@@ -93,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"got {len(networks)} networks ({', '.join(networks)}); expected one")
     args.network = next(iter(networks), None)
     if args.out is None:
-        raise UsageError("where does the search go? give --out DIR")
+        raise UsageError("no output folder: give --out DIR")
     options = search_options(vars(args))
     options.check()
     from tvm_helper.search.run import plan_search, run_search  # TVM takes a second
@@ -111,7 +110,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _show(folders: Sequence[str], *, as_json: bool) -> int:
     if len(folders) != 1:
-        raise UsageError(f"search show: got {len(folders)} folders; expected one: what --out was")
+        raise UsageError(
+            f"search show: got {len(folders)} folders; expected one, the --out of a search"
+        )
     summary = search_summary(Path(folders[0]))
     print(json.dumps(summary, allow_nan=False) if as_json else summary_text(summary))
     return 0

@@ -51,8 +51,9 @@ def summary_text(summary: dict[str, Any]) -> str:
     shares = summary["xgb_shares"]
     if any(shares):
         lines.append(
-            f"scores listened to TVM's XGB model after {sum(share > 0 for share in shares)} of "
-            f"{len(shares)} rounds, now with weight {shares[-1]:.2f}"
+            "TVM's XGB model was mixed into the scores after "
+            f"{sum(share > 0 for share in shares)} of {len(shares)} rounds, current weight "
+            f"{shares[-1]:.2f}"
         )
     lines += _notes(summary)
     lines += [_times(summary["seconds"])]
@@ -136,14 +137,14 @@ def plan_text(plan: SearchPlan) -> str:
     lines += [f"not searched: {name}: {why}" for name, why in plan.left_out.items()]
     lines += [f"no tensor program: {name} ({calls} calls)" for name, calls in plan.unknown.items()]
     if plan.model_note:
-        lines.append(f"nothing is predicted: {plan.model_note}")
+        lines.append(f"no predictions: {plan.model_note}")
     size = plan.options.round_size(len(tasks))
     drafted = f", the best of {plan.options.verify * size} that are built" if plan.verifier else ""
     lines.append(f"{plan.options.trials} trials in all, {size} a round{drafted}")
     if plan.verifier and plan.verifier.is_new_device:
         lines.append(
-            f"the model has not learned from {plan.options.device}: which of the built are run is "
-            "said by what other devices took for the same instructions"
+            f"the model was not trained on {plan.options.device}: built candidates are ranked by "
+            "the times of the same instructions on other devices"
         )
     if plan.options.trials < len(tasks):
         without = len(tasks) - plan.options.trials

@@ -16,27 +16,26 @@ from cdmpp.extras import require
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     parser.description = (
-        "Answers predictions over HTTP with models that stay loaded; docs/reference/http-api.md "
-        "has the requests. Programs are read, never run. SIGTERM ends it; what is under way is "
-        "answered."
+        "Serves predictions over HTTP with models that stay loaded; docs/reference/http-api.md "
+        "describes the requests. Programs are parsed, never run. SIGTERM stops the server once the requests "
+        "in progress are answered."
     )  # fmt: skip
     add_table(parser, """
-        --model RUN...                   run folder; several side by side, the first answers by
-            default (default: pretrained)
-        --host ADDRESS = 127.0.0.1       address to listen on; another one than this machine's own
+        --model RUN...                   run folder; may be repeated, the first is the default of
+            requests (default: pretrained)
+        --host ADDRESS = 127.0.0.1       address to listen on; one that other machines can reach
             needs --token-file
-        --port N: int = 8080             0 = any free one (default: 8080)
-        --token-file FILE: Path          file whose first line requests have to show:
+        --port N: int = 8080             port; 0 = any free port (default: 8080)
+        --token-file FILE: Path          file whose first line is the token that requests must send:
             `Authorization: Bearer LINE`
-        --results DIR: Path              tables to browse, as `python -m lab benchmark` writes them
-            (default: runs/results, if there)
-        --runs DIR: Path                 run folders in it can be compared on the page
+        --results DIR: Path              result tables to show on the page, as `python -m lab
+            benchmark` writes them (default: runs/results, if it exists)
+        --runs DIR: Path                 run folders to compare on the page
         --workers N: int = 1             processes that read programs
-        --explainers N: int = 1          processes that say why programs take their time, each
-            started when needed
-        --queue N: int = 256             requests under way at a time; more are told to come back
-            (default: 256)
-        --timeout SECONDS: float = 60.0  how long an answer may take (default: 60)
+        --explainers N: int = 1          processes that explain predictions, started on demand
+        --queue N: int = 256             maximum number of requests in progress; further ones are
+            told to retry (default: 256)
+        --timeout SECONDS: float = 60.0  time limit of an answer (default: 60)
     """)  # fmt: skip
     add_output_options(parser)
 

@@ -17,7 +17,10 @@ def add_file(parser: argparse._ActionsContainer, takes: Mapping[FileKind, str]) 
     """
     options = ", ".join(f"--{name}" for name in dict.fromkeys(takes.values()))
     parser.add_argument(
-        "file", nargs="?", metavar="FILE", help=f"instead of {options}: its content says which"
+        "file",
+        nargs="?",
+        metavar="FILE",
+        help=f"instead of {options}; its kind is read from its content",
     )
 
 

@@ -21,8 +21,10 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
     """)  # fmt: skip
     # SUPPRESS keeps what the parser above this one has already set.
     suppressed: dict[str, Any] = {"default": argparse.SUPPRESS}
-    parser.add_argument("-v", "--verbose", action="count", help="say more", **suppressed)
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress", **suppressed)
+    parser.add_argument("-v", "--verbose", action="count", help="print more messages", **suppressed)
+    parser.add_argument(
+        "-q", "--quiet", action="store_true", help="print no progress", **suppressed
+    )
 
 
 def add_data_options(
@@ -33,8 +35,8 @@ def add_data_options(
         ""
         if is_dataset_required
         else (
-            " (default: the shipped or fetched records of the devices; "
-            "data/tenset-cpu where no device is named)"
+            " (default: the shipped or fetched records of the devices; data/tenset-cpu if no "
+            "device is given)"
         )
     )
     parser.add_argument(
@@ -53,7 +55,7 @@ def add_data_options(
                 repeated
         """)  # fmt: skip
     add_table(parser, """
-        --cache DIR: Path = cache  where extracted data are kept (default: ./cache)
+        --cache DIR: Path = cache  cache folder of extracted data (default: ./cache)
         --jobs N: int              processes that extract (default: one per CPU)
     """)  # fmt: skip
     add_no_install_option(parser)
@@ -74,7 +76,7 @@ def add_device_spec_option(parser: argparse._ActionsContainer, *, of: str = "") 
     """
     parser.add_argument(
         "--device-spec", action="append", type=Path, metavar="YAML",
-        help="hardware that nobody measured, described as in cdmpp/devices"
+        help="unseen hardware, described as in cdmpp/devices"
         + (f" ({of})" if of else ""),
     )  # fmt: skip
 
@@ -91,7 +93,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     """Adds --config and --set of what trains."""
     add_config_options(
         parser,
-        config="options, e.g. configs/train/default.yaml",
+        config="file of options, e.g. configs/train/default.yaml",
         setting="transformer.loop.epochs=10",
     )
 
@@ -109,7 +111,7 @@ def add_config_options(parser: argparse.ArgumentParser, *, config: str, setting:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help=f"one setting, e.g. {setting}; may be repeated, wins over --config",
+        help=f"one setting, e.g. {setting}; may be repeated, overrides --config",
     )
 
 
@@ -117,7 +119,7 @@ def add_target_options(parser: argparse._ActionsContainer) -> None:
     """Adds --device, --target, --threads, --devices and --force: what programs run on."""
     add_table(parser, """
         --device LABEL    label of the device, see `device list`
-        --target TEXT     TVM's target, JSON or tag (default: follows from LABEL)
+        --target TEXT     TVM target, JSON or tag (default: from LABEL)
         --threads N: int  threads on a CPU (default: those of LABEL)
     """)  # fmt: skip
     add_devices_option(parser)
@@ -127,7 +129,7 @@ def add_target_options(parser: argparse._ActionsContainer) -> None:
 def add_force_option(parser: argparse._ActionsContainer) -> None:
     """Adds --force: measuring under a label whose description is not this machine's."""
     add_table(parser, """
-        --force = None  measure although the label's description is not that of this machine
+        --force = None  measure even if the label does not describe this machine
     """)  # fmt: skip
 
 
@@ -146,7 +148,7 @@ def check_goes_with(what: str, is_there: object, got: object = "", **options: ob
     given = [name.replace("_", "-") for name, value in options.items() if value]
     if given and not is_there:
         instead = f", got {got}" if got else ""
-        raise UsageError(f"--{given[0]} goes with {what} only{instead}; leave it out")
+        raise UsageError(f"--{given[0]} can only be used with {what}{instead}; leave it out")
 
 
 def add_devices_option(parser: argparse._ActionsContainer) -> None:
@@ -175,7 +177,7 @@ def device_folders(folders: list[Path]) -> list[Path]:
 def add_profile_option(parser: argparse.ArgumentParser) -> None:
     """Adds --profile, which `cdmpp.cli.main` carries out."""
     add_table(parser, """
-        --profile  print where the time went, as a tree, on stderr
+        --profile  print where the time was spent, as a tree, on stderr
     """)  # fmt: skip
 
 
@@ -216,7 +218,7 @@ def command_line() -> str:
 def add_sizes_option(parser: argparse.ArgumentParser) -> None:
     """Adds --set, which gives symbolic sizes of programs."""
     add_table(parser, """
-        --set NAME=N...  --program: number of a symbolic size, e.g. n=4096; repeat it for several
+        --set NAME=N...  --program: value of a symbolic size, e.g. n=4096; may be repeated
     """)  # fmt: skip
 
 

@@ -23,7 +23,7 @@ def add_running_options(parser: argparse._ActionsContainer, *, title: str) -> No
             weights under torch.autocast
         --layout {"|".join(LAYOUTS)} = nchw  memory format; nhwc is torch.channels_last (default:
             nchw)
-        --compiled  as torch.compile makes it (inductor)
+        --compiled  compiled by torch.compile (inductor)
         --mode {"|".join(MODES)}  only inference, or only training steps (default: both; compare:
             infer)
     """)  # fmt: skip

@@ -1,4 +1,4 @@
-"""`cdmpp train`: from measure records to a judged cost model in a run folder."""
+"""`cdmpp train`: from measure records to an evaluated cost model in a run folder."""
 
 from __future__ import annotations
 
@@ -35,23 +35,24 @@ if TYPE_CHECKING:  # they bring torch
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `cdmpp train`."""
     parser.description = (
-        "Extracts the measured programs if needed, trains a model with its baselines, judges them "
-        "once on the test part and writes a run folder with report.html. Run the same command "
-        "again to continue a training that was stopped. A device that nobody measured here is "
-        "trained for on all measured ones of its kind, and judged by leaving each of those out."
+        "Extracts the measured programs if needed, trains a model and its baselines, evaluates "
+        "them once on the test part and writes a run folder with report.html. Rerun the same "
+        "command to continue an interrupted training. For a device without measurements, the "
+        "model is trained on all measured devices of its kind and evaluated with each of them "
+        "left out."
     )
     add_data_options(parser)
     add_table(parser, f"""
         --model KIND                 {", ".join(MODEL_CLASSES)} (default: transformer)
         --split task|network|record  what is held out: tasks (default), networks, or single records
             (leaks)
-        --seed N: int                of the split and the training
+        --seed N: int                seed of the split and the training
     """)  # fmt: skip
     add_training_options(parser)
     add_table(parser, """
-        --from-scratch          do not start from the shipped model (a training on a handful of
-            tasks does, where held-out tasks say that it is better)
-        --device-type cpu|cuda  what the training of a transformer runs on (default: cpu)
+        --from-scratch          do not start from the shipped model (by default, training on few
+            tasks starts from it if held-out tasks show smaller errors)
+        --device-type cpu|cuda  where a transformer is trained (default: cpu)
         --out RUN: Path         run folder (default: runs/NAME of the options)
     """)  # fmt: skip
     add_profile_option(parser)

@@ -19,15 +19,14 @@ from cdmpp.training.distil import distil
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `cdmpp distil`."""
     parser.description = (
-        "Trains a perceptron to say what a trained model says (with machine code, where the "
-        "programs have it and the model reads it) and what was measured, and saves it with the "
-        "model: it scores the candidates of searches. Predictions stay the model's."
+        "Trains a perceptron on the predictions of a trained model (with machine code, if the "
+        "programs have it and the model reads it) and on the measurements, and saves it with "
+        "the model. It scores the candidates of searches; predictions still come from the model."
     )
     add_table(parser, """
-        --model RUN: Path required    run folder, trained on these datasets among others; with
-            --package `pretrained`
-        --package                     the model may be that of the installed package, which is
-            changed
+        --model RUN: Path required    run folder of a model trained on at least these datasets;
+            `pretrained` with --package
+        --package                     allow changes to the model of the installed package
         --data DIR...: Path required  dataset of measured programs; may be repeated
         --cache DIR: Path = cache     where extracted data are kept (default: ./cache)
     """)  # fmt: skip

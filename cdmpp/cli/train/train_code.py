@@ -20,17 +20,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Trains trees and a perceptron over leaf columns and machine code on datasets that have "
         "it (`cdmpp measure --machine-code`), and saves both with the model: `replay` then "
-        "compiles a network's kernels and errs less (docs/explanation/machine-code.md)."
+        "compiles a network's kernels, which makes its errors smaller "
+        "(docs/explanation/machine-code.md)."
     )
     add_table(parser, """
-        --model RUN: Path required    run folder, trained on these datasets among others; with
-            --package `pretrained`
-        --package                     the model may be that of the installed package, which is
-            changed
+        --model RUN: Path required    run folder of a model trained on at least these datasets;
+            `pretrained` with --package
+        --package                     allow changes to the model of the installed package
         --data DIR...: Path required  extracted dataset with machine code; may be repeated
-        --searched DIR...: Path = []  dataset of what searches have measured, with machine code:
-            says how much faster the fastest program of a task is than it looks; may be repeated
-        --cache DIR: Path = cache     where the datasets' arrays are kept (default: ./cache)
+        --searched DIR...: Path = []  dataset measured by searches, with machine code: how much
+            faster the fastest program of a task is than predicted; may be repeated
+        --cache DIR: Path = cache     cache folder of the datasets' arrays (default: ./cache)
     """)  # fmt: skip
     add_output_options(parser)
 
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 def _text(device: str, what: str, found: CodeErrors, calibration: CodeCalibration) -> str:
     factor = f", times {math.exp(calibration.shift):.2f}" if calibration.shift else ""
     return (
-        f"{device}: {found.programs} {what}: MAPE {found.mape:.1%} (the model alone "
+        f"{device}: {found.programs} {what}: MAPE {found.mape:.1%} (without it "
         f"{found.model_mape:.1%}), median {found.median_ape:.1%}, deviation of the logarithm "
         f"{found.log_deviation:.3f} ({found.model_log_deviation:.3f}), {found.coverage:.0%} in "
         f"their 90 % interval; shares: trees {calibration.trees:.0%}, perceptron "

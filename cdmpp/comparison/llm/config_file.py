@@ -34,7 +34,7 @@ _NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_siz
 _NOT_COVERED = {
     "index_topk": "sparse attention", "sparse_attention_config": "sparse attention",
     "linear_num_key_heads": "linear attention", "linear_attn_config": "linear attention",
-    "mamba_d_state": "state-space layers", "num_kv_shared_layers": "layers that share a cache",
+    "mamba_d_state": "state-space layers", "num_kv_shared_layers": "layers that share a KV cache",
     "cross_attention_layers": "cross-attention", "layer_types_linear": "linear attention",
 }  # fmt: skip
 _WINDOWED, _FULL = "sliding_attention", "full_attention"
@@ -60,7 +60,7 @@ class _Values:
                 raise self.error(f"{name} is {value!r}, expected a whole number from {least} up")
             return value
         if default is None:
-            raise self.error(f"it lacks {' (or '.join(names)}{')' * (len(names) - 1)}")
+            raise self.error(f"missing {' (or '.join(names)}{')' * (len(names) - 1)}")
         return default
 
     def or_else(self, **defaults: Any) -> _Values:
@@ -87,7 +87,7 @@ def _grouped(values: _Values, place: int) -> GroupedAttention:
     head = values.size("head_dim", default=width // heads or 1)
     if heads % kv_heads:
         raise values.error(
-            f"num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}"
+            f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
         )
     window = values.size("sliding_window", default=0) if _is_windowed(values, place) else 0
     return GroupedAttention(heads, kv_heads, head, window)
@@ -104,10 +104,10 @@ def _is_windowed(values: _Values, place: int) -> bool:
     if kinds is not None:
         depth = values.size("num_hidden_layers")
         if not isinstance(kinds, list) or len(kinds) != depth:
-            raise values.error(f"layer_types has to name each of {depth} layers")
+            raise values.error(f"layer_types must have {depth} entries, one per layer")
         unknown = next((one for one in kinds if one not in (_WINDOWED, _FULL)), None)
         if unknown is not None:
-            raise values.error(f"layers of type {unknown!r} are not covered")
+            raise values.error(f"layers of type {unknown!r} are not supported")
         return bool(kinds[place] == _WINDOWED)
     if given.get("max_window_layers") is not None:
         return place >= values.size("max_window_layers", least=0)
@@ -200,8 +200,8 @@ def read_model(
         kv_precision: of the cache; None = as the file says.
 
     Raises:
-        DataError: unreadable, an architecture or a quantisation that is not covered, a key that is
-            missing or cannot be.
+        DataError: unreadable, an architecture or an unsupported quantisation, a missing or
+            invalid key.
         UsageError: the precision is not known.
     """
     known = known_models().get(str(path))
@@ -212,8 +212,8 @@ def read_model(
     path = path / "config.json" if path.is_dir() else path
     if not path.exists():
         raise DataError(
-            f"no model's config at {path}{nearest(str(path), known_models())}; expected "
-            "Hugging Face's config.json, or the name of a model that comes along, e.g. "
+            f"no model's config at {path}{nearest(str(path), known_models())}; expected Hugging "
+            "Face's config.json, or the name of a shipped config, e.g. "
             f"{', '.join(list(known_models())[:1])}"
         )
     content = read_json(path, what="model's config", hint="expected Hugging Face's config.json")
@@ -236,7 +236,7 @@ def decoder_of_config(content: Mapping[str, Any], name: str) -> Decoder:
 def known_models() -> Mapping[str, dict[str, Any]]:
     """Returns Hugging Face name -> the keys of its config.json, of models that come along."""
     file = package_folder("cdmpp.comparison.llm") / "known_models.json"
-    content = read_json(file, what="list of models", hint="install the package again")
+    content = read_json(file, what="list of models", hint="reinstall the package")
     return {name: one["config"] for first, one in content.items() for name in (first, *one["also"])}
 
 
@@ -269,8 +269,8 @@ def _architecture(content: Mapping[str, Any], path: Path) -> str:
     named = content.get("architectures")
     if not isinstance(named, list) or not named:
         raise DataError(
-            f"{path}: it lacks architectures, e.g. ['LlamaForCausalLM']; is it the config.json of "
-            "a language model?"
+            f"{path}: no key architectures, e.g. ['LlamaForCausalLM']; expected the config.json "
+            "of a language model"
         )
     found = str(named[0])
     if found not in ARCHITECTURES:
@@ -278,8 +278,8 @@ def _architecture(content: Mapping[str, Any], path: Path) -> str:
         parts = [what for key, what in _NOT_COVERED.items() if keys.get(key)]
         has = f" (it has {parts[0]})" if parts else ""
         raise DataError(
-            f"{path}: architecture {found!r} is not covered{has}{nearest(found, ARCHITECTURES)}; "
-            f"covered: {', '.join(ARCHITECTURES)}"
+            f"{path}: architecture {found!r} is not "
+            f"supported{has}{nearest(found, ARCHITECTURES)}; covered: {', '.join(ARCHITECTURES)}"
         )
     return found
 
@@ -287,12 +287,12 @@ def _architecture(content: Mapping[str, Any], path: Path) -> str:
 def _check_covered(values: _Values) -> None:
     missing = [key for key in _NEEDED if values.values.get(key) is None]
     if missing:
-        raise values.error(f"it lacks {', '.join(missing)}")
+        raise values.error(f"missing {', '.join(missing)}")
     for key, what in _NOT_COVERED.items():
         if values.values.get(key):
-            raise values.error(f"it has {what} ({key}), which is not covered")
+            raise values.error(f"it has {what} ({key}), which is not supported")
     if 0 in (values.values.get("attn_type_list") or ()):
-        raise values.error("it has linear attention (attn_type_list), which is not covered")
+        raise values.error("it has linear attention (attn_type_list), which is not supported")
 
 
 def _precision(text: str) -> Format:

@@ -344,15 +344,15 @@ def check_parallel(model: Decoder, parallel: Parallel) -> None:
             what = ", ".join(name for name, is_uneven in uneven.items() if is_uneven)
             raise UsageError(
                 f"{model.name}: {degree} devices cannot share {what} evenly; expected a "
-                "--tensor-parallel that divides them"
+                "--tensor-parallel that divides it"
             )
         if isinstance(part, Experts):
             _check_experts(model, part, parallel)
     if not model.has_experts and (parallel.expert > 1 or parallel.data > 1):
         option = "--expert-parallel" if parallel.expert > 1 else "--data-parallel-attention"
         raise UsageError(
-            f"{model.name} has no experts, {option} is for those that do; expected "
-            "--tensor-parallel or --pipeline-parallel"
+            f"{model.name} has no experts, so {option} does not apply; use --tensor-parallel or "
+            "--pipeline-parallel"
         )
     if parallel.pipeline > model.depth:
         raise UsageError(

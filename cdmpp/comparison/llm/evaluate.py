@@ -278,8 +278,8 @@ def groups(report: ServingReport) -> dict[str, list[MeasuredLoad]]:
     found: dict[str, list[MeasuredLoad]] = {
         "all": list(rows),
         "repeats agree": [one for one in rows if not one.is_mixed],
-        "repeats in two populations": [one for one in rows if one.is_mixed],
-        "first token after a whole answer's time": [one for one in rows if one.is_queued],
+        "repeated runs with inconsistent times": [one for one in rows if one.is_mixed],
+        "first token later than the whole answer": [one for one in rows if one.is_queued],
     }
     by_group: dict[str, list[MeasuredLoad]] = defaultdict(list)
     for name in ("family", "system", "backend"):
@@ -291,8 +291,8 @@ def groups(report: ServingReport) -> dict[str, list[MeasuredLoad]]:
 def report_lines(report: ServingReport) -> list[list[str]]:
     """Returns titles and a line for each group of rows."""
     lines = [[
-        "rows", "n", "TPOT error, median (%)", "predicted / measured", "TPOT in the interval",
-        "rows with TTFT", "TTFT error, median (%)", "TTFT in the interval", "order",
+        "rows", "n", "TPOT error, median (%)", "predicted / measured", "TPOT within the interval",
+        "rows with TTFT", "TTFT error, median (%)", "TTFT within the interval", "order",
         "baseline's TPOT error (%)",
     ]]  # fmt: skip
     for name, part in groups(report).items():

@@ -55,7 +55,7 @@ class HostFit:
 def packaged_hosts() -> HostFit:
     """Returns the fit that comes with the package."""
     file = package_folder("cdmpp.comparison.llm") / "hosts.json"
-    content = read_json(file, what="host times", hint="install the package again")
+    content = read_json(file, what="host times", hint="reinstall the package")
     return from_json(HostFit, content)
 
 
@@ -233,8 +233,8 @@ class LoadedServer:
     def _queues(self, waited: float, fitting: float) -> str:
         groups = self.parallel.data
         return (
-            f"the cache holds {int(fitting) * groups:,} requests: {waited:.0%} wait for room, the "
-            "first token is decided by queueing"
+            f"the cache holds {int(fitting) * groups:,} requests: {waited:.0%} wait for space, "
+            "so queueing dominates the time to first token"
         )
 
 

@@ -80,8 +80,8 @@ def _product(call: WeightProduct, device: DeviceSpec) -> AskedCall:
     ratio = WIDE_BYTES / WEIGHT_BYTES[call.format]
     same = Gemm(max(1, round(call.m * ratio)), max(1, round(call.n / ratio)), call.k)
     reason = (
-        f"no products of that kind were measured: those with {call.format} weights and 16-bit "
-        "arithmetic are taken for 16-bit products with as many operations and bytes"
+        f"no measurements of such products: products with {call.format} weights and 16-bit "
+        "arithmetic are predicted as 16-bit products with the same operations and bytes"
     )
     return AskedCall(same, reason, _WEIGHT_ONLY_SPREAD)
 
@@ -127,6 +127,6 @@ def _latent(call: LatentKernel, device: DeviceSpec) -> AskedCall:
         return _within(same, call.batch * call.length)
     reason = (
         "latent attention was measured with a latent of 512 + 64 and heads of 128 + 64 and 128: "
-        "other sizes are taken for as much work"
+        "other sizes are predicted by their amount of work"
     )
     return AskedCall(same, reason, _OTHER_SIZES_SPREAD)

@@ -33,7 +33,7 @@ def stored_formats(
         wide: the 16-bit type.
 
     Raises:
-        DataError: a quantisation that is not covered.
+        DataError: a quantisation that is not supported.
     """
     inner = content.get("text_config")
     found = content.get("quantization_config") or (
@@ -70,7 +70,7 @@ def _format(found: Mapping[str, Any], path: Path) -> Format:
         return _compressed(groups[0] if groups else {}, path)
     what = f"{method or 'without quant_method'} {algorithm or bits or ''}".strip()
     raise DataError(
-        f"{path}: quantisation {what} is not covered; expected {_KNOWN}, or --precision"
+        f"{path}: quantisation {what} is not supported; expected {_KNOWN}, or --precision"
     )
 
 
@@ -87,7 +87,7 @@ def _compressed(group: Mapping[str, Any], path: Path) -> Format:
     arithmetic = "16-bit" if is_wide else "narrow"
     raise DataError(
         f"{path}: compressed-tensors with {kind} weights of {bits} bits and {arithmetic} "
-        f"activations are not covered; expected {_KNOWN}, or --precision"
+        f"activations are not supported; expected {_KNOWN}, or --precision"
     )
 
 

@@ -49,7 +49,7 @@ def load_cells(
                     found.append(replace(cell, is_hypothetical=is_hypothetical))
     if all(cell.tpot_s is None for cell in found):
         reasons = dict.fromkeys(reason for cell in found for reason in cell.reasons)
-        raise DataError(f"no device has an answer: {'; '.join(list(reasons)[:3])}")
+        raise DataError(f"no device could be predicted: {'; '.join(list(reasons)[:3])}")
     return found
 
 
@@ -161,15 +161,15 @@ def sweep_notes(cells: Sequence[LoadCell], target_tpot_s: float | None) -> list[
 
 def _within(cells: Sequence[LoadCell], target_s: float) -> str:
     inside = [cell for cell in cells if cell.tpot_s is not None and cell.tpot_s[0] <= target_s]
-    goal = f"{1e3 * target_s:g} ms a token"
+    goal = f"{1e3 * target_s:g} ms per token"
     if not inside:
-        return f"none is within {goal}"
+        return f"no configuration is within {goal}"
     key = _cost if any(_cost(cell) is not None for cell in inside) else _slowness
     known = [(value, cell) for cell in inside if (value := key(cell)) is not None]
     _, best = min(known, key=lambda one: one[0])
     assert best.tpot_s is not None
-    sure = "surely" if best.tpot_s[2] <= target_s else "not surely: its interval goes beyond"
-    what = "cheapest" if key is _cost else "most tokens a second and GPU"
+    sure = "surely" if best.tpot_s[2] <= target_s else "uncertain: its interval exceeds the target"
+    what = "cheapest" if key is _cost else "highest tokens per second and GPU"
     return (
         f"{what} within {goal}: {best.device} x {best.parallel.gpus} with {best.load.concurrency} "
         f"users ({sure})"

@@ -24,7 +24,8 @@ _MOVES = "element-wise"
 #: (0.24), TensorRT-LLM's on B200 in 1.2.0rc5, whose products took up to 2.5 times those of 1.3.
 _LIBRARIES = "vllm"
 _TUNED = (
-    "products and experts are the best of AMD's tuned kernels (aiter); other software is slower"
+    "matrix products and experts use the best of AMD's tuned kernels (aiter); other software is "
+    "slower"
 )
 #: A kernel that only moves is timed as the operator that reads and writes as many bytes.
 _MOVING, _BYTES_PER_ELEMENT = "relu", 8
@@ -127,7 +128,7 @@ def step_times(
         wanted.append(measured)
     ends_of, is_seen = _asked(list(calls), device, kernels, software)
     moving = _Moving(device)
-    doubt = [] if is_seen else [f"not all kinds of its kernels were measured on {device.name}"]
+    doubt = [] if is_seen else [f"some of its kernels were not measured on {device.name}"]
     if default_software("gemm", device) == "aiter":
         doubt.append(_TUNED)
     answers = []

@@ -94,7 +94,7 @@ def audit(
     read = facts.read
     skipped = sum(read["skipped"].values())
     if skipped:
-        text = f"{skipped} lines or files could not be read; see `read`"
+        text = f"{skipped} lines or files could not be read; `read` lists them"
         findings.append(Finding("warning", "unreadable", skipped, text))
     order = {"error": 0, "warning": 1, "note": 2}
     findings.sort(key=lambda finding: order[finding.severity])
@@ -117,7 +117,7 @@ def _noise(label: str, repeats: RepeatFacts, findings: list[Finding]) -> dict[st
     ratios = repeats.max_over_min
     outliers = [entry for entry in sorted(repeats.worst, reverse=True) if entry[0] > OUTLIER_RATIO]
     if repeats.records and repeats.single == repeats.records:
-        text = f"{label}: every record has one cost only, so the noise floor is unknown"
+        text = f"{label}: every record has only one cost, so the noise floor is unknown"
         findings.append(Finding("note", "no repeats", repeats.single, text))
     count = repeats.outliers
     if outliers:
@@ -127,7 +127,7 @@ def _noise(label: str, repeats: RepeatFacts, findings: list[Finding]) -> dict[st
         ]
         text = (
             f"{label}: {count} of {repeats.records} records have a repeat that takes more than "
-            f"{OUTLIER_RATIO:g} times the fastest one; the mean of such a record says little"
+            f"{OUTLIER_RATIO:g} times the fastest one; the mean of such a record is unreliable"
         )
         findings.append(Finding("warning", "outliers", count, text, examples))
     return {
@@ -165,7 +165,7 @@ def _units(facts: Facts, device: int, label: str, findings: list[Finding]) -> di
                 f"program {facts.program_hex(program[row])[:12]}: {latency_s[row]:.3g} s"
                 for row in np.flatnonzero(mask & known)[:EXAMPLE_COUNT]
             ]
-            sentence = f"{label}: {mask.sum()} latencies are {text}: costs are seconds"
+            sentence = f"{label}: {mask.sum()} latencies are {text}; costs must be in seconds"
             findings.append(Finding("error", what, int(mask.sum()), sentence, examples))
     if peak is None:
         text = f"{label}: its arithmetic peak is unknown, so rates are not checked against it"
@@ -252,7 +252,7 @@ def _repeated(
             ]
             text = (
                 f"{label}: {len(far)} programs were measured more than once with latencies more "
-                f"than {threshold:.3g} times apart; training pools them"
+                f"than {threshold:.3g} times apart; training averages them"
             )
             findings.append(Finding("warning", "differing duplicates", len(far), text, examples))
     return result
@@ -285,7 +285,7 @@ def _duplicates(facts: Facts, findings: list[Finding]) -> dict[str, Any]:
             for members in sorted(across, key=len, reverse=True)[:EXAMPLE_COUNT]
         ]
         text = f"{count} programs have the same {same} as a program of another workload" + (
-            "" if is_steps else "; a split by task may separate them (see `splits`)"
+            "" if is_steps else "; a split by task may put them in different parts (see `splits`)"
         )
         findings.append(Finding("note", f"same {same}, other workload", count, text, examples))
     if within:
@@ -293,11 +293,11 @@ def _duplicates(facts: Facts, findings: list[Finding]) -> dict[str, Any]:
         findings.append(Finding("note", f"same {same}, same task", within, text))
     if facts.repeated_programs:
         count = facts.repeated_programs
-        text = f"{count} programs are stored twice; make them one with: cdmpp dataset merge"
+        text = f"{count} programs are stored twice; merge them with: cdmpp dataset merge"
         findings.append(Finding("note", "programs stored twice", count, text))
     orphans = int((facts.program < 0).sum())
     if orphans:
-        text = f"{orphans} measurements are of programs that the dataset does not hold"
+        text = f"{orphans} measurements belong to programs that are missing from the dataset"
         findings.append(Finding("error", "measurements without program", orphans, text))
     return {
         "compared": same,
@@ -332,12 +332,13 @@ def _judge_split(entry: dict[str, Any], findings: list[Finding]) -> None:
     for what in promised.get(entry["kind"], ("programs",)):
         count = entry[f"{what}_in_two_parts"]
         if count:
-            text = f"{name}: {count} {what} are in two parts; its test numbers are too good"
+            text = f"{name}: {count} {what} are in two parts; its test errors are too optimistic"
             findings.append(Finding("error", f"{what} in two parts", count, text))
     count = entry["test_samples_seen_in_training"] or 0
     if count and entry["kind"] != "record":
         text = (
-            f"{name}: {count} of {entry['sizes']['test']} test samples have the same features as a "
-            "training sample of another task; judge without them, or read the numbers with care"
+            f"{name}: {count} of {entry['sizes']['test']} test samples have the same features as "
+            "a training sample of another task; evaluate without them, or expect errors that "
+            "are too optimistic"
         )
         findings.append(Finding("warning", "test features seen in training", count, text))

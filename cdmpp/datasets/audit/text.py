@@ -61,7 +61,7 @@ def _split_table(report: dict[str, Any]) -> str:
             str(entry["programs_in_two_parts"]),
             "-" if seen is None else str(seen),
         ])  # fmt: skip
-    return f"what is in two parts of a split\n{aligned(rows, 'lr')}"
+    return f"found in two parts of a split\n{aligned(rows, 'lr')}"
 
 
 def _lines(report: dict[str, Any]) -> list[str]:

@@ -153,7 +153,7 @@ def _as_today(value: dict[str, Any]) -> dict[str, Any]:
     template = _VERSION_1_TEMPLATES.get((str(old), str(kind)), {}).get(family)
     if template is None:
         what = f"{str(old)[:40]}, {str(kind)[:20]}, on {family}"
-        raise RecordLineError("a template of AutoTVM 0.1 that has no counterpart", what)
+        raise RecordLineError("a template of AutoTVM 0.1 without a counterpart today", what)
     if template == "dense_large_batch.gpu" and isinstance(entity, list) and len(entity) == 1:
         template = "dense_small_batch.gpu"  # the one knob is tile_k
     if old == "topi_nn_conv2d" or old == "topi_nn_depthwise_conv2d_nchw":
@@ -206,7 +206,9 @@ def _parse_input(value: Any) -> tuple[str, str, list[Any]]:
     if not all(isinstance(item, str) and item.strip() for item in (target, template)):
         raise RecordLineError("malformed input", "target and template must be text")
     if not (is_text(target) and is_text(template)):
-        raise RecordLineError("malformed input", "half a character in the target or template")
+        raise RecordLineError(
+            "malformed input", "an incomplete UTF-16 character in the target or template"
+        )
     if not (isinstance(arguments, list) and is_finite(arguments)):
         raise RecordLineError("malformed input", "arguments must be a list of finite values")
     if len(value) > 3 and value[3]:
@@ -274,8 +276,8 @@ def find_logs(place: Path) -> list[Path]:
     )
     if not logs:
         raise DataError(
-            f"{place}: no AutoTVM logs; expected DEVICE.json or DEVICE.json.gz files with one "
-            "record a line: --dataset FILE"
+            f"{place}: no AutoTVM logs found; expected DEVICE.json or DEVICE.json.gz with one "
+            "record per line: --dataset FILE"
         )
     return logs
 

@@ -101,7 +101,7 @@ class AutotvmLogs(RecordSource):
         logs = self._logs()
         tasks = _find_lines(logs, report, self.per_task, self.target)
         if not tasks:
-            raise DataError(f"{self.place}: no usable record; the reader says:\n{report.summary()}")
+            raise DataError(f"{self.place}: no usable record found:\n{report.summary()}")
         groups: list[list[_Lines]] = [[]]
         for task in tasks.values():
             if groups[-1] and sum(map(_count, [*groups[-1], task])) > self.shard_records:
@@ -147,7 +147,7 @@ def _wanted_logs(place: Path, labels: Sequence[str] | None, target: str | None) 
     if missing:
         raise DataError(
             f"{place}: no AutoTVM log of device {missing[0]!r}; devices found: "
-            f"{', '.join(sorted(found))}; the file's name is the device, unless its targets "
+            f"{', '.join(sorted(found))}; the device is the name of the file, unless its targets "
             "name several"
         )
     return [found[label] for label in wanted]

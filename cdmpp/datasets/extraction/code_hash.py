@@ -115,7 +115,7 @@ def _find(module: str) -> Path | None:
 def _file_of(module: str) -> Path:
     path = _find(module)
     if path is None:
-        raise DataError(_missing(f"the source of {module} is not there"))
+        raise DataError(_missing(f"the source of {module} is missing"))
     return path
 
 
@@ -127,4 +127,4 @@ def _read(path: Path) -> bytes:
 
 
 def _missing(what: str) -> str:
-    return f"{what}, and an extracted shard is known by the code that made it; install cdmpp again"
+    return f"{what}: it identifies the code that extracted a shard. Reinstall cdmpp"

@@ -171,7 +171,7 @@ def extract(
     if source.if_useless and not report.featurised:
         reason, count = report.rejected.most_common(1)[0]
         raise DataError(
-            f"{plans[0].files[0][1].parent}: none of its {report.programs} programs can be used "
+            f"{plans[0].files[0][1].parent}: none of its {report.programs} programs is usable "
             f"({count}: {reason}); {source.if_useless}"
         )
     return report
@@ -184,7 +184,7 @@ def check_jobs(jobs: int | None) -> None:
         UsageError: it is less than 1.
     """
     if jobs is not None and jobs < 1:
-        raise UsageError(f"jobs must be at least 1, got {jobs}; leave it out for one per CPU")
+        raise UsageError(f"jobs must be at least 1, got {jobs}; leave it out for one job per CPU")
 
 
 def _run(

@@ -35,23 +35,23 @@ def read_manifest(extracted_dir: Path) -> dict[str, Any]:
         if _is_read(schema) and not (
             isinstance(value["data_hash"], str) and isinstance(value["shards"], list)
         ):
-            raise ValueError("data_hash is no text or shards no list")
+            raise ValueError("data_hash is not a string, or shards is not a list")
     except OSError:
-        command = f"make or continue it with: cdmpp dataset extract --out {extracted_dir}"
+        command = f"create or resume it with: cdmpp dataset extract --out {extracted_dir}"
         if (path.parent / PACKED_CAMPAIGN).is_file():
             name = path.parent.resolve().name
-            command = f"it is packed; run: make tables, and give cache/data/{name}"
+            command = f"it is packed; run: make tables, then use cache/data/{name}"
         raise DataError(
-            f"{extracted_dir}: no complete extracted dataset (no {MANIFEST}); {command}"
+            f"{extracted_dir}: not a complete extracted dataset ({MANIFEST} is missing); {command}"
         ) from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(
-            f"{path}: damaged ({error}); run again: cdmpp dataset extract --out {extracted_dir}"
+            f"{path}: damaged ({error}). Rerun: cdmpp dataset extract --out {extracted_dir}"
         ) from None
     if not _is_read(schema):
         raise DataError(
             f"{extracted_dir}: extracted with schema versions {schema}, this version needs "
-            f"{schema_versions()}; run again: cdmpp dataset extract --out {extracted_dir}"
+            f"{schema_versions()}. Rerun: cdmpp dataset extract --out {extracted_dir}"
         )
     return value
 
@@ -95,8 +95,8 @@ def read_shard(
     try:
         if sha256_file(path) != shard[table]["sha256"]:
             raise DataError(
-                f"{path}: not what the manifest says; run again: "
-                f"cdmpp dataset extract --out {extracted_dir}"
+                f"{path}: does not match the manifest. Rerun: cdmpp dataset extract --out "
+                f"{extracted_dir}"
             )
         with pq.ParquetFile(path) as file:
             for group in range(file.num_row_groups):
@@ -104,5 +104,5 @@ def read_shard(
     except (OSError, pa.ArrowException) as error:
         why = " ".join(str(error).split())[:200]
         raise DataError(
-            f"{path}: cannot read ({why}); run again: cdmpp dataset extract --out {extracted_dir}"
+            f"{path}: cannot read ({why}). Rerun: cdmpp dataset extract --out {extracted_dir}"
         ) from None

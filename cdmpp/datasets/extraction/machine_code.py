@@ -24,7 +24,7 @@ PATTERN = "machine_code*.parquet"
 IN_NETWORK = "in_network.json"
 _VERSION, _TARGETS = b"cdmpp.machine_code", b"cdmpp.targets"
 _EARLIER = ("1",)
-_HINT = "write it anew with: cdmpp measure --machine-code --out DIR (or dataset extract)"
+_HINT = "regenerate it with: cdmpp measure --machine-code --out DIR (or dataset extract)"
 
 
 #: Identity and columns of a program, None where it has none.

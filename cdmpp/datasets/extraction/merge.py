@@ -74,17 +74,17 @@ class MergeReport:
         lines = [
             f"{self.programs} programs ({self.featurised} with features) and {self.measurements} "
             f"measurements of {len(self.inputs)} datasets in {self.out_dir}",
-            f"{self.merged_programs} programs were in several places and are stored once",
+            f"{self.merged_programs} programs were in several inputs and are stored once",
         ]
         if self.conflicting_programs:
             lines.append(
-                f"{self.conflicting_programs} of them have other features in another place (the "
-                "first are kept): the inputs were extracted by different versions; extract them "
-                "again with one"
+                f"{self.conflicting_programs} of them have different features in another input "
+                "(the first features are kept): different versions extracted the inputs. "
+                "Extract them again with one version"
             )
         if self.repeated_measurements:
             lines.append(
-                f"{self.repeated_measurements} measurements are there twice, with equal costs and "
+                f"{self.repeated_measurements} measurements occur twice, with equal costs and "
                 "times: the inputs overlap"
             )
         return "\n".join(lines)
@@ -115,7 +115,7 @@ def merge(inputs: Sequence[Path], out_dir: Path) -> MergeReport:
             f"merge needs at least two different datasets, got {', '.join(map(str, inputs))}"
         )
     if out_dir.exists() and (not out_dir.is_dir() or any(out_dir.iterdir())):
-        raise UsageError(f"{out_dir} is there already; give a new folder with --out DIR")
+        raise UsageError(f"{out_dir} exists already; give a new folder with --out DIR")
     manifests = [read_manifest(path) for path in inputs]
     # An input without any features has no columns to disagree about.
     widths = {m["leaf_extra_count"] for m in manifests if m["featurised"]}
@@ -136,7 +136,7 @@ def merge(inputs: Sequence[Path], out_dir: Path) -> MergeReport:
     except OSError as error:
         raise DataError(
             f"{out_dir}: cannot write the merged dataset there ({error.strerror or error}); "
-            "choose a folder that can be written, or free the disk"
+            "choose a writable folder, or free disk space"
         ) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

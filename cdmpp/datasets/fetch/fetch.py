@@ -120,8 +120,8 @@ def _assemble(
             write_fetched(new, fetched)
     except OSError as error:
         raise DataError(
-            f"{folder}: cannot write the fetched records ({error.strerror or error}); free some "
-            "space and run the same command again: nothing is downloaded twice"
+            f"{folder}: cannot write the fetched records ({error.strerror or error}); free disk "
+            "space and rerun the same command: nothing is downloaded twice"
         ) from None
     return fetched
 
@@ -212,13 +212,13 @@ def _download(
     except ValueError as error:  # what pooch raises for another checksum, the file being removed
         text = " ".join(str(error).split()).partition(" Deleted download")[0]
         raise DataError(
-            f"{url}: wrong checksum: {text} It was removed; run the same command again, or give "
-            "another --from"
+            f"{url}: wrong checksum: {text} The file was removed; rerun the same command, or "
+            "give another --from"
         ) from None
     except OSError as error:
         raise DataError(
-            f"{work}: cannot write ({error.strerror or error}); free some space or choose another "
-            "--cache, and run the same command again"
+            f"{work}: cannot write ({error.strerror or error}); free disk space or choose "
+            "another --cache, and rerun the same command"
         ) from None
     file = Path(found)
     _check_size(file, item, url)
@@ -237,7 +237,7 @@ def _local_places(source: PublicSource, origin: Path) -> list[_Place]:
     if origin.is_file():
         if len(source.downloads) != 1:
             names = ", ".join(item.path for item in source.downloads)
-            raise DataError(f"{origin}: is one file, expected a folder with {names}")
+            raise DataError(f"{origin}: is a file, expected a folder with {names}")
         files = [origin]
     elif origin.is_dir():
         files = [_in_mirror(origin, item) for item in source.downloads]
@@ -269,7 +269,7 @@ def _root(source: PublicSource, folder: Path) -> Path:
     names = ", ".join(item.path for item in source.downloads)
     patterns = ", ".join(part.files for part in source.parts)
     raise DataError(
-        f"{folder}: has nothing of {source.name}; expected {names}, or the unpacked files "
+        f"{folder}: has no files of {source.name}; expected {names}, or the unpacked files "
         f"{patterns}"
     )
 
@@ -301,7 +301,8 @@ def check_content(source: PublicSource, folder: Path) -> None:
             if next(read_autotvm_log(log, report), None) is None:
                 raise WrongContentError(
                     f"{source.name}: no AutoTVM record in {log.name} ({report.skipped_total} of "
-                    f"{report.lines} lines skipped); the files are not those of {source.homepage}"
+                    f"{report.lines} lines skipped); the files do not match those of "
+                    f"{source.homepage}"
                 )
     try:
         if source.kind == "tenset":
@@ -310,7 +311,7 @@ def check_content(source: PublicSource, folder: Path) -> None:
         elif source.kind == "metaschedule":
             check_database(folder)
     except DataError as error:
-        raise WrongContentError(f"{source.name} is not as its kind should be: {error}") from None
+        raise WrongContentError(f"{source.name} does not match its kind: {error}") from None
 
 
 def _describe(
@@ -361,7 +362,8 @@ def _check_unchanged(now: Fetched, before: Fetched) -> None:
             raise WrongContentError(
                 f"{now.name}: {file.path} has sha256 {file.sha256}, and had "
                 f"{recorded[file.path]} when it was first fetched ({before.fetched_at}); the "
-                f"source has changed. To take it as it is now, remove {FETCHED_FILE} of its folder"
+                f"source has changed. To use the new version, remove {FETCHED_FILE} from its "
+                "folder"
             )
 
 

@@ -146,12 +146,11 @@ def wanted_sources(name: str) -> list[PublicSource]:
     labels = {device for source in known_sources() for device in source.devices}
     if find_device(name) is not None:
         raise UsageError(
-            f"no known source has records of {name!r}; those that are known: "
-            "cdmpp dataset fetch --list"
+            f"no known source has records of {name!r}; list all: cdmpp dataset fetch --list"
         )
     raise UsageError(
-        f"no source and no device {name!r}{nearest(name, sorted(known | labels))}; those that are "
-        "known: cdmpp dataset fetch --list"
+        f"unknown source or device {name!r}{nearest(name, sorted(known | labels))}; list all: "
+        "cdmpp dataset fetch --list"
     )
 
 
@@ -174,7 +173,7 @@ def _source(name: str, value: Any, where: str) -> PublicSource:
     values = _fields_of(PublicSource, value, where, given={"name": name})
     kind = values["kind"]
     if not _NAME.fullmatch(name):
-        raise DataError(f"{where}: a name is of small letters, digits and dashes")
+        raise DataError(f"{where}: a name consists of lower-case letters, digits and dashes")
     if kind not in SOURCE_KINDS:
         raise DataError(f"{where}: kind is {kind!r}, expected one of {', '.join(SOURCE_KINDS)}")
     commit = values.get("commit")
@@ -233,7 +232,7 @@ def _fields_of(
 def _check_path(path: str, where: str) -> None:
     parts = path.split("/")
     if path.startswith("/") or "\\" in path or any(part in ("", ".", "..") for part in parts):
-        raise DataError(f"{where}: {path!r} is no plain path below a folder")
+        raise DataError(f"{where}: {path!r} is not a plain relative path")
 
 
 def _label(name: str) -> str:

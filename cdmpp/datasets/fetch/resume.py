@@ -118,9 +118,9 @@ class ResumingDownloader:
             most = self.patience.unreachable if error.is_unreachable else self.patience.failures
             if failures >= most:
                 raise DataError(
-                    f"{url}: {error.text}, {failures} times in a row; what has arrived is kept: "
-                    "run the same command again when it can be reached, or download it by hand "
-                    "and give it with --from"
+                    f"{url}: {error.text}, {failures} times in a row. The received part is kept: "
+                    "rerun the same command when the server is reachable, or download the file "
+                    "manually and give it with --from"
                 )
             delay_s = self.patience.wait_s * 2.0 ** (failures - 1) * random.uniform(0.8, 1.2)
             time.sleep(min(_LONGEST_WAIT_S, max(delay_s, error.wait_s)))
@@ -149,7 +149,7 @@ class ResumingDownloader:
             with requests.get(url, headers=headers, stream=True, timeout=timeouts) as answer:
                 return self._take(url, answer, start)
         except requests.exceptions.Timeout:
-            raise _PassingError("no answer in time") from None
+            raise _PassingError("timeout") from None
         except requests.exceptions.ChunkedEncodingError as error:
             raise _PassingError(_reason(error)) from None
         except requests.exceptions.ConnectionError as error:
@@ -164,13 +164,13 @@ class ResumingDownloader:
             if answer.headers.get("Content-Range", "") == f"bytes */{start}":
                 return True  # it was whole already
             self.part.unlink()
-            raise _PassingError("the server has another file now")
+            raise _PassingError("the file on the server has changed")
         if answer.status_code in _PASSING:
-            raise _PassingError(f"the server says {answer.status_code} {answer.reason}", answer)
+            raise _PassingError(f"the server returned {answer.status_code} {answer.reason}", answer)
         if answer.status_code not in (200, 206):
             raise DataError(
-                f"{url}: the server says {answer.status_code} {answer.reason}, expected the file; "
-                "if it has moved, download it by hand and give it with --from"
+                f"{url}: the server returned {answer.status_code} {answer.reason}, expected the "
+                "file. If it has moved, download it manually and give it with --from"
             )
         if "text/html" in answer.headers.get("Content-Type", ""):
             raise DataError(
@@ -180,7 +180,7 @@ class ResumingDownloader:
         if answer.status_code == 200:
             start = 0
         elif not answer.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
-            raise DataError(f"{url}: the server continues at another place than it was asked to")
+            raise DataError(f"{url}: the server resumed at another offset than requested")
         length = answer.headers.get("Content-Length", "")
         is_packed = answer.headers.get("Content-Encoding", "identity") != "identity"
         total = start + int(length) if length.isdecimal() and not is_packed else None
@@ -210,8 +210,8 @@ class ResumingDownloader:
         if size > self.most_bytes:
             self.part.unlink(missing_ok=True)
             raise DataError(
-                f"{url}: more than {self.most_bytes} bytes, the most that the registry allows; it "
-                "was not kept"
+                f"{url}: more than {self.most_bytes} bytes, the limit of the registry; it was "
+                "removed"
             )
 
     def _remembered(self, url: str) -> str:
@@ -254,7 +254,7 @@ def _reason(error: Exception) -> str:
         ("NameResolutionError", "the host's name cannot be resolved"),
         ("Connection refused", "the connection was refused"),
         ("Network is unreachable", "the network cannot be reached"),
-        ("Read timed out", "no answer in time"),
+        ("Read timed out", "timeout"),
         ("IncompleteRead", "the connection was cut"),
         ("reset by peer", "the connection was cut"),
         ("certificate", "the host's certificate cannot be checked"),
@@ -269,8 +269,8 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        hint = "free some space" if error.errno in NO_SPACE else "mend that"
+        hint = "free some space" if error.errno in NO_SPACE else "fix this"
         raise DataError(
-            f"{path}: cannot write ({error.strerror or error}); what has arrived is kept: {hint} "
-            "and run the same command again"
+            f"{path}: cannot write ({error.strerror or error}). The received part is kept: "
+            f"{hint} and rerun the same command"
         ) from None

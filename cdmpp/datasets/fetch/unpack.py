@@ -76,14 +76,14 @@ class Taker:
     def _take(self, member: Member, path: str, part: SourcePart) -> None:
         if any(word in ("", ".", "..") for word in path.split("/")) or "\\" in path:
             raise WrongContentError(
-                f"{member.path}: leads out of the folder; the archive is not trusted"
+                f"{member.path}: points outside the folder; the archive is rejected"
             )
         self._bytes += member.size
         self._files += 1
         if self._bytes > self.source.most_bytes or self._files > _MOST_FILES:
             raise WrongContentError(
                 f"{self.source.name}: more than {self.source.most_bytes} bytes or {_MOST_FILES} "
-                "files when unpacked, the most that the registry allows; nothing of it was kept"
+                "files when unpacked, the limit of the registry; nothing was kept"
             )
         target = self._taken / str(self.source.parts.index(part)) / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -93,11 +93,13 @@ class Taker:
                 left -= len(chunk)
                 if left < 0:
                     raise WrongContentError(
-                        f"{member.path}: is longer than its archive says; not trusted"
+                        f"{member.path}: is longer than its archive states; the archive is rejected"
                     )
                 write.write(chunk)
             if left:
-                raise WrongContentError(f"{member.path}: is shorter than is said; not trusted")
+                raise WrongContentError(
+                    f"{member.path}: is shorter than its archive states; the archive is rejected"
+                )
         self._check(target, path)
         self._found[part][path] = target
 
@@ -105,8 +107,8 @@ class Taker:
         expected = self.source.blobs.get(path)
         if expected is not None and git_blob_id(file) != expected:
             raise WrongContentError(
-                f"{path}: is git blob {git_blob_id(file)}, expected {expected}; it is not the file "
-                f"that {self.source.name} has: fetch it again, or give another --from"
+                f"{path}: is git blob {git_blob_id(file)}, expected {expected}; it is not the "
+                f"file of {self.source.name}: fetch it again, or give another --from"
             )
 
     def finish(self) -> None:
@@ -123,8 +125,8 @@ class Taker:
         ]
         if missing:
             raise WrongContentError(
-                f"{self.source.name}: nothing like {', '.join(missing)} is there; expected the "
-                f"files of {self.source.homepage}"
+                f"{self.source.name}: no file matches {', '.join(missing)}; expected the files "
+                f"of {self.source.homepage}"
             )
         joined: dict[Path, list[Path]] = {}
         for part, found in self._found.items():
@@ -147,8 +149,8 @@ def _undamaged(what: str) -> Iterator[None]:
         yield
     except _DAMAGES as error:
         raise WrongContentError(
-            f"{what}: no whole archive ({error or type(error).__name__}); expected .tar.gz, .zip "
-            "or .gz: download it again"
+            f"{what}: not a complete archive ({error or type(error).__name__}); expected "
+            ".tar.gz, .zip or .gz: download it again"
         ) from None
 
 

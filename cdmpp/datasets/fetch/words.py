@@ -81,11 +81,11 @@ def sources_text(rows: Sequence[ListedSource]) -> str:
             ("by name only", ", ".join(others)),
             ("records", source.programs),
             ("licence", source.licence),
-            ("lies in", str(row.folder or "")),
+            ("stored in", str(row.folder or "")),
         ):
             lines += _wrapped(f"{title}: {text}") if text else []
     if any(row.bytes is None for row in rows):
-        lines += ["", "size ?: not known before it is fetched"]
+        lines += ["", "size ?: known after fetching"]
     return "\n".join(lines)
 
 
@@ -108,12 +108,14 @@ def next_command(source: PublicSource, fetched: Fetched, cache: Path, name: str)
         name: what was asked for; a device's label where that is one of the source's devices.
     """
     if source.kind == "other":
-        return f"no reader takes them as they are; they lie in {fetched_folder(cache, source.name)}"
+        return f"not directly readable; the files are in {fetched_folder(cache, source.name)}"
     spec = find_device(name)
     asked = [] if spec is None else [label for label in fetched.devices if _is(label, spec)]
     device = asked[0] if asked else fetched.devices[0]
     where = "" if cache == Path("cache") else f" --cache {shlex.quote(str(cache))}"
-    side = "; they are read with the old TVM, which it installs beside where it is missing"
+    side = (
+        "; they are read with an old TVM, which is installed in a side environment if it is missing"
+    )
     train = f"cdmpp train --device {device}{where}"
     return f"next: {train}{side if source.needs_legacy_env else ''}"
 

@@ -164,7 +164,7 @@ def read_module_json(database_dir: Path, workload: Workload) -> str:
         return data[_LENGTH_BYTES:].decode()
     except (binascii.Error, UnicodeDecodeError) as error:
         raise DataError(
-            f"{path}: workload {workload.key} holds no module ({error}); expected the base64 of "
+            f"{path}: workload {workload.key} has no module ({error}); expected the base64 of "
             "JSON that TVM writes"
         ) from None
 
@@ -179,7 +179,9 @@ def _workload_line(path: Path, number: int, line: bytes) -> list[str]:
         and len(value) == 2
         and all(isinstance(item, str) and item.isascii() for item in value)
     ):
-        raise DataError(f"{path}: line {number + 1} is no [structural hash, module] of two texts")
+        raise DataError(
+            f"{path}: line {number + 1} is not a [structural hash, module] pair of strings"
+        )
     return value
 
 
@@ -268,7 +270,9 @@ def parse_tuning_record(
     ):
         raise RecordLineError("malformed trace", "expected [instructions, decisions]")
     if not (is_finite(trace, depth=_TRACE_NESTING) and is_finite(target)):
-        raise RecordLineError("malformed trace", "a number is not finite, or nested too deeply")
+        raise RecordLineError(
+            "malformed trace", "a number is not finite, or lists are nested too deeply"
+        )
     costs_s: tuple[float, ...] = ()
     error_code = 0
     if run_secs:

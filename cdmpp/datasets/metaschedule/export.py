@@ -46,8 +46,8 @@ class DatabaseExportReport:
         ]
         if self.without_trace:
             lines.append(
-                f"{self.without_trace} measurements left out: their traces are in none of the "
-                "databases given with --database"
+                f"{self.without_trace} measurements left out: no database of --database has "
+                "their traces"
             )
         return "\n".join(lines)
 
@@ -90,7 +90,7 @@ def export_databases(
         report.without_trace += total - report.records[label]
     if not any(report.records.values()):
         raise DataError(
-            f"none of the measurements in {extracted_dir} is of a trace in "
+            f"none of the measurements in {extracted_dir} has a trace in "
             f"{', '.join(map(str, databases))}; extract a database first: cdmpp dataset extract "
             "--dataset DATABASE --device LABEL"
         )

@@ -56,7 +56,8 @@ class TuningDatabase(RecordSource):
     shard_records: int = SHARD_RECORDS
     level: ClassVar[int] = SMALL_LEVEL
     if_useless: ClassVar[str] = (
-        f"expected traces of the workloads in {WORKLOAD_FILE}; are the two files of one search?"
+        f"expected traces of the workloads in {WORKLOAD_FILE}; check that both files are from "
+        "one search"
     )
 
     def devices(self) -> list[str]:
@@ -121,9 +122,7 @@ def _chosen_lines(
     targets = [target for target in places if wanted is None or wanted in target]
     if not targets:
         chosen = f" of a target with {wanted!r}" if wanted else ""
-        raise DataError(
-            f"{database_dir}: no usable record{chosen}; the reader says:\n{report.summary()}"
-        )
+        raise DataError(f"{database_dir}: no usable record{chosen} found:\n{report.summary()}")
     if len(targets) > 1:
         ordered = sorted(targets, key=lambda target: -len(places[target]))
         listed = "\n".join(f"  {len(places[target])} records: {target}" for target in ordered)

@@ -43,8 +43,8 @@ def default_dataset_dir() -> Path:
         if (place / "measure_records").is_dir():
             return place
     raise DataError(
-        f"the default dataset {relative} is in none of {', '.join(map(str, places))}; install the "
-        "package anew, or give your own Tenset folder with --dataset DIR"
+        f"the default dataset {relative} is in none of {', '.join(map(str, places))}; reinstall "
+        "the package, or give your own Tenset folder with --dataset DIR"
     )
 
 
@@ -96,9 +96,8 @@ def _record_files(folder: Path) -> list[Path]:
 
 def _how_to_get(device: str) -> str:
     return (
-        "cdmpp dataset fetch brings Tenset's records: tenset-gpu-full those of k80 and t4, "
-        "tenset-cpu-full those of e5-2673, epyc-7452, platinum-8272 and graviton2. Records of your "
-        f"own must lie in DIR/measure_records/{device}/*.json and their tasks in "
-        "DIR/network_info/; then run: "
-        f"cdmpp train --device {device} --dataset DIR"
+        "cdmpp dataset fetch downloads Tenset's records: tenset-gpu-full those of k80 and t4, "
+        "tenset-cpu-full those of e5-2673, epyc-7452, platinum-8272 and graviton2. Your own "
+        f"records must be in DIR/measure_records/{device}/*.json and their tasks in "
+        f"DIR/network_info/; then run: cdmpp train --device {device} --dataset DIR"
     )

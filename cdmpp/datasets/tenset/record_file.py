@@ -110,7 +110,7 @@ def _plain_parser() -> PlainParser | None:
 def _counted(record: MeasureRecord, device: str | None, report: ReadReport) -> MeasureRecord:
     """Returns a record that is taken, with the label of its folder, and counts it."""
     if device is not None and record.device != device:
-        report.notes["-model= of the target differs from the folder; the folder counts"] += 1
+        report.notes["-model= of the target differs from the folder; the folder is used"] += 1
         record = replace(record, device=device)
     report.records += 1
     report.failed += record.error_code != 0

@@ -128,7 +128,9 @@ def _parse_input(value: Any) -> tuple[str, str, tuple[int, ...], tuple[list[Any]
     if not (len(task) >= 2 and all(isinstance(item, str) and item.strip() for item in task[:2])):
         raise RecordLineError("malformed task", "expected [workload key, target, ...]")
     if not all(is_text(item) for item in task[:2]):
-        raise RecordLineError("malformed task", "half a character in the workload key or target")
+        raise RecordLineError(
+            "malformed task", "an incomplete UTF-16 character in the workload key or target"
+        )
     hardware_params = task[2] if len(task) > 2 else []
     expected_count = _HARDWARE_PARAM_COUNT if len(task) > 2 else 0
     if not (
@@ -178,7 +180,7 @@ def parse_result(value: Any) -> tuple[tuple[float, ...], int, float, int]:
     costs, error_code = value[0], value[1]
     others = [*value[2:4], 0, 0][:2]
     if not all(_is_number(item) for item in [*costs, *others]):
-        raise RecordLineError("malformed result", "a cost or time is no number")
+        raise RecordLineError("malformed result", "a cost or time is not a number")
     if type(error_code) is not int or error_code < 0:
         raise RecordLineError("malformed result", f"error code {str(error_code)[:20]}")
     if not all(math.isfinite(item) for item in others):

@@ -51,8 +51,8 @@ class RangeCoder:
         """
         if len(train) < 2:
             raise DataError(
-                "the training part holds one sample, batch norm needs two; see what the dataset "
-                "holds with `cdmpp dataset stats`"
+                "the training part has one sample, but batch norm needs two; inspect the "
+                "dataset with `cdmpp dataset stats`"
             )
         programs = np.unique(train.program)
         leaves = leaf_matrix(train.programs, leaf_rows(train.programs, programs), extra_blocks)

@@ -58,7 +58,7 @@ def training_device(device_type: DeviceType) -> torch.device:
         raise UsageError(
             f"--device-type cuda needs a GPU for each process, found {count} for process "
             f"{index + 1} on this machine; train on the CPU with --device-type cpu, or start at "
-            "most as many processes as there are GPUs"
+            "most one process per GPU"
         )
     return torch.device("cuda", index)
 

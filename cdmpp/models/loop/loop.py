@@ -230,8 +230,8 @@ def _predict_validation(state: TrainingState, trainee: Trainee) -> NDArray[np.fl
     predict = getattr(trainee, "predict_validation", None)
     if predict is None:
         raise UsageError(
-            f"{type(trainee).__name__} predicts nothing before its training ends; expected one "
-            "with predict_validation; tune it without a pruner"
+            f"{type(trainee).__name__} has no predictions before the end of training; expected "
+            "one with predict_validation. Tune it without a pruner"
         )
     found: NDArray[np.float64] = predict(state.average)
     return found
@@ -304,8 +304,7 @@ def _end_epoch(
     if not math.isfinite(validation_loss):
         raise NotFiniteError(
             f"the validation loss became {validation_loss} after epoch {epoch}; expected a "
-            f"finite number; "
-            "look for damaged data with `cdmpp dataset stats`"
+            "finite number; check the data with `cdmpp dataset stats`"
         )
     if state.best_loss is None or validation_loss < state.best_loss:
         state.best_loss = validation_loss

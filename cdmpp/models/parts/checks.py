@@ -29,9 +29,9 @@ def check_schema(expected: dict[str, int] | None, samples: Samples) -> Samples:
     found = as_read_by(expected, samples)
     if len(found) < len(samples):
         raise DataError(
-            f"{len(samples) - len(found)} of {len(samples)} programs reduce across threads, of "
-            f"which a model of schema {_text(expected)} reads other leaves; leave them out, or "
-            "train again with `cdmpp train`"
+            f"{len(samples) - len(found)} of {len(samples)} programs reduce across threads, "
+            f"which a model of schema {_text(expected)} cannot read; leave them out, or retrain "
+            "with `cdmpp train`"
         )
     return found
 
@@ -54,8 +54,8 @@ def as_read_by(expected: Mapping[str, int], samples: Samples) -> Samples:
     if not is_part or {**got, "leaf_extra": version} != expected:
         raise DataError(
             f"the model expects leaf features of schema {_text(expected)} but got {_text(got)}; "
-            "train again on the new features or extract the records again with "
-            "`cdmpp dataset extract`"
+            "retrain on the new features or extract the records again with `cdmpp dataset "
+            "extract`"
         )
     differing = np.flatnonzero(programs.leaf_extra[:, ACROSS_THREADS_COLUMN] > 0)
     owners = np.searchsorted(programs.leaf_offset, differing, side="right") - 1
@@ -74,8 +74,8 @@ def as_learned(expected: Mapping[str, int], samples: Samples) -> Samples:
     found = as_read_by(expected, samples)
     if left_out := len(samples) - len(found):
         _log.warning(
-            "%d of %d samples are left out: their programs reduce across threads, of which a model "
-            "of schema %s reads other leaves", left_out, len(samples), _text(expected),
+            "%d of %d samples are left out: their programs reduce across threads, which a model "
+            "of schema %s cannot read", left_out, len(samples), _text(expected),
         )  # fmt: skip
     return found
 
@@ -100,8 +100,8 @@ def check_trainable(train: Samples) -> None:
     """
     if len(train) == 0:
         raise DataError(
-            "the training part is empty; expected at least one measured program; "
-            "see what the dataset holds with `cdmpp dataset stats`"
+            "the training part is empty; expected at least one measured program; inspect the "
+            "dataset with `cdmpp dataset stats`"
         )
 
 

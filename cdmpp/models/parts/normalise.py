@@ -56,7 +56,7 @@ class Normalisation:
         names = ("low", "high", "mean", "scale")
         columns = [np.asarray(value[name], np.float32) for name in names]
         if {one.shape for one in columns} != {(len(columns[0]),)}:
-            raise ValueError("statistics of columns that are not as many")
+            raise ValueError("statistics of another number of columns")
         if not all(np.isfinite(one).all() for one in columns):
             raise ValueError("statistics that are not finite")
         return cls(*columns)

@@ -90,7 +90,7 @@ class SearchSpace:
             low, high = getattr(self, name)
             if not 1 <= low <= high:
                 raise UsageError(
-                    f"space: {name} is [{low}, {high}], expected fewest and most, from 1 up"
+                    f"space: {name} is [{low}, {high}], expected minimum and maximum, from 1 up"
                 )
         for name in ("resolutions", "stem_widths", "stem_kernels", "stem_strides", "kernels",
                      "classes", "batches"):  # fmt: skip
@@ -104,8 +104,8 @@ class SearchSpace:
                 raise UsageError(f"space: {name} is empty, expected at least one")
         if any(kernel % 2 == 0 for kernel in (*self.kernels, *self.stem_kernels)):
             raise UsageError(
-                f"space: kernels {list(self.kernels)} and stem_kernels {list(self.stem_kernels)}, "
-                "expected odd ones"
+                f"space: kernels {list(self.kernels)} and stem_kernels "
+                f"{list(self.stem_kernels)}, expected odd values"
             )
         if not set(self.stem_strides) <= {1, 2}:
             raise UsageError(f"space: stem_strides is {list(self.stem_strides)}, expected 1 and 2")
@@ -118,7 +118,7 @@ class SearchSpace:
         if self.batches_per_architecture[0] > len(self.batches):
             raise UsageError(
                 f"space: batches_per_architecture is {list(self.batches_per_architecture)} of "
-                f"{len(self.batches)} batches; give more batches or ask for fewer"
+                f"{len(self.batches)} batches; give more batches or request fewer"
             )
         if self.most_flops is not None and not self.most_flops > 0:
             raise UsageError(f"space: most_flops is {self.most_flops}, expected above 0")
@@ -174,9 +174,9 @@ def generate(
                 break
         else:
             raise UsageError(
-                f"space: no {index + 1}. architecture among {_MOST_DRAWS} draws that is new, fits "
-                f"its resolution and stays below most_flops ({space.most_flops}) at "
-                f"{space.batches_per_architecture[0]} batches; widen the space or ask for fewer "
+                f"space: no {index + 1}. new architecture in {_MOST_DRAWS} draws that fits its "
+                f"resolution and stays below most_flops ({space.most_flops}) at "
+                f"{space.batches_per_architecture[0]} batches; widen the space or request fewer "
                 "architectures"
             )
         seen.add(spec.architecture_id)

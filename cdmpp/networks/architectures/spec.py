@@ -168,7 +168,8 @@ class ArchitectureSpec:
             )
         if self.takes_images != (self.resolution is not None):
             raise DataError(
-                f"resolution {self.resolution} for a {self.family}; expected one for images only"
+                f"resolution {self.resolution} for a {self.family}; only image networks have a "
+                "resolution"
             )
 
     @property
@@ -210,7 +211,7 @@ class ArchitectureSpec:
             return from_dict(ArchitectureSpec, value)
         except (ValueError, UsageError) as error:
             raise DataError(
-                f"no architecture: {error}; expected the JSON that cdmpp networks generate writes"
+                f"not an architecture: {error}; expected the JSON of cdmpp networks generate"
             ) from None
 
     def _values(self) -> dict[str, Any]:

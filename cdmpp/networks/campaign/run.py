@@ -254,8 +254,7 @@ def _device(config: NetworksConfig, folders: Sequence[Path]) -> DeviceSpec:
     if device.kind == "cpu":
         if device.threads is None:
             raise UsageError(
-                f"{device.name} does not say how many threads it uses; add `threads` to its device "
-                "file"
+                f"{device.name} has no number of threads; add `threads` to its device file"
             )
         check_threads(device.name, device.threads)
     return device
@@ -270,9 +269,9 @@ def _settle(config: NetworksConfig, folder: Path, device: DeviceSpec, worker: Wo
         gpu = answer.get("gpu")
         if gpu is None:
             raise DeviceError(
-                f"{device.name} is a GPU, and torch finds none here "
-                f"({answer.get('note', 'torch.cuda.is_available() is false')}); run this on a "
-                "machine with that GPU and torch for CUDA, or choose the label of a CPU"
+                f"{device.name} is a GPU, but torch finds no GPU here "
+                f"({answer.get('note', 'torch.cuda.is_available() is false')}). Run this on a "
+                "machine with the GPU and torch for CUDA, or choose the label of a CPU"
             )
     values = to_dict(config) | {
         "device": device.name, "threads": device.threads if device.kind == "cpu" else None,

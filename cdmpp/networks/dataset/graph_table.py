@@ -83,7 +83,7 @@ def graphs_from_table(table: pa.Table) -> Iterator[dict[str, Any]]:
     wanted += [f"node_{name}" for name in _NUMBERS]
     for name in wanted:
         if name not in table.column_names:
-            raise DataError(f"graphs: no column `{name}`; write the data set anew")
+            raise DataError(f"graphs: no column `{name}`; rewrite the data set")
     rows = table.select(list(_ROW_COLUMNS)).to_pylist()
     kinds = table["kinds"].to_pylist()
     nodes, ends = _offsets(table, "kinds"), _offsets(table, "edge_target")
@@ -117,8 +117,8 @@ def graphs_from_table(table: pa.Table) -> Iterator[dict[str, Any]]:
         graph_id = row.pop("graph_id")
         if graph.graph_id != graph_id:
             raise DataError(
-                f"graphs: {graph.name} has the content {graph.graph_id}, its row says {graph_id}; "
-                "write the data set anew"
+                f"graphs: {graph.name} has the content {graph.graph_id}, but its row has "
+                f"{graph_id}; rewrite the data set"
             )
         yield {"graph": graph, **row}
 

@@ -186,7 +186,7 @@ def export_published(folder: Path, out: Path, *, device: str | None = None) -> t
     devices = sorted({label.device for label in data.labels})
     if device is None and len(devices) > 1:
         raise UsageError(
-            f"{folder} has labels of {len(devices)} devices, a label file has place for one; "
+            f"{folder} has labels of {len(devices)} devices, a label file can only have one; "
             f"choose with --device, e.g. --device {devices[0]}"
         )
     device = device or (devices[0] if devices else "none")
@@ -220,7 +220,7 @@ def write_published(data: NetworkData, folder: Path, *, device: str) -> int:
     for part in ("cg", "label"):
         make_folder(folder / part, what="published layout")
         if any((folder / part).iterdir()):
-            raise DataError(f"{folder / part}: not empty, expected a new folder; name another one")
+            raise DataError(f"{folder / part}: not empty; give a new folder")
     labels: dict[str, list[LabelRow]] = {}
     for label in data.labels:
         if label.device == device:

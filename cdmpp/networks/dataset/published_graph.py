@@ -152,7 +152,7 @@ def _topological(
     for edge in edges:
         for node in edge:
             if isinstance(node, (list, dict)) or node not in place:
-                raise DataError(f"{where}: an edge names node {node!r:.60}, which is not there")
+                raise DataError(f"{where}: an edge has the unknown node {node!r:.60}")
     waiting = [0] * len(nodes)
     after: list[list[int]] = [[] for _ in nodes]
     pairs = sorted({(place[source], place[target]) for source, target in edges})

@@ -79,9 +79,9 @@ def split_networks(
     rows = [np.flatnonzero(part == number) for number in range(len(FRACTIONS))]
     if not all(map(len, rows)):
         raise DataError(
-            f"{len(distinct)} {'architectures' if kind == 'architecture' else 'networks'} do not "
-            "fill a training, a validation and a test part; expected at least 4, measure more with "
-            "`cdmpp networks measure`"
+            f"{len(distinct)} {'architectures' if kind == 'architecture' else 'networks'} are "
+            "too few for a training, a validation and a test part; expected at least 4. Measure "
+            "more with `cdmpp networks measure`"
         )
     test = {architecture[row] for row in rows[2].tolist()}
     others = {architecture[row] for row in np.concatenate(rows[:2]).tolist()}

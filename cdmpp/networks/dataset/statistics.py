@@ -92,7 +92,7 @@ def network_statistics(rows: Iterable[tuple[GraphRow, list[LabelRow]]]) -> dict[
             for name, value in _label_values(label):
                 columns.setdefault(name, []).append(value)
     if not sources:
-        raise DataError("the data set holds no graph; expected at least one")
+        raise DataError("the data set has no graph; expected at least one")
     return {
         "graphs": sources.total(),
         "architectures": len(architectures),

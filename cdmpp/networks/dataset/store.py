@@ -118,12 +118,13 @@ def read_dataset(folder: Path) -> NetworkData:
             digest = sha256_file(path)
             if digest != manifest["sha256"][name]:
                 raise DataError(
-                    f"{path}: sha256 is {digest[:12]}..., {MANIFEST} says "
-                    f"{manifest['sha256'][name][:12]}...; the file was changed or cut, {_NEXT} anew"
+                    f"{path}: sha256 is {digest[:12]}..., {MANIFEST} has "
+                    f"{manifest['sha256'][name][:12]}...; the file was changed or truncated, "
+                    f"{_NEXT}"
                 )
             tables[name] = parquet.read_table(path)
         except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{path}: cannot read ({error}); {_NEXT} anew") from None
+            raise DataError(f"{path}: cannot read ({error}); {_NEXT}") from None
     graphs = [GraphRow(**row) for row in graphs_from_table(tables[GRAPHS])]
     labels = _labels_of_table(tables[LABELS])
     return NetworkData(graphs, labels, manifest)
@@ -140,16 +141,16 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         manifest: Any = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(
-            f"{folder}: no data set of networks ({MANIFEST} missing); {_NEXT}"
+            f"{folder}: not a data set of networks ({MANIFEST} missing); {_NEXT}"
         ) from None
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot read ({error}); {_NEXT} anew") from None
+        raise DataError(f"{path}: cannot read ({error}); {_NEXT}") from None
     found: dict[str, Any] = manifest if isinstance(manifest, dict) else {}
     version = found.get("schema_version")
     if version != SCHEMA_VERSION or not isinstance(found.get("sha256"), dict):
         raise DataError(
             f"{path}: schema version {version}, expected {SCHEMA_VERSION} of a data set of "
-            f"networks; {_NEXT} anew"
+            f"networks; {_NEXT}"
         )
     return found
 
@@ -191,8 +192,8 @@ def _check_labels(folder: Path, labels: Sequence[LabelRow], ids: Set[str]) -> No
         key = (label.graph_id, label.device, label.mode)
         if label.graph_id not in ids:
             raise DataError(
-                f"{folder}: a label names the graph {label.graph_id}, which is not among the "
-                f"{len(ids)} graphs; pass the graph rows of all labels"
+                f"{folder}: the graph {label.graph_id} of a label is not among the {len(ids)} "
+                "graphs; pass the graph rows of all labels"
             )
         if key in seen:
             raise DataError(
@@ -231,7 +232,7 @@ def _label_schema() -> pa.Schema:
 def _labels_of_table(table: pa.Table) -> list[LabelRow]:
     missing = set(_label_schema().names) - set(table.column_names)
     if missing:
-        raise DataError(f"{LABELS}: no column `{min(missing)}`; {_NEXT} anew")
+        raise DataError(f"{LABELS}: no column `{min(missing)}`; {_NEXT}")
     rows = table.select(_label_schema().names).to_pylist()
     lists = ("times_s", "operators_s")
     return [LabelRow(**{**row, **{name: tuple(row[name] or ()) for name in lists}}) for row in rows]

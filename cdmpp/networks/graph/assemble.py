@@ -100,7 +100,7 @@ class Assembler:
             DataError: it has no operator.
         """
         if not self._kinds:
-            raise DataError(f"{self.name}: the module runs no operator; expected at least one")
+            raise DataError(f"{self.name}: the module has no operator; expected at least one")
         edges = np.array(sorted(self._edges), dtype=np.int64).reshape(-1, 2)
         return NetworkGraph(
             name=self.name,

@@ -110,8 +110,8 @@ class Running:
         """
         if weights != "float32" and self.dtype not in (None, weights):
             raise UsageError(
-                f"{name}: its weights are {weights}, and {self.dtype} was requested; leave the "
-                "type out, or give the module in float32"
+                f"{name}: its weights are {weights}, and {self.dtype} was requested; leave out "
+                "the type, or give the module in float32"
             )
         dtype = weights if self.dtype is None else self.dtype
         return Execution(dtype, self.layout, self.compiled or is_compiled, mode)

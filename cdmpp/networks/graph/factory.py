@@ -28,7 +28,7 @@ def load_factory(text: str) -> Callable[[], Any]:
     """
     where, colon, name = text.rpartition(":")
     if not colon or not where or not name:
-        raise UsageError(f"{text!r} names no factory; {_EXPECTED}")
+        raise UsageError(f"{text!r} has no factory; {_EXPECTED}")
     module = _from_file(Path(where)) if where.endswith(".py") else _from_name(where)
     factory: Any = module
     for part in name.split("."):
@@ -49,8 +49,8 @@ def _check_arguments(text: str, factory: Callable[..., Any]) -> None:
 
     if isinstance(factory, nn.Module):
         raise UsageError(
-            f"{text} is a torch module, expected a function that returns it; write e.g. "
-            f"`def make(): return {text.rpartition(':')[2]}`"
+            f"{text} is a torch module; expected a function that returns it, e.g. `def make(): "
+            f"return {text.rpartition(':')[2]}`"
         )
     try:
         signature = inspect.signature(factory)
@@ -60,8 +60,8 @@ def _check_arguments(text: str, factory: Callable[..., Any]) -> None:
         signature.bind()
     except TypeError as error:
         raise UsageError(
-            f"{text}{signature} needs arguments ({error}); expected a function without, e.g. one "
-            "that calls it with yours"
+            f"{text}{signature} needs arguments ({error}); expected a function without "
+            "arguments, e.g. one that calls it with your values"
         ) from None
 
 
@@ -90,7 +90,7 @@ def _from_name(name: str) -> ModuleType:
         except ModuleNotFoundError as error:
             if error.name and (name == error.name or name.startswith(f"{error.name}.")):
                 raise UsageError(
-                    f"no module {name!r}, neither installed nor in the working folder; {_EXPECTED}"
+                    f"no module {name!r}: neither installed nor in the working folder; {_EXPECTED}"
                 ) from None
             raise _failed(name, error) from error
         except (Exception, SystemExit) as error:  # whatever the module's own code raises
@@ -114,7 +114,7 @@ class _SearchedIn:
 def _failed(what: str, error: BaseException) -> DataError:
     lines = str(error).strip().splitlines()
     said = f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
-    return DataError(f"{what} cannot be imported ({said}); correct it, or install what it needs")
+    return DataError(f"{what} cannot be imported ({said}); fix it, or install its dependencies")
 
 
 def _names(module: ModuleType) -> str:

@@ -93,11 +93,9 @@ class NetworkGraph:
             raise DataError(f"{self.name}: batch {self.batch}; expected at least 1")
         for what, pairs in (("an edge", self.edges), ("a hold", self.holds)):
             if len(pairs) and (pairs.min() < 0 or pairs.max() >= count):
-                raise DataError(
-                    f"{self.name}: {what} names an operator that is not there (of {count})"
-                )
+                raise DataError(f"{self.name}: {what} has an unknown operator (of {count})")
         if (self.edges[:, 0] >= self.edges[:, 1]).any():
-            raise DataError(f"{self.name}: an edge runs against the order; expected no cycle")
+            raise DataError(f"{self.name}: an edge against the order; expected no cycle")
 
     @property
     def graph_id(self) -> str:

@@ -57,8 +57,8 @@ def operator_seconds(graph: NetworkGraph, device: DeviceSpec, mode: Mode) -> Flo
     if not peak or not bandwidth:
         missing = "mem_bandwidth_bytes_per_s" if peak else "peak_fp32_flop_per_s"
         raise DataError(
-            f"device {device.name}: `{missing}` is not known, expected a number; write it into the "
-            f"device's file (`cdmpp device show {device.name}`)"
+            f"device {device.name}: `{missing}` is unknown; add it to the device file (`cdmpp "
+            f"device show {device.name}`)"
         )
     _check_mode(mode)
     moves = np.array([kind not in _VIEWS for kind in graph.kinds])

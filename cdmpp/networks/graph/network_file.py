@@ -29,10 +29,10 @@ def network_format(path: Path) -> Literal["onnx", "exported"]:
         DataError: there is no such file, or it is neither.
     """
     if not path.is_file():
-        raise DataError(f"{path}: there is no such file; expected {EXPECTED}")
+        raise DataError(f"{path}: no such file; expected {EXPECTED}")
     found = _FORMATS.get(path.suffix.lower())
     if found is None:
-        raise DataError(f"{path}: cannot tell what network this is; expected {EXPECTED}")
+        raise DataError(f"{path}: unknown kind of network; expected {EXPECTED}")
     return found
 
 
@@ -50,8 +50,8 @@ def read_exported(path: Path) -> ExportedProgram:
             return torch.export.load(path)
     except Exception as error:  # torch raises its own kinds
         raise DataError(
-            f"{path} is no exported program ({last_line(error)}); expected what torch.export.save "
-            "has written"
+            f"{path} is not an exported program ({last_line(error)}); expected a file written by "
+            "torch.export.save"
         ) from None
 
 
@@ -88,7 +88,7 @@ def exported_network(path: Path) -> ExportedNetwork:
         )
     sizes = {tuple(one.shape[:1]) for one in inputs}
     if len(sizes) != 1 or sizes == {()}:
-        raise DataError(f"{path}: its inputs do not share a first axis, so its batch is not known")
+        raise DataError(f"{path}: its inputs do not share a first axis, so its batch is unknown")
     ((batch,),) = sizes
     return ExportedNetwork(
         program.module(), batch, [tuple(one.shape[1:]) for one in inputs],
@@ -120,12 +120,12 @@ def onnx_batch(path: Path, sizes: InputSizes) -> int:
     try:
         model = onnx.load(str(path), load_external_data=False)
     except Exception as error:  # protobuf raises its own kinds
-        raise DataError(f"{path} is no ONNX file ({last_line(error)})") from None
+        raise DataError(f"{path} is not an ONNX file ({last_line(error)})") from None
     set_sizes(model, sizes, str(path))
     inputs = inputs_of(model)
     batches = {_axes(one)[0].dim_value for one in inputs if _axes(one)}
     if len(batches) != 1:
-        raise DataError(f"{path}: its inputs do not share a first axis, so its batch is not known")
+        raise DataError(f"{path}: its inputs do not share a first axis, so its batch is unknown")
     return int(batches.pop())
 
 

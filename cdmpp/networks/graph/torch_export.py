@@ -51,8 +51,8 @@ def exported_graph(
             program = torch.export.export(module, arguments)
     except Exception as error:  # whatever the module's own code raises
         raise DataError(
-            f"{name}: cannot follow the module with torch.export ({first_line(error)}); "
-            "check the input shapes (without the batch)"
+            f"{name}: torch.export cannot trace the module ({first_line(error)}); check the "
+            "input shapes (without the batch)"
         ) from error
     user_inputs = set(program.graph_signature.user_inputs)
     assembler = Assembler(name, batch)

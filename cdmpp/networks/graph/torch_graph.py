@@ -69,7 +69,9 @@ def torch_graph(
     if batch < 1:
         raise UsageError(f"batch {batch}, expected at least 1")
     if not input_shapes:
-        raise UsageError(f"{name}: no input shape; pass one a sample, e.g. [(3, 224, 224)]")
+        raise UsageError(
+            f"{name}: no input shape; give one without the batch, e.g. [(3, 224, 224)]"
+        )
     module, is_compiled = made_module(module_or_factory, name)
     given = list(dtypes or ())
     if dtypes is None:
@@ -127,7 +129,7 @@ def _inputs(
     except (RuntimeError, TypeError) as error:  # more bytes than torch can count, or than there are
         raise DataError(
             f"{name}: batch {batch} of inputs {', '.join('x'.join(map(str, s)) for s in shapes)} "
-            f"cannot be made ({first_line(error)}); choose smaller ones"
+            f"cannot be created ({first_line(error)}); choose smaller ones"
         ) from None
 
 
@@ -142,8 +144,10 @@ def _followed(
         try:
             graph = _exported(module, inputs, batch, name)
         except DataError as other:
-            raise DataError(f"{other}; torch.fx cannot either ({why})") from error
-        _log.warning("%s: followed with torch.export: torch.fx cannot (%s)", name, why)
+            raise DataError(f"{other}; nor can torch.fx ({why})") from error
+        _log.warning(
+            "%s: traced with torch.export, because torch.fx cannot trace it (%s)", name, why
+        )
         return graph
     return _with_both_layouts(graph, module, inputs) if in_both_layouts else graph
 
@@ -213,13 +217,13 @@ def made_module(
     parts = list(module.modules())
     if any(isinstance(part, torch.jit.ScriptModule) for part in parts):
         raise DataError(
-            f"{name}: the module is scripted or has a scripted part, which cannot be followed; "
-            "expected the module before torch.jit.script or torch.jit.trace"
+            f"{name}: the module is scripted or has a scripted part, which cannot be traced; "
+            "give the module before torch.jit.script or torch.jit.trace"
         )
     if any(_is_quantised(part) for part in parts):
         raise DataError(
-            f"{name}: quantised modules are not covered; expected the module before its "
-            "quantisation, whose answer is to another question: the types differ in rate and bytes"
+            f"{name}: quantised modules are not supported. Give the unquantised module, but note "
+            "that its rates and bytes differ"
         )
     return module, is_compiled
 
@@ -256,8 +260,8 @@ def common_dtype(dtypes: Iterable[torch.dtype], name: str) -> Dtype:
         return _TYPES[found[0]]
     raise DataError(
         f"{name}: its weights and inputs are of {', '.join(found)}, expected one type of "
-        f"{', '.join(_TYPES)}. Float32 weights under autocast are --dtype amp-fp16 or amp-bf16; of "
-        "8- and 4-bit transformers, `cdmpp compare --transformer` knows the kernels"
+        f"{', '.join(_TYPES)}. For float32 weights under autocast give --dtype amp-fp16 or "
+        "amp-bf16; for 8- and 4-bit transformers use `cdmpp compare --transformer`"
     )
 
 
@@ -270,8 +274,8 @@ def check_float32(dtypes: Iterable[torch.dtype], name: str) -> None:
     found = common_dtype(dtypes, name)
     if found != "float32":
         raise DataError(
-            f"{name}: its weights or inputs are {found}, expected float32 for TVM's way of "
-            "running; torch's is predicted in 16 bits on GPUs"
+            f"{name}: its weights or inputs are {found}, expected float32 for networks compiled "
+            "by TVM; 16 bits are supported for networks run by torch on GPUs"
         )
 
 
@@ -303,7 +307,7 @@ def _made(module_or_factory: Any, name: str, *, has_weights: bool) -> nn.Module:
     if not callable(module_or_factory):
         raise UsageError(
             f"{name}: {type(module_or_factory).__name__}, expected a torch module or a function "
-            "that makes one"
+            "that returns one"
         )
     try:
         try:

@@ -86,7 +86,7 @@ class Boosters:
         Raises:
             DataError: a file is missing or damaged.
         """
-        hint = "train again with `cdmpp networks train`"
+        hint = "retrain with `cdmpp networks train`"
         found = {name: load_booster(_path(directory, name), hint=hint) for name in names}
         return cls(found, threads)
 

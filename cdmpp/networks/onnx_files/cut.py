@@ -113,12 +113,12 @@ def _cut(
     if unknown:
         if node.op_type in CONTROL_FLOW:
             raise DataError(
-                f"{name}: control flow ({node.op_type}) is not followed, and the shape of its "
-                "result is not known; export the network without it, e.g. for one branch"
+                f"{name}: control flow ({node.op_type}) cannot be traced, and the shape of its "
+                "result is unknown; export the network without it, e.g. for one branch"
             )
         raise DataError(
             f"{name}: TVM cannot import {node.op_type}, and the shape of its result "
-            f"{unknown[0]!r} is not known, so the rest cannot be predicted either; export the "
+            f"{unknown[0]!r} is unknown, so the rest cannot be predicted either; export the "
             "network with constant shapes or without this operator"
         )
     graph.node.remove(node)

@@ -54,9 +54,9 @@ def set_sizes(model: Any, sizes: InputSizes, name: str) -> None:
         if not firsts and sizes.batch not in fixed:
             shown = ", ".join(f"{key}: {_text(one, known)}" for key, one in inputs.items())
             raise UsageError(
-                f"--batch {sizes.batch}: the file fixes the first axis of its inputs ({shown}); "
-                "expected an open one. Leave --batch out, or export the network with a dynamic "
-                "batch"
+                f"--batch {sizes.batch}: the first axis of its inputs is fixed in the file "
+                f"({shown}); expected a dynamic one. Leave --batch out, or export the network "
+                "with a dynamic batch"
             )
         for one in firsts:
             _set_axis(one.type.tensor_type.shape.dim[0], sizes.batch, known, one.name, name)
@@ -100,7 +100,7 @@ def _set_shape(one: Any, shape: Sequence[int], known: dict[str, int], name: str)
 def _set_axis(axis: Any, size: int, known: dict[str, int], input_name: str, name: str) -> None:
     fixed = axis.dim_value or None if axis.HasField("dim_value") else known.get(axis.dim_param)
     if fixed is not None and fixed != size:
-        what = axis.dim_param or "a size that the file fixes"
+        what = axis.dim_param or "a size that is fixed in the file"
         raise UsageError(
             f"input {input_name!r} of {name}: got {size} for {what}, which is {fixed}; expected "
             f"{fixed}"
@@ -122,8 +122,7 @@ def _check_all_known(inputs: Any, name: str) -> None:
     advice = "--batch 1" if places == {0} and has_shapes else options
     listed = ", ".join(f"{one.name!r} ({_text(one, {})})" for one in open_inputs)
     raise DataError(
-        f"{name}: the sizes of {listed} are not known before run time; expected a size for each "
-        f"symbol. Give them, e.g. {advice}"
+        f"{name}: the sizes of {listed} are dynamic; give a size for each symbol, e.g. {advice}"
     )
 
 

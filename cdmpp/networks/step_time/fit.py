@@ -119,7 +119,7 @@ def measured_steps(runs: Sequence[MeasuredRun], graphs: ArchitectureGraphs) -> M
         kept.append(run)
         questions.append(StepQuestion(places[key], names.index(run.device), execution, run.torch))
     if not kept:
-        raise DataError("no run on a GPU of an architecture that was traced")
+        raise DataError("no run on a GPU of a traced architecture")
     inputs = StepTimeInputs(tables, [devices[name] for name in names], questions)
     log_s = np.log(np.array([run.step_s for run in kept]))
     return MeasuredSteps(kept, inputs, log_s, untraced)

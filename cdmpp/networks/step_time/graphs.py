@@ -73,8 +73,8 @@ def read_graphs(folder: Path | None = None) -> ArchitectureGraphs:
     }
     if not whole:
         raise DataError(
-            f"{folder}: no architecture at two batch sizes; expected what `cdmpp networks convert "
-            "TABLE` writes"
+            f"{folder}: no architecture at two batch sizes; expected the output of `cdmpp "
+            "networks convert TABLE`"
         )
     return ArchitectureGraphs(whole)
 
@@ -165,8 +165,8 @@ def timm_maker() -> tuple[MakeNetwork, str]:
         import timm  # type: ignore[import-not-found]
     except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision of another torch
         raise UsageError(
-            f"timm cannot be imported ({first_line(error)}); expected timm and a torchvision that "
-            "belongs to this torch: pip install timm"
+            f"timm cannot be imported ({first_line(error)}); install timm and the torchvision of "
+            "this torch: pip install timm"
         ) from None
 
     def make(arch: str, size: int) -> Any:

@@ -29,7 +29,7 @@ from cdmpp.networks.step_time.network import StepNetwork
 MODEL_FORMAT = "cdmpp-step-time-1"
 #: What its runs say that they are.
 STEP_TIME = "step-time"
-_HINT = "train it again with `cdmpp networks train --table`"
+_HINT = "retrain it with `cdmpp networks train --table`"
 _ROWS = 512
 _SIZE_COLUMNS = [COLUMNS.index(name) for name in ("m", "n", "k", "batch")]
 #: A size so many times beyond those of the training is still like them.
@@ -186,19 +186,19 @@ class StepTimeModel:
         width = self.half_width(device.name, execution)
         doubts = []
         if device.name not in self.devices:
-            doubts.append(f"no network was measured on {device.name}")
+            doubts.append(f"no training data on {device.name}")
         if device.vendor != _MEASURED_VENDOR:
             width *= self.widths.extrapolated
             doubts.append(f"extrapolated: the model was trained on {_MEASURED_VENDOR}'s GPUs")
         if not self._is_measured(execution):
-            doubts.append(f"extrapolated: networks were not measured in {execution.text}")
+            doubts.append(f"extrapolated: no networks in {execution.text} in the training data")
         each_s = _kernel_seconds(list(self.networks.values()), inputs)
         outside = each_s[self.ranges.is_outside(table.rows)].sum() / max(each_s.sum(), 1e-12)
         if outside > _MOST_OUTSIDE:
             width *= self.widths.extrapolated
             doubts.append(
-                f"{100 * outside:.0f} % of its time is in kernels of sizes that were not in the "
-                "training"
+                f"{100 * outside:.0f} % of its time is in kernels of sizes outside the training "
+                "data"
             )
         shortest_s = float(self.facts["shortest_s"])
         if seconds < shortest_s:

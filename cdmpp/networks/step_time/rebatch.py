@@ -24,7 +24,7 @@ def at_batch(first: NetworkGraph, second: NetworkGraph, batch: int) -> NetworkGr
             "the same operators"
         )
     if not np.array_equal(first.edges, second.edges):
-        raise DataError(f"{first.name}: its operators are connected otherwise at another batch")
+        raise DataError(f"{first.name}: its operators are connected differently at another batch")
     share = (batch - first.batch) / (second.batch - first.batch)
     memory = first.memory + share * (second.memory - first.memory)
     flops = first.flops + share * (second.flops - first.flops)

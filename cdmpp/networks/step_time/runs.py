@@ -70,7 +70,7 @@ def read_runs(path: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
     if missing:
         raise DataError(
             f"{path}: no column {', '.join(missing)}; expected a table in the layout of timm's "
-            "benchmarks: one row a network, device and way of running"
+            "benchmarks: one row per network, device and way of running"
         )
     runs: list[MeasuredRun] = []
     left_out: dict[str, int] = {}
@@ -81,7 +81,7 @@ def read_runs(path: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
             left_out[str(error)] = left_out.get(str(error), 0) + 1
     if not runs:
         why = "; ".join(f"{reason} ({count} rows)" for reason, count in left_out.items())
-        raise DataError(f"{path}: no row can be used: {why or 'the table is empty'}")
+        raise DataError(f"{path}: no usable row: {why or 'the table is empty'}")
     return runs, left_out
 
 

@@ -61,7 +61,7 @@ def read_in_network(folder: Path) -> list[KernelInNetwork]:
     path = Path(folder) / IN_NETWORK
     if not path.is_file():
         return []
-    hint = "write it anew with: python -m lab run in-network"
+    hint = "regenerate it with: python -m lab run in-network"
     value = read_json(path, what="timings in networks", hint=hint)
     try:
         if value["format"] != FORMAT:
@@ -90,8 +90,7 @@ def fitted_cold_s_per_byte(
     is_long = alone_s >= LEAST_S
     if not np.any(is_long):
         raise DataError(
-            f"no kernel that was timed in a network takes {1e6 * LEAST_S:.0f} µs; expected larger "
-            "networks"
+            f"no kernel timed in a network takes {1e6 * LEAST_S:.0f} µs; expected larger networks"
         )
     alone, size, measured = alone_s[is_long], argument_bytes[is_long], in_network_s[is_long]
     ratios = (alone + _TRIED[:, None] * size) / measured

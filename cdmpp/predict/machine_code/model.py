@@ -61,7 +61,7 @@ _PARAMETERS = {
 _MOST_TREES, _PATIENCE = 1200, 60
 #: Trees without some kinds of operators, and the programs that they see at most.
 _LEFT_OUT_TREES, _MOST_LEFT_OUT = 250, 20_000
-_HINT = "train it again with `cdmpp train-code`"
+_HINT = "retrain it with `cdmpp train-code`"
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,8 @@ class CodeErrors:
         median_ape: median of the same.
         log_deviation: standard deviation of the logarithm of predicted over measured.
         coverage: share of programs in their interval.
-        model_mape: mape of the model alone.
-        model_log_deviation: the same of the model alone.
+        model_mape: mape of only the model.
+        model_log_deviation: the same of only the model.
     """
 
     programs: int
@@ -259,7 +259,7 @@ class CodeModel:
         train, validation, test = parts
         for name, part in zip(("training", "validation", "test"), parts, strict=True):
             if len(part) == 0:
-                raise DataError(f"the {name} part has no program with machine code; add data")
+                raise DataError(f"the {name} part has no program with machine code; add datasets")
         found = cls.learned(
             train, validation, targets=targets, feature_schema=feature_schema, seed=seed, kind=kind
         )
@@ -523,7 +523,7 @@ def check_fastest(validation: CodeRows, test: CodeRows) -> None:
         if len(part) == 0:
             raise DataError(
                 f"the {name} part has no searched task with {LEAST_MEASURED} measured programs "
-                "that the model has not learned from; search more networks"
+                "outside the training data; search more networks"
             )
 
 

@@ -74,7 +74,7 @@ class EventBuilder:
         found = self._groups.get(key)
         if found is None:
             if not isinstance(name, str):
-                raise TypeError(f"a name that is no text, {name!r:.40}")
+                raise TypeError(f"a name that is not text, {name!r:.40}")
             found = self._groups[key] = len(self._rows)
             self._rows.append(_Group(kind, name, launch, call))
         return found

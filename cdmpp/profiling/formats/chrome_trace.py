@@ -60,7 +60,7 @@ def untimed_note(count: int, first: float, end: float) -> str | None:
     """
     if not count or first <= end - first:
         return None
-    return f"{count:,} events have time 0 and duration 0, which nobody measured: left out"
+    return f"{count:,} events have time 0 and duration 0 (not measured): left out"
 
 
 def read_chrome_trace(path: Path) -> Profile:
@@ -124,7 +124,7 @@ class _Reader:
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             what = f"no {error}" if isinstance(error, KeyError) else str(error)
             raise DataError(
-                f"{self._path}: an event is not as the trace format has it ({what}): "
+                f"{self._path}: an event does not match the trace format ({what}): "
                 f"{str(event)[:80]}; expected ph, name, ts and dur"
             ) from None
 
@@ -147,7 +147,7 @@ class _Reader:
         if not len(builder):
             raise DataError(
                 f"{self._path}: a trace without an event that has a duration; expected operators "
-                "or kernels; was the profiler stopped before the work began?"
+                "or kernels; the profiler may have stopped before the work began"
             )
         for (pid, tid), name in self._threads.items():
             if builder.has_lane((pid, tid)):

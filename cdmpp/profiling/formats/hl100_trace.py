@@ -129,7 +129,7 @@ def read_hl100_trace(path: Path) -> Profile:
                 builder.add(row, start, duration, builder.lane(key, f"{core} {key[1]}"))
             except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
                 raise DataError(
-                    f"{path}: an event of the trace is not as expected ({error}): "
+                    f"{path}: an event does not match the trace format ({error}): "
                     f"{str(event)[:80]}; expected ph, name, pid and ts"
                 ) from None
     if not len(builder):

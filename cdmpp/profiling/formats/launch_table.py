@@ -75,7 +75,7 @@ def read_launch_text(path: Path, text: str) -> Profile:
             _add(builder, value, is_binary=True)
         except ValueError as error:
             if index == len(lines) - 1 and len(builder):
-                notes.append(f"line {index + 1} is cut short and left out: the file is truncated")
+                notes.append(f"line {index + 1} is truncated and left out")
                 break
             raise bad_line(path, index + 1, error, "a launch: start, duration, ...") from None
     return _profile(path, FORMAT, builder, devices, notes)
@@ -110,7 +110,9 @@ def read_launch_csv(path: Path, text: str) -> Profile:
             devices.add(raw.get("Device", ""))
             _add(builder, _csv_values(raw, units, is_nsys), is_binary=not is_nsys)
         except (ValueError, IndexError) as error:
-            raise bad_line(path, index + 1, error, "a launch as the row of names says") from None
+            raise bad_line(
+                path, index + 1, error, "a launch with the columns of the header"
+            ) from None
     return _profile(path, NSYS_FORMAT if is_nsys else f"{FORMAT} (CSV)", builder, devices, [])
 
 

@@ -53,7 +53,7 @@ def read_nsys_summary(path: Path, text: str) -> Profile:
         try:
             block.append(_row(cells, *columns))
         except (ValueError, IndexError) as error:
-            raise bad_line(path, index + 1, error, "a row as the row of names says") from None
+            raise bad_line(path, index + 1, error, "a row with the columns of the header") from None
     _close(table, block, rows, notes)
     if not rows:
         raise DataError(f"{path}: a table of nsys without rows; the file is truncated")

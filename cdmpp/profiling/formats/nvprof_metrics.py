@@ -90,7 +90,9 @@ def _read_csv(path: Path, text: str) -> tuple[str | None, _Kernels]:
             device = re.sub(r"\s*\(\d+\)$", "", value["Device"])
             calls = int(value["Invocations"])
         except (IndexError, ValueError) as error:
-            raise bad_line(path, index + 1, error, "a metric as the row of names says") from None
+            raise bad_line(
+                path, index + 1, error, "a metric with the columns of the header"
+            ) from None
         metrics = kernels.setdefault(value["Kernel"], (calls, {}))[1]
         metrics[value["Metric Name"]] = _value(value["Avg"])
     return device, kernels

@@ -67,7 +67,7 @@ def read_nvprof_summary(path: Path, text: str) -> Profile:
             rows.append(_row(block, found))
         except ValueError as error:
             if index == len(lines) - 1 and any(blocks.values()):
-                notes.append(f"line {index + 1} is cut short and left out: the file is truncated")
+                notes.append(f"line {index + 1} is truncated and left out")
                 break
             raise bad_line(path, index + 1, error, _EXPECTED) from None
     return _profile(path, FORMAT, blocks, notes)

@@ -42,7 +42,7 @@ def summary_notes(block: str, rows: Sequence[ProfileRow], mean_s: Sequence[float
     notes = []
     shown = sum(row.percent or 0.0 for row in rows)
     if rows and abs(shown - 100.0) > _PERCENT_SLACK_A_ROW * len(rows):
-        notes.append(f"{block}: the shares add up to {shown:.2f} %; the table seems cut short")
+        notes.append(f"{block}: the shares add up to {shown:.2f} %; the table seems truncated")
     for row, mean in zip(rows, mean_s, strict=True):
         low, high = row.min_s or 0.0, row.max_s or 0.0
         slack = _RELATIVE_SLACK * max(high, mean)

@@ -52,7 +52,7 @@ class JsonGraph:
         except IndexError:
             raise _unreadable(f"node {number} of {len(self.nodes)} does not exist") from None
         except AttributeError:
-            raise _unreadable(f"the attributes of node {number} are no JSON object") from None
+            raise _unreadable(f"the attributes of node {number} are not a JSON object") from None
 
     def required(self, number: int, name: str) -> str:
         """Returns an attribute's text.
@@ -89,7 +89,7 @@ class JsonGraph:
         try:
             return [int(item) for item in self.nodes[number].get("data", [])]
         except (TypeError, ValueError, OverflowError, AttributeError, IndexError) as error:
-            raise _unreadable(f"node {number} is no array of node numbers ({error})") from None
+            raise _unreadable(f"node {number} is not an array of node numbers ({error})") from None
 
     def mapping(self, number: int) -> dict[str, int]:
         """Returns a map with text keys as key -> node number.
@@ -100,7 +100,7 @@ class JsonGraph:
         items = self.items(number)
         keys = self.nodes[number].get("keys", [])
         if not isinstance(keys, list):
-            raise _unreadable(f"node {number} is no map with a list of keys")
+            raise _unreadable(f"node {number} is not a map with a list of keys")
         return dict(zip(map(str, keys), items, strict=False))
 
     def text(self, number: int) -> str:
@@ -121,7 +121,7 @@ class JsonGraph:
         try:
             return int(self.attribute(number, "value"))
         except ValueError as error:
-            raise _unreadable(f"node {number} is no integer constant ({error})") from None
+            raise _unreadable(f"node {number} is not an integer constant ({error})") from None
 
 
 def _unreadable(found: str) -> DataError:

@@ -107,7 +107,7 @@ def read_cubin(cubin: bytes) -> list[KernelCode]:
     try:
         sections = {name: (info, content) for name, info, content in _sections(cubin)}
     except (struct.error, IndexError, ValueError) as error:
-        raise DataError(f"{len(cubin)} bytes are no CUBIN ({error}); compile it again") from None
+        raise DataError(f"{len(cubin)} bytes are not a CUBIN ({error}); compile it again") from None
     names = [name.removeprefix(".text.") for name in sections if name.startswith(".text.")]
     if not names:
         raise DataError(f"a CUBIN of {len(cubin)} bytes has no kernel; expected at least one")

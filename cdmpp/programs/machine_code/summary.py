@@ -11,8 +11,8 @@ from cdmpp.programs.machine_code.columns import BOUNDS, MACHINE_CODE_NAMES
 
 _WORDS = {
     "arithmetic": "arithmetic", "load": "loads", "store": "stores",
-    "shuffle": "shuffles, divisions and calls", "issue": "instructions to be issued",
-    "chain": "sums that need each other",
+    "shuffle": "shuffles, divisions and calls", "issue": "instruction issue",
+    "chain": "dependent sums",
 }  # fmt: skip
 _WIDTHS = {"512": 512, "256": 256, "128": 128, "_scalar": 32}
 
@@ -52,8 +52,8 @@ class CodeSummary:
         first, second = sorted(self.bounds, key=lambda name: -self.bounds[name])[:2]
         return (
             f"{wide}; {100 * self.hottest_share:.0f} % of its cycles are in a block inside "
-            f"{self.hottest_depth} loops, at {self.hottest_flop_per_cycle:.3g} operations a cycle; "
-            f"it waits most for {_WORDS[first]}, then for {_WORDS[second]}"
+            f"{self.hottest_depth} loops, at {self.hottest_flop_per_cycle:.3g} operations a "
+            f"cycle; its main limits are {_WORDS[first]} and {_WORDS[second]}"
         )
 
 

@@ -46,7 +46,7 @@ def native_library() -> ctypes.CDLL:
         _log.warning("CDMPP_NATIVE=0 is ignored: the native code is the only featuriser.")
     shipped = RECORDS.parent.parent / library_name()
     if not shipped.is_file() and not is_checkout():
-        raise NativeBuildError(f"{shipped}: missing from this installation. Install cdmpp again.")
+        raise NativeBuildError(f"{shipped}: missing from this installation. Reinstall cdmpp.")
     return load_library(library_path())
 
 
@@ -102,7 +102,10 @@ def library_path(
         try:
             directory.mkdir(parents=True, exist_ok=True)
             if not is_ours(directory):
-                _log.warning("%s: others can write there; it keeps no native code.", directory)
+                _log.warning(
+                    "%s: other users can write to this folder, so native code is not cached there.",
+                    directory,
+                )
                 continue
             remove_abandoned(directory)
             _log.info("compiling the native code: %s", directory / name)
@@ -113,8 +116,8 @@ def library_path(
             raise NativeBuildError(str(error)) from error
         return directory / name
     raise NativeBuildError(
-        f"No folder for the compiled native code: none of {', '.join(map(str, cache_dirs))} can be "
-        "written by this user alone. Set XDG_CACHE_HOME to a folder that can."
+        f"No folder for the compiled native code: none of {', '.join(map(str, cache_dirs))} is "
+        "writable by this user only. Set XDG_CACHE_HOME to such a folder."
     )
 
 

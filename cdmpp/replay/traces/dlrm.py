@@ -99,7 +99,7 @@ def load_dlrm(path: Path) -> DlrmPreset:
     if preset.bottom[-1] != preset.width:
         raise UsageError(
             f"{where}the bottom perceptron ends in {preset.bottom[-1]}, the tables' rows have "
-            f"{preset.width} values; expected the same, they interact"
+            f"{preset.width} values; expected the same width"
         )
     if preset.loss not in ("mse", "bce"):
         raise UsageError(f"{where}loss {preset.loss!r}, expected mse or bce")

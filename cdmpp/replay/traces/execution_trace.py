@@ -118,8 +118,8 @@ def read_calls(path: Path) -> list[TracedCall]:
             top.append(calls[identity])
     if not top:
         raise DataError(
-            f"{path}: {count} nodes, none of them an operator; expected what an "
-            "ExecutionTraceObserver wrote between start() and stop()"
+            f"{path}: {count} nodes, but no operator; expected the file that an "
+            "ExecutionTraceObserver writes between start() and stop()"
         )
     return top
 
@@ -148,7 +148,7 @@ def read_execution_trace(
     path = Path(path)
     operators = _operators(read_calls(path), times_s or {}, device_times_s or {})
     if not operators:
-        raise DataError(f"{path}: all its operators are views; expected some that compute")
+        raise DataError(f"{path}: all its operators are views; expected operators that compute")
     return OperatorGraph(name=path.name.partition(".")[0], operators=operators, source=str(path))
 
 

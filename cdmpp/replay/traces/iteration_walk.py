@@ -80,7 +80,7 @@ class WalkOptions:
     def __post_init__(self) -> None:
         if self.version not in WALK_VERSIONS:
             raise UsageError(
-                f"walk {self.version!r} is not known; expected one of {', '.join(WALK_VERSIONS)}"
+                f"unknown walk {self.version!r}; expected one of {', '.join(WALK_VERSIONS)}"
             )
 
 
@@ -246,9 +246,8 @@ class _Walker:
         if not self.options.uses_pooled or not table:
             some = ", ".join(sorted(table)[:6]) or "none"
             raise DataError(
-                f"no overhead {which.upper()} of {name!r} (known: {some}); take overheads from a "
-                "trace that has it, or let --pooled-overheads put the mean over all operators in "
-                "its place"
+                f"no overhead {which.upper()} of {name!r} (known: {some}); use overheads of a "
+                "trace that has it, or --pooled-overheads for the mean over all operators"
             )
         self.pooled[f"{which} {name}"] = None
         return self._value(f"{which} {name}", mean_overhead(list(table.values())))

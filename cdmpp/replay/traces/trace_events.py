@@ -128,8 +128,8 @@ def read_trace_events(path: Path) -> TraceEvents:
             _keep(event, trace)
     if not len(trace.operators):
         raise DataError(
-            f"{path}: {trace.events} events, none of them an operator; expected a trace that "
-            "torch.profiler wrote with export_chrome_trace and activity CPU"
+            f"{path}: {trace.events} events, but no operator; expected a trace of torch.profiler "
+            "written with export_chrome_trace and activity CPU"
         )
     return trace
 

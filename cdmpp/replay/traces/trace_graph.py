@@ -118,15 +118,15 @@ def mean_of_iterations(graphs: Sequence[OperatorGraph]) -> OperatorGraph:
         if len(other.operators) != len(first.operators):
             raise DataError(
                 f"{first.source or first.name}: iteration {number} has {len(other.operators)} "
-                f"operators, the first one {len(first.operators)}; expected equal ones, leave out "
-                "those that differ (--iterations FIRST:LAST)"
+                f"operators, the first one {len(first.operators)}; expected the same number, "
+                "leave out those that differ (--iterations FIRST:LAST)"
             )
         for left, right in zip(first.operators, other.operators, strict=True):
             if (left.name, left.after, left.places) != (right.name, right.after, right.places):
                 raise DataError(
                     f"{first.source or first.name}: operator {left.id} is {left.label!r} in the "
-                    f"first iteration and {right.label!r} in iteration {number}; expected equal "
-                    "ones, leave out those that differ (--iterations FIRST:LAST)"
+                    f"first iteration and {right.label!r} in iteration {number}; expected the "
+                    "same number, leave out those that differ (--iterations FIRST:LAST)"
                 )
     merged = []
     for column in zip(*(graph.operators for graph in graphs), strict=True):

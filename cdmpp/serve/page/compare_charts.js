@@ -22,7 +22,7 @@ function costChart(cells, item) {
   const points = cells.map((one) => ({ ...one, y1: scale(one, "low_s"), y2: scale(one, "high_s"), x1: one.low_s ?? one.latency_s, x2: one.high_s ?? one.latency_s }));
   const front = points.filter((one) => one.is_on_front).toSorted((a, b) => a.latency_s - b.latency_s);
   const ordered = points.toSorted((a, b) => Boolean(b.is_on_front) - Boolean(a.is_on_front));
-  const label = `Time against cost of ${cells.length} devices that have a price; the line joins those that nothing beats in both`;
+  const label = `Time against cost of ${cells.length} devices with a price; the line is the Pareto front`;
   return chart(label, (width) => {
     const height = Math.round(Math.min(460, Math.max(320, width * 0.62)));
     const x = timeAxis(points.flatMap((one) => [one.x1, one.x2]), "latency, log scale →", Math.floor(width / 90));
@@ -43,7 +43,7 @@ function costChart(cells, item) {
         Plot.tip(points, Plot.pointer({ x: "latency_s", y: "cost_usd_per_million", title: (one) => `${one.device}${one.is_on_front ? " (nothing beats it in both)" : ""}\n${interval(one.latency_s, one.low_s, one.high_s)}\n${dollars(one.cost_usd_per_million)} per million ${item}s [${dollars(one.y1)}, ${dollars(one.y2)}]` })),
       ],
     });
-  }, { name: "compare-cost", note: "Slanted lines are 90 % intervals (cost follows time); the dashed line is the Pareto line." });
+  }, { name: "compare-cost", note: "Slanted lines are 90 % intervals (cost follows time); the dashed line is the Pareto front." });
 }
 
 export function loadCharts(loads) {
@@ -78,6 +78,6 @@ export function loadCharts(loads) {
     draw("load-latency", "Time per token over requests in flight, with 90 % intervals",
       () => ({ x: { type: "log", base: 2, domain: [Math.min(...users) / 1.15, Math.max(...users) * 1.15], label: "requests in flight →", labelOffset: 38, ticks: users, tickFormat: String }, y: { ...vertical, grid, tickFormat: seconds, label: "↑ time per token, log scale" } }),
       ["concurrency", "tpot_s", "tpot_s_low", "tpot_s_high"]),
-    draw("load-throughput", "Throughput against time per token, a dot a concurrency",
+    draw("load-throughput", "Throughput against time per token, one dot per concurrency",
       (width) => ({ x: timeAxis(loads.map((one) => one.tpot_s), "time per token, log scale →", Math.floor(width / 90)), y: tokens }), ["tpot_s", "tokens_per_s_gpu"]))];
 }

@@ -169,7 +169,7 @@ async function why(place) {
   markKernel($("net-detail"), place);
   markNode($("net-detail"), place);
   if (kernel.tvmscript === null) return say("net-status", `${kernel.name}: ${kernel.reason ?? "it has no program"}`, true);
-  await busy("net-status", `Looking where the time of ${kernel.name} goes…`, async () => {
+  await busy("net-status", `Explaining the time of ${kernel.name}…`, async () => {
     const body = { programs: [{ tvmscript: kernel.tvmscript }], devices: [shown.device], model: $("net-model").value || null };
     const [found] = (await ask("/v1/explain", body)).explanations;
     const text = `In the network ${seconds(kernel.in_network_s)} a call, called ${kernel.calls === 1 ? "once" : `${kernel.calls} times`}, ${percent(kernel.share, 1)} of its time; below is the kernel alone.`;

@@ -170,7 +170,7 @@ function whyButton(one) {
 }
 
 async function why(device, mine) {
-  await busy("status", `Looking where the time goes on ${device}…`, async () => {
+  await busy("status", `Explaining the time on ${device}…`, async () => {
     const found = (await ask("/v1/explain", { ...question(forms[at]), devices: [device] })).explanations;
     if (mine !== turn) return;
     const isPainted = found.length === 1 && found[0].lines && write.paint(found[0].lines);

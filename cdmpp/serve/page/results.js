@@ -68,7 +68,7 @@ function rememberIt() {
 
 function draw() {
   $("results-board").replaceChildren(
-    ...(board.lines.length ? [metricChart(), boardTable()] : [el("p", {}, "Its numbers are not kept in a table here; see its page.")]),
+    ...(board.lines.length ? [metricChart(), boardTable()] : [el("p", {}, "This result has no table; see its page.")]),
     ...said());
 }
 
@@ -99,7 +99,7 @@ function metricChart() {
         Plot.tip(lines, Plot.pointerY({ x: "mean", y: "model", title: (one) => `${one.model}\n${column.title} ${text(one.mean, column.unit)}${one.half === null ? "" : ` ± ${text(one.half, column.unit)}`}` })),
       ],
     });
-  }, { name: `results-${board.name}`, note: "Lines: 95 % intervals over seeds. Grey: references that see the answers." });
+  }, { name: `results-${board.name}`, note: "Lines: 95 % intervals over seeds. Grey: references that use the measured results." });
 }
 
 function boardTable() {

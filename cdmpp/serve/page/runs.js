@@ -79,7 +79,7 @@ function facts(runs) {
   const differs = new Set(runs.map((one) => `${one.data_hash} ${one.split}`)).size > 1;
   return [
     scrolling("What the runs are", el("table", { class: "facts" }, el("thead", {}, el("tr", {}, el("td", {}), ...names)), el("tbody", {}, ...rows))),
-    differs ? el("p", { class: "warning" }, "These runs are of different data or splits: their test parts differ, so their errors do not compare.") : "",
+    differs ? el("p", { class: "warning" }, "These runs are of different data or splits: their test parts differ, so their errors are not comparable.") : "",
   ];
 }
 
@@ -132,7 +132,7 @@ function points(compared) {
         ],
       });
     }, { name: "predicted" }),
-    legend(compared.runs, "Up to 400 test programs of a run. On the solid line predictions are right; between the dashed ones they are off by less than 2 ×."),
+    legend(compared.runs, "Up to 400 test programs of a run. On the solid line predictions are exact; between the dashed lines they are off by less than 2 ×."),
   ];
 }
 
@@ -146,7 +146,7 @@ function tasks(compared) {
   ];
   return [
     el("h2", {}, "Errors by task"),
-    el("p", { class: "soft" }, "The factor by which the median program of a task is off in the test part, too high or too low; the worst tasks of any run."),
+    el("p", { class: "soft" }, "Error factor of the median program of a task in the test part, too high or too low; the worst tasks of any run."),
     sortable("Errors by task", columns, compared.tasks, { name: "tasks" }),
   ];
 }

@@ -31,7 +31,7 @@ async function answered(path, request, type) {
   const answer = await fetch(path, { ...request, headers });
   const value = await answer.json().catch(() => null);
   if (answer.status === 401) $("token").hidden = false;
-  if (!answer.ok) throw new Error(value?.error?.text ?? `the server answers ${answer.status}`);
+  if (!answer.ok) throw new Error(value?.error?.text ?? `the server returned status ${answer.status}`);
   return value;
 }
 

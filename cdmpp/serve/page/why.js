@@ -14,7 +14,7 @@ export function explained(one, { note = null, hasLines = true } = {}) {
   const box = el("section", { "aria-label": `Why ${one.name} takes its time` }, title);
   if (note) box.append(note);
   if (one.latency_s === null || one.text === null) {
-    box.append(el("p", {}, one.reason ?? "No store of it does any work."));
+    box.append(el("p", {}, one.reason ?? "No store does any work."));
     return box;
   }
   box.append(el("p", { class: "verdict" }, el("b", {}, interval(one.latency_s, one.low_s, one.high_s)), ` ${one.text}.`));
@@ -24,7 +24,7 @@ export function explained(one, { note = null, hasLines = true } = {}) {
   box.append(el("h3", {}, "Suggested rewrites"), one.counterfactuals.length ? rewrites(one) : el("p", { class: "soft" }, `None applies: ${one.no_counterfactual}`));
   box.append(el("h3", {}, "Stores"), stores(one));
   if (one.nearest.length) {
-    box.append(el("details", {}, el("summary", {}, "Measured programs that it resembles"), nearest(one.nearest)));
+    box.append(el("details", {}, el("summary", {}, "Similar measured programs"), nearest(one.nearest)));
   }
   return box;
 }
@@ -61,7 +61,7 @@ function rewrites(one) {
     return card;
   });
   return el("div", {},
-    one.counterfactuals.some((change) => change.ratio < 1) ? null : el("p", {}, "None of the changes that were tried is predicted to be faster."),
+    one.counterfactuals.some((change) => change.ratio < 1) ? null : el("p", {}, "No change is predicted to be faster."),
     el("p", { class: "soft" }, "Predicted, not measured; legal by TVM's schedule. Of such changes to programs that are scheduled already, four in five made no difference when measured."),
     el("div", { class: "cards" }, ...cards), place);
 }

@@ -99,9 +99,7 @@ def _add_results(app: FastAPI, results: ResultsFolder | None) -> None:
         found = {one["name"]: one["has_page"] for one in known().tables()}
         path = known().page(name) if found.get(name) else None
         if path is None:
-            raise UsageError(
-                f"no page of results {name[:100]!r}; `/v1/results` lists what there is"
-            )
+            raise UsageError(f"no page of results {name[:100]!r}; list them with `/v1/results`")
         return FileResponse(path, media_type="text/html", headers=_REPORT)
 
 

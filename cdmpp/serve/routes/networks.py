@@ -38,14 +38,16 @@ class NetworkRequest(BaseModel):
         json_schema_extra={"examples": [{"network": "0" * 64, "devices": ["epyc-avx2-2c"]}]},
     )
     network: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    name: Label = Field("network", description="what it is called in the answer")
-    devices: list[Label] = Field([], description="none = the model's, where it has one only")
+    name: Label = Field("network", description="its name in the result")
+    devices: list[Label] = Field(
+        [], description="none = the device of the model, if it has only one"
+    )
     model: Label | None = Field(None, description="none = the server's first")
     batch: Annotated[int, Field(ge=1, le=_LARGEST)] | None = Field(
-        None, description="ONNX: size of every first axis that the file leaves open"
+        None, description="ONNX: size of the first axes that are dynamic in the file"
     )
     inputs: dict[Label, list[Annotated[int, Field(ge=1, le=_LARGEST)]]] = Field(
-        {}, description="ONNX: whole shapes of inputs whose sizes are open"
+        {}, description="ONNX: full shapes of inputs with dynamic sizes"
     )
 
 

@@ -56,8 +56,6 @@ class Uploads:
         """
         with self._lock:
             if key not in self._files:
-                raise UsageError(
-                    "the server does not have this file, or not any more; send it again"
-                )
+                raise UsageError("the server does not have this file (any more); send it again")
             self._files[key] = self._files.pop(key)
             return self._files[key][0]

@@ -78,7 +78,7 @@ def adapt(
     run_dir: Path | None = None,
     on_progress: OnTrain | None = None,
 ) -> Adapted:
-    """Returns what is best for the devices of some measured tasks: the model as it was, with one
+    """Returns what is best for the devices of some measured tasks: the unadapted model, with one
     factor, a full fit, or half way to it (`cdmpp.training.finetune.choice` says how that is known).
 
     Args:
@@ -146,7 +146,7 @@ class TriedFits:
         if self._folds:
             self._try_factor()
         if len(np.unique(train.task_id)) < LEAST_TASKS:
-            self.choice = Choice("one_factor", {}, "one task: there is no other to try more on")
+            self.choice = Choice("one_factor", {}, "only one task: no other task to validate on")
             return
         nothing = train.take(np.zeros(0, np.int64))
         self._tried = try_tuning(

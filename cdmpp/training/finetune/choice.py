@@ -19,9 +19,9 @@ KEPT: tuple[Kept, ...] = get_args(Kept)
 
 #: For a reader.
 SAYS: dict[Kept, str] = {
-    "unchanged": "the model as it was",
-    "one_factor": "the model times one factor",
-    "shrunken": "half way from the model times one factor to the full fit",
+    "unchanged": "the unadapted model",
+    "one_factor": "the model with one scale factor",
+    "shrunken": "halfway between one scale factor and the full fit",
     "full": "the full fit",
 }
 
@@ -77,7 +77,7 @@ def choose(held_out_s: Mapping[Kept, FloatArray], measured_s: FloatArray, task: 
             better[name] = float(gain.mean())
     if not better:
         return Choice(
-            _SAFE, errors, f"nothing is better by more than chance on {count} held-out tasks"
+            _SAFE, errors, f"no alternative is significantly better on {count} held-out tasks"
         )
     kept = max(better, key=lambda name: better[name])
     reason = f"{100 * better[kept]:.1f} points better than {SAYS[_SAFE]} on {count} held-out tasks"

@@ -44,8 +44,8 @@ class Elsewhere:
         tasks = len(np.unique(budget.task_id[self.known(budget)]))
         if tasks < LEAST_TASKS:
             raise UsageError(
-                f"--measured-on {self.device.name}: {tasks} tasks of the budget were measured "
-                f"there too, expected at least {LEAST_TASKS}; give a larger --budget"
+                f"--measured-on {self.device.name}: {tasks} tasks of the budget were also "
+                f"measured there, expected at least {LEAST_TASKS}; give a larger --budget"
             )
 
     def pairs(
@@ -82,7 +82,7 @@ def times_elsewhere(samples: Samples, label: str, new: Sequence[str], card: Mode
     if label not in known or label in new or not new:
         raise UsageError(
             f"--measured-on {label}: expected a device that the model was trained on "
-            f"({', '.join(known)}), beside a --device that is another one"
+            f"({', '.join(known)}), and a different --device"
         )
     of_devices(samples, [label])  # refuses a device without measurements
     return Elsewhere(known[label], times_on(samples, label))

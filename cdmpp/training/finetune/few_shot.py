@@ -152,8 +152,8 @@ def try_tuning(
     part = tunable(model, options)
     if options.replay > 0 and source is None:
         raise UsageError(
-            "finetune: replay needs samples of the first training; expected finetune(..., source=) "
-            "from Python, or --set finetune.replay=0"
+            "finetune: replay needs samples of the original training; expected finetune(..., "
+            "source=) from Python, or --set finetune.replay=0"
         )
     budget = joined(train, validation)
     check_trainable(budget)
@@ -186,9 +186,9 @@ def tunable(model: CostModel, options: FinetuneOptions) -> Tunable:
     part = model.tunable_part()
     if not isinstance(part, Tunable):
         raise UsageError(
-            f"model kind {part.kind!r} cannot be fine-tuned; expected a transformer: train "
-            "one with `cdmpp train --model transformer`, or train on the budget alone with "
-            "`cdmpp train`"
+            f"model kind {part.kind!r} cannot be fine-tuned; expected a transformer: train one "
+            "with `cdmpp train --model transformer`, or train only on the budget with `cdmpp "
+            "train`"
         )
     return part
 
@@ -216,7 +216,7 @@ def _check(options: FinetuneOptions) -> None:
         got = getattr(options, name)
         if not got >= value:
             raise UsageError(
-                f"finetune: {name} is {got}, expected at least {value}, e.g. --set "
+                f"finetune: {name} must be at least {value}, got {got}; e.g. --set "
                 f"{name}={getattr(FinetuneOptions(), name)}"
             )
     if options.what not in get_args(TuneWhat):

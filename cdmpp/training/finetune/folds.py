@@ -42,7 +42,7 @@ def joined(first: Samples, second: Samples) -> Samples:
     if first.programs is not second.programs or first.devices != second.devices:
         raise UsageError(
             "training and validation samples refer to different data sets; expected two parts "
-            "made with Samples.take from the same samples"
+            "of the same samples, made with Samples.take"
         )
     return replace(
         first,

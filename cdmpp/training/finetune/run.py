@@ -131,19 +131,19 @@ def choose_budget(options: FinetuneRunOptions, samples: Samples, card: ModelCard
     workloads = workload_count(target) if len(target) else 0
     if workloads < 2:
         raise DataError(
-            f"only {workloads} workloads are left that {options.from_run} was not trained on, "
-            "expected at least 2: one to learn from and one to judge; choose another --device or "
-            "--network"
+            f"only {workloads} workloads outside the training data of {options.from_run}, "
+            "expected at least 2: one to train on and one to evaluate on; choose another "
+            "--device or --network"
         )
     if options.budget == 0:
         return Budget(np.unique(target.task_id), target, target, left_out)
     most = workloads // 2
     if not 1 <= options.budget <= most:
         raise UsageError(
-            f"a budget of {options.budget} tasks does not fit {workloads} different workloads: "
-            f"expected 1 to {most} tasks, so that at least half of them judge the result, e.g. "
-            f"--budget {most}tasks (for the best model: --budget all; for no task at all: cdmpp "
-            f"evaluate --model {options.from_run})"
+            f"a budget of {options.budget} tasks is too large for {workloads} different "
+            f"workloads: expected 1 to {most} tasks, so that at least half of the workloads are "
+            f"left for evaluation, e.g. --budget {most}tasks (for the best model: --budget all; "
+            f"for no task at all: cdmpp evaluate --model {options.from_run})"
         )
     tasks = choose_tasks(target, options.budget, method=options.sampler, seed=options.seed)
     test = of_tasks(target, untouched_tasks(target, tasks))
@@ -177,8 +177,8 @@ def finetune_run(
     samples = as_learned(card.feature_schema, samples)
     if options.compare and options.budget == 0:
         raise UsageError(
-            "--compare judges other models on tasks outside the budget, and --budget all leaves "
-            "none; expected one of the two, e.g. --budget 10tasks --compare"
+            "--compare evaluates other models on tasks outside the budget, and --budget all "
+            "leaves none; use one of the two, e.g. --budget 10tasks --compare"
         )
     elsewhere = (
         times_elsewhere(samples, options.measured_on, options.devices, card)
@@ -240,7 +240,7 @@ def finetune_run(
         ],
     )
     if options.compare:
-        report("training on the budget alone", None)
+        report("training on the budget only", None)
         predicted_s |= _on_budget_alone(budget, model.tunable_part(), options)
     predicted_s[ORACLE] = oracle_task_median(test)
     metrics = run_metrics(
@@ -326,17 +326,20 @@ def _on_budget_alone(
 def _split_facts(options: FinetuneRunOptions, budget: Budget) -> dict[str, Any]:
     devices = "+".join(options.devices) or "all devices"
     where = f"{devices}, network {options.network}" if options.network else devices
-    left_out = f", {budget.left_out} tasks of the first training left out" * (budget.left_out > 0)
+    left_out = f", {budget.left_out} tasks of the original training left out" * (
+        budget.left_out > 0
+    )
     if options.budget == 0:
         return split_facts(
             "budget",
             options.seed,
-            f"all {len(budget.tasks)} tasks of {where}, judged as they were held out in "
-            f"{options.finetune.folds} parts of the budget{left_out}",
+            f"all {len(budget.tasks)} tasks of {where}, evaluated by cross-validation with "
+            f"{options.finetune.folds} folds{left_out}",
         )
     return split_facts(
         "budget",
         options.seed,
-        f"{len(budget.tasks)} tasks of {where} chosen by {options.sampler} (seed {options.seed}), "
-        f"judged on {len(np.unique(budget.test.task_id))} tasks of other workloads{left_out}",
+        f"{len(budget.tasks)} tasks of {where} chosen by {options.sampler} (seed "
+        f"{options.seed}), evaluated on {len(np.unique(budget.test.task_id))} tasks of other "
+        f"workloads{left_out}",
     )

@@ -80,7 +80,7 @@ class Tuner:
         }
 
     def unchanged(self) -> Tunable:
-        """Returns a copy of the model as it was."""
+        """Returns a copy of the unadapted model."""
         return self._unchanged.tuning_copy()
 
     def shifted(self, budget: Samples) -> Tunable:

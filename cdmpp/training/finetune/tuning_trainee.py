@@ -130,7 +130,7 @@ def select_parameters(network: nn.Module, what: str) -> None:
         value.requires_grad_(chosen)
         found = found or chosen
     if not found:
-        raise UsageError(f"the network has no weights of {what!r}; expected --set what=all")
+        raise UsageError(f"the network has no weights of {what!r}; use --set what=all")
 
 
 def _moving(network: nn.Module) -> Iterable[Tensor]:

@@ -119,7 +119,7 @@ def test_lists_of_layers_come_back(tmp_path: Path) -> None:
     path.write_text("# sizes\n1\n\n8 16 20 32 20 3 1 1  # the first\n")
     assert len(read_layer_list(path)) == 1
     path.write_text("# sizes\n1\n# a layer\n8 16 20 32 19 3 1 1\n")
-    with pytest.raises(DataError, match="line 4 says an output width of 19"):
+    with pytest.raises(DataError, match="line 4 has output width 19"):
         read_layer_list(path)
     path.write_text("3\n8 16 20 32 20 3 1 1\n")
     with pytest.raises(DataError, match="got 1 lines after the first"):
@@ -129,7 +129,7 @@ def test_lists_of_layers_come_back(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="got 0 lines after the first"):
             read_layer_list(path)
     path.write_text("1\n8 16 20 32 19 3 1 1\n")
-    with pytest.raises(DataError, match="says an output width of 19; its other numbers give 20"):
+    with pytest.raises(DataError, match="has output width 19; expected from its other numbers: 20"):
         read_layer_list(path)
 
 

@@ -107,7 +107,7 @@ def test_rows_that_contradict_the_convention(
 
 
 def test_malformed_files(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no workbook there"):
+    with pytest.raises(DataError, match="no workbook found"):
         read_workbook(tmp_path / "none")
     (tmp_path / "a.train.csv").write_text("1,2,3\n")
     with pytest.raises(DataError, match="expected at least one row of 18"):
@@ -143,7 +143,7 @@ def test_a_folder_is_divided(tmp_path: Path) -> None:
     assert len(folder.test["algo6_148"]) == 5
     anew = read_folder(tmp_path, split="family", seed=3)
     assert len(anew.train["algo6_148"]) + len(anew.test["algo6_148"]) == len(table) + 5
-    with pytest.raises(DataError, match="no workbook there"):
+    with pytest.raises(DataError, match="no workbook found"):
         read_folder(tmp_path / "empty")
 
 
@@ -168,7 +168,7 @@ def test_a_sheet_or_workbook_that_says_nothing_is_named(tmp_path: Path) -> None:
     assert len(read_folder(tmp_path, split="family").train["algo6_148"])
     for name in ("GEMM-P.xlsx", "GEMM-P.train.csv"):
         (tmp_path / name).write_text("")
-        with pytest.raises(DataError, match=rf"which kernel {name} is of.*one of .*algo0_32x32"):
+        with pytest.raises(DataError, match=rf"kernel variant of {name}.*one of .*algo0_32x32"):
             read_folder(tmp_path, split="family")
         (tmp_path / name).unlink()
 

@@ -135,7 +135,7 @@ def test_fit_and_predict(file: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
         assert gradient[end] == pytest.approx(2.0 * forward[end], rel=1e-3)
     text = run(capsys, *asked, "maxpool")
     assert "interval from: 90 % of" in text
-    assert "no filter of its width and stride" in run(
+    assert "no measured filter has this width and stride" in run(
         capsys, "predict", "--model", model, "--layer", "32,64,56,64,5", "--operator", "maxpool"
     )
     assert "was fitted on 't4'" in run(capsys, *asked, "maxpool", "--device", "v100", code=2)

@@ -35,7 +35,7 @@ def test_products_that_were_timed_eagerly_are_left_out_and_counted():
     assert measured.left_out == {
         "b300 vllm 0.24.0 fp8_block: the host was timed": 4047,
         "h100 vllm 0.24.0 fp8_block: the host was timed": 5371,
-        "below the floor of its GPU": 1,
+        "below the lower bound of its GPU": 1,
     }
     table = measured.table
     assert len(table) == 128_000 - 4047 - 5371 - 1
@@ -150,7 +150,7 @@ def test_a_rank_of_eight_is_a_layer_with_an_eighth_of_each_expert():
 )
 def test_the_library_chooses_its_kernel_itself(kernel, version, named):
     model, call = GpuKernels.packaged(), replace(LAYER, kernel=kernel)
-    with pytest.raises(UsageError, match=f"{named}.*fastest.*name a framework"):
+    with pytest.raises(UsageError, match=f"{named}.*not supported.*choose a framework"):
         model.times([call], MI300X, version=version)
     assert model.times([call], MI300X, software="vllm", version=version).latency_s > 0
 
@@ -170,9 +170,9 @@ def test_drawn_tokens_hit_fewer_experts_than_even_ones():
 def test_shapes_of_expert_layers_are_left_out_whole_and_each_once():
     measured = read_measured(DATA, "moe_tuned")
     assert measured.left_out == {
-        "fp8 with scales per 32 elements, a type that no call has": 64,
+        "fp8 with scales per 32 elements, an unsupported type": 64,
         "weights of the experts applied before the last product": 7,
-        "below the floor of its GPU": 2,
+        "below the lower bound of its GPU": 2,
     }
     parts = np.array(measured.held_shapes(0))
     assert np.array_equal(parts.sum(axis=0), np.ones(1303 - 64 - 7 - 2))

@@ -162,7 +162,7 @@ def test_file_round_trip_and_refusals(tmp_path: Path) -> None:
         OperatorModel.load(path)
     state["families"]["ln"][0]["values"]["fill"] = [1.0, 2.0]
     path.write_text(json.dumps(state), "utf-8")
-    with pytest.raises(DataError, match="fill has not 1 values"):
+    with pytest.raises(DataError, match="fill does not have 1 values"):
         OperatorModel.load(path)
 
 

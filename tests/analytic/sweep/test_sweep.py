@@ -175,7 +175,7 @@ def test_the_time_ends_a_sweep(tmp_path: Path) -> None:
         NEW, tmp_path, FakeKernels(), FakeTimer(NEW), minutes=1, about={}, clock=clock
     )
     assert 1 <= len(sweep.calls) < 10
-    assert "the time was over" in {reason for _, reason in sweep.failed}
+    assert "out of time" in {reason for _, reason in sweep.failed}
 
 
 def test_nothing_measured_is_an_error(tmp_path: Path) -> None:

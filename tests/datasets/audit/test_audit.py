@@ -209,7 +209,7 @@ def test_the_command_prints_tables_or_json(
     assert main(["dataset", "audit", str(tiny_dataset), "--seeds", "0,1"]) == 0
     out = capsys.readouterr().out
     assert "noise floor" in out
-    assert "what is in two parts of a split" in out
+    assert "found in two parts of a split" in out
     assert main(["dataset", "audit", "--dataset", str(tiny_dataset), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["layout"] == "tenset"
     assert main(["dataset", "audit", str(tiny_dataset), "--seeds", "x"]) == 2

@@ -341,7 +341,7 @@ def test_a_log_of_several_devices_is_refused_or_has_a_label_each(
     [
         (
             json.dumps({"i": ["cuda", "mine", [], {}, [], {}], "r": [[1], 0, 1, 1]}),
-            "1 a template of AutoTVM 0.1 that has no counterpart",
+            "1 a template of AutoTVM 0.1 without a counterpart today",
         ),
         ("SQLite format 3\0...", "is an SQLite database"),
         ('{"i": [["[\\"k\\"]", "llvm"], [[], []]], "r": [[1], 0, 0, 0], "v": "v0.6"}', "Ansor"),
@@ -463,7 +463,7 @@ def test_few_operator_shapes_are_split_without_leak_and_the_split_says_so(tmp_pa
         ]  # fmt: skip
         assert all(groups)
         assert sum(map(len, groups)) == len(set().union(*groups)) == 4
-        assert "operator shapes are tested: a result on so few proves little" in parts.description
+        assert "operator shapes are tested, too few for a reliable result" in parts.description
 
 
 def test_the_command_names_what_to_build_when_there_is_no_side_environment(

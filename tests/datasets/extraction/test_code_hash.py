@@ -69,7 +69,7 @@ def test_a_comment_elsewhere_does_not(copy, path):
 
 def test_a_missing_file_is_an_error(copy):
     (copy / "cdmpp" / "programs" / "ansor" / "dag.py").unlink()
-    with pytest.raises(DataError, match=r"source of cdmpp\.programs\.ansor.* is not there"):
+    with pytest.raises(DataError, match=r"source of cdmpp\.programs\.ansor.* is missing"):
         code_hash(featurise_records, TensetRecords)
 
 

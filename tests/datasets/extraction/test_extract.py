@@ -224,7 +224,7 @@ def test_changed_and_damaged_shards_are_made_again(
     before = content(out)
     (out / "programs-00002.parquet").write_bytes(b"damaged")
     (out / "shard-00003.json").unlink()
-    with pytest.raises(DataError, match="not what the manifest says"):
+    with pytest.raises(DataError, match="does not match the manifest"):
         list(read_table(out, "programs", ["program_id"]))
     report = extract(TensetRecords(tiny_dataset, None, featurise, shard_bytes=1), out, jobs=1)
     assert report.reused == 4
@@ -304,7 +304,7 @@ def test_kill_9_in_the_middle_loses_nothing(tiny_dataset: Path, tmp_path: Path) 
     }
     assert 0 < len(finished) < 6
     assert not (tmp_path / "killed" / MANIFEST).exists()
-    with pytest.raises(DataError, match="make or continue it with: cdmpp dataset extract"):
+    with pytest.raises(DataError, match="create or resume it with: cdmpp dataset extract"):
         load_samples(tmp_path / "killed")
 
     results = {}
@@ -475,7 +475,7 @@ def test_another_schema_version_is_refused(
     value = json.loads(path.read_text())
     value["schema"]["leaf"] += 1
     path.write_text(json.dumps(value))
-    with pytest.raises(DataError, match="run again: cdmpp dataset extract"):
+    with pytest.raises(DataError, match="Rerun: cdmpp dataset extract"):
         load_samples(tmp_path / "out")
     path.write_text("{")
     with pytest.raises(DataError, match="damaged"):

@@ -102,7 +102,7 @@ def test_overlap_and_conflicts_are_told(
     assert report.conflicting_programs == 18
     assert report.repeated_measurements == 18
     assert report.measurements == 36
-    assert "extracted by different versions" in report.summary()
+    assert "different versions extracted" in report.summary()
     assert "the inputs overlap" in report.summary()
     first = rows(parts[0], "programs", ["program_id", "leaf_features"])
     kept = rows(tmp_path / "merged", "programs", ["program_id", "leaf_features"])
@@ -145,9 +145,9 @@ def test_what_does_not_fit_is_refused(
         merge(parts[:1], tmp_path / "merged")
     with pytest.raises(UsageError, match="two different datasets"):
         merge([parts[0], parts[0]], tmp_path / "merged")
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="exists already"):
         merge(parts, parts[0])
-    with pytest.raises(DataError, match="no complete extracted dataset"):
+    with pytest.raises(DataError, match="not a complete extracted dataset"):
         merge([parts[0], tmp_path], tmp_path / "merged")
     extract(TensetRecords(tiny_dataset, None, wider), tmp_path / "wide", jobs=1)
     with pytest.raises(DataError, match="leaf_extra"):
@@ -165,7 +165,7 @@ def test_what_does_not_fit_is_refused(
 
 def test_a_damaged_input_leaves_nothing_behind(parts: list[Path], tmp_path: Path) -> None:
     (parts[1] / "measurements-00001.parquet").write_bytes(b"damaged")
-    with pytest.raises(DataError, match="not what the manifest says"):
+    with pytest.raises(DataError, match="does not match the manifest"):
         merge(parts, tmp_path / "merged")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*DEVICES, "tiny"])
 
@@ -175,7 +175,7 @@ def test_the_command(parts: list[Path], tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["dataset", "merge", *map(str, parts), "--out", str(out), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["measurements"] == 36
     assert main(["dataset", "merge", *map(str, parts), "--out", str(out)]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
 
 
 def test_what_was_merged_before_is_found_again(parts: list[Path], tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_an_archive_of_another_commit(
 def test_an_archive_that_is_cut_is_fetched_again(
     cut: int, source: PublicSource, archive: bytes, tmp_path: Path
 ) -> None:
-    with pytest.raises(WrongContentError, match="no whole archive"):
+    with pytest.raises(WrongContentError, match="not a complete archive"):
         serve(source, archive[:-cut], tmp_path)
     assert nothing_is_left(tmp_path)
     check_whole(serve(source, archive, tmp_path).folder)
@@ -170,7 +170,7 @@ def test_an_archive_with_a_wrong_byte(
     """The logs would be read without a complaint, one number of them another one."""
     stored = gzip.compress(gzip.decompress(tar_of({f"repo/{p}": c for p, c in files.items()})), 0)
     assert stored.count(b"[-1, 17]") == 1
-    with pytest.raises(WrongContentError, match=r"no whole archive.*CRC"):
+    with pytest.raises(WrongContentError, match=r"not a complete archive.*CRC"):
         serve(source, stored.replace(b"[-1, 17]", b"[-1, 71]"), tmp_path)
     assert nothing_is_left(tmp_path)
 
@@ -198,7 +198,7 @@ def test_a_damaged_zip(
     if damage == "none":
         check_whole(serve(source, bytes(packed), tmp_path).folder)
     else:
-        with pytest.raises(WrongContentError, match="logs: no whole archive"):
+        with pytest.raises(WrongContentError, match="logs: not a complete archive"):
             serve(source, bytes(packed), tmp_path)
         assert nothing_is_left(tmp_path)
 
@@ -213,7 +213,7 @@ def test_a_path_that_leads_out(
     if part.files == "logs/t4/*.kernel.log" and "/../" in name:
         serve(replace(source, parts=(part,)), bad, tmp_path)  # not what the pattern names
     else:
-        with pytest.raises(WrongContentError, match="leads out"):
+        with pytest.raises(WrongContentError, match="points outside"):
             serve(replace(source, parts=(part,)), bad, tmp_path)
     assert not list(tmp_path.rglob("x.kernel.log"))
 
@@ -224,7 +224,7 @@ def test_links_in_an_archive_are_left_out(source: PublicSource, tmp_path: Path) 
         link = tarfile.TarInfo("repo/logs/t4/a.kernel.log")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(link)
-    with pytest.raises(WrongContentError, match="nothing like"):
+    with pytest.raises(WrongContentError, match="no file matches"):
         serve(source, packed.getvalue(), tmp_path)
 
 
@@ -247,11 +247,11 @@ def test_a_part_that_may_be_missing(
 ) -> None:
     del files["logs/platinum-8124m/a.kernel.log"]
     place = str(unpack(files, tmp_path / "clone"))
-    with pytest.raises(WrongContentError, match="nothing like logs/platinum-8124m"):
+    with pytest.raises(WrongContentError, match="no file matches logs/platinum-8124m"):
         fetch(source, tmp_path, origin=place)
     lenient = replace(source, parts=tuple(replace(p, is_optional=True) for p in source.parts))
     assert fetch(lenient, tmp_path, origin=place).fetched.devices == ("t4",)
-    with pytest.raises(DataError, match="has nothing of other"):
+    with pytest.raises(DataError, match="has no files of other"):
         fetch(replace(lenient, name="other"), tmp_path, origin=str(tmp_path / "fetched"))
 
 
@@ -386,9 +386,11 @@ def test_single_files_one_of_them_gzipped(source: PublicSource, tmp_path: Path) 
     place = unpack({path.partition("/")[2]: data for path, data in content.items()}, tmp_path / "b")
     assert not fetch(database, tmp_path, origin=str(place)).is_new
     (place / "database_tuning_record.json.gz").write_bytes(gzip.compress(b"[0]\n" * 99)[:-9])
-    with pytest.raises(WrongContentError, match=r"cut: database_tuning_record.json: no whole arch"):
+    with pytest.raises(
+        WrongContentError, match=r"cut: database_tuning_record.json: not a complete arch"
+    ):
         fetch(replace(database, name="cut"), tmp_path, origin=str(place))
-    with pytest.raises(DataError, match="is one file, expected a folder with ms/"):
+    with pytest.raises(DataError, match="is a file, expected a folder with ms/"):
         fetch(replace(database, name="x"), tmp_path, origin=str(place / "database_workload.json"))
 
 

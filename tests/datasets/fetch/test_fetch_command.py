@@ -68,12 +68,12 @@ def test_a_device_is_fetched_and_said_how_it_is_used(
         "licence: the repository names none; for use as data, not to be passed on",
         "please cite: TLCBench: benchmark scripts for TVM. https://github.com/tlc-pack/TLCBench",
         f"next: cdmpp train --device platinum-8124m --cache {cache}; they are read "
-        "with the old TVM, which it installs beside where it is missing",
+        "with an old TVM, which is installed in a side environment if it is missing",
     ]
     assert captured.err.splitlines() == ["unpacking tlcbench"]
     assert run("t4", "--from", str(clone), "--cache", str(cache)) == 0
     text = capsys.readouterr().out
-    assert "already there, as it was fetched" in text
+    assert "already fetched" in text
     assert "more of t4: cdmpp dataset fetch tenset-gpu-full" in text
 
 
@@ -101,7 +101,7 @@ def test_progress_is_lines_where_there_is_no_terminal(
     with serving({source.downloads[0].path: Served(packed)}) as server:
         assert run("tlcbench", "--from", server.url, "--cache", str(tmp_path)) == 0
     captured = capsys.readouterr()
-    assert "it had nothing of platinum-8124m" in captured.out
+    assert "contains no records of platinum-8124m" in captured.out
     assert captured.err.splitlines()[0] == "fetching tlcbench: 0 of 5, MB"
     assert captured.err.splitlines()[-2].startswith("fetching tlcbench: 5 of 5, MB")
 
@@ -111,10 +111,10 @@ def test_progress_is_lines_where_there_is_no_terminal(
     [
         (("tlcbensh",), 2, "did you mean 'tlcbench'"),
         (("h100",), 2, "no known source has records of 'h100'"),
-        (("--from", "nowhere"), 2, "name the source too"),
+        (("--from", "nowhere"), 2, "needs the source to fetch"),
         (("tlcbench", "--from", "nowhere"), 3, "nowhere: no such file or folder"),
         (("tlcbench", "--from", "http://127.0.0.1:9"), 3, "the connection was refused"),
-        (("tlcbench", "--from", "."), 3, "has nothing of tlcbench"),
+        (("tlcbench", "--from", "."), 3, "has no files of tlcbench"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(

@@ -189,7 +189,7 @@ def test_damaged_peer_weights_are_one_clear_error(kind, tmp_path):
     state = model.save(tmp_path)
     for path in tmp_path.iterdir():
         path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(DataError, match=f"train again with.*--model {kind}"):
+    with pytest.raises(DataError, match=f"retrain with.*--model {kind}"):
         model_class(kind).load(tmp_path, state)
 
 

@@ -103,7 +103,7 @@ def test_trees_that_learn_the_ratio_follow_a_prior_beyond_their_training():
 def test_an_order_has_no_ratio_to_a_prior():
     samples = make_samples(4, 4)
     model = GbdtCostModel(replace(TREES, objective="rank", prior="residual"))
-    with pytest.raises(UsageError, match=r"got prior 'residual'.*gbdt\.prior=none or feature"):
+    with pytest.raises(UsageError, match=r"cannot use prior 'residual'.*gbdt\.prior=none or"):
         model.fit(samples, samples, seed=0)
     seen = GbdtCostModel(replace(TREES, objective="rank", prior="feature"))
     seen.fit(samples, samples, seed=0)

@@ -215,7 +215,7 @@ def test_the_label_of_another_machine_is_refused(tmp_path: Path) -> None:
     [
         (None, UsageError, "--device"),
         ("nowhere", DeviceError, "unknown device 'nowhere'"),
-        ("t4", DeviceError, "torch finds none"),
+        ("t4", DeviceError, "torch finds no GPU"),
         ("hl100", UsageError, "of kind accelerator"),
     ],
 )
@@ -261,7 +261,7 @@ def test_killed_or_interrupted_it_goes_on_where_it_was(tmp_path: Path, how: sign
     process = start(tmp_path, CONFIG, seconds="0.3")
     out = tmp_path / "out"
     wait_for_samples(out, 3)
-    with pytest.raises(UsageError, match="a campaign is running there"):
+    with pytest.raises(UsageError, match="another campaign is running"):
         run(CONFIG, out)
     process.send_signal(how)
     _, said = process.communicate(timeout=60)

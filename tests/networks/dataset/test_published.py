@@ -165,7 +165,7 @@ class _Call:
 def test_a_function_is_refused_and_not_run(tmp_path: Path, function: Any, protocol: int) -> None:
     trace = tmp_path / "ran"
     _write(tmp_path, "net", _Call(function, f"touch {trace}"), protocol=protocol)
-    with pytest.raises(DataError, match=r"refused, the pickle names the global .*net"):
+    with pytest.raises(DataError, match=r"rejected: the pickle names the global .*net"):
         _read(tmp_path)
     assert not trace.exists()
 

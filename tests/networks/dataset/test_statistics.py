@@ -57,7 +57,7 @@ def test_numbers_by_hand() -> None:
 
 def test_nothing_is_refused(tmp_path: Path) -> None:
     write_dataset(tmp_path, [], [], note={})
-    with pytest.raises(DataError, match="holds no graph"):
+    with pytest.raises(DataError, match="has no graph"):
         network_statistics(dataset_rows(tmp_path))
 
 

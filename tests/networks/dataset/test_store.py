@@ -133,7 +133,7 @@ def test_a_changed_file_is_refused(tmp_path: Path) -> None:
     write_dataset(tmp_path, rows, labels, note={})
     path = tmp_path / "labels.parquet"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DataError, match="changed or cut"):
+    with pytest.raises(DataError, match="changed or truncated"):
         read_dataset(tmp_path)
     path.unlink()
     with pytest.raises(DataError, match="cannot read"):

@@ -72,9 +72,9 @@ def test_the_floor_by_hand() -> None:
 
 def test_a_device_without_numbers_is_refused() -> None:
     graph = _chain(("Relu",), [1, 1], [0])
-    with pytest.raises(DataError, match="hand: `mem_bandwidth_bytes_per_s` is not known"):
+    with pytest.raises(DataError, match="hand: `mem_bandwidth_bytes_per_s` is unknown"):
         roofline_seconds(graph, replace(DEVICE, mem_bandwidth_bytes_per_s=None), "infer")
-    with pytest.raises(DataError, match="`peak_fp32_flop_per_s` is not known"):
+    with pytest.raises(DataError, match="`peak_fp32_flop_per_s` is unknown"):
         roofline_seconds(graph, replace(DEVICE, peak_fp32_flop_per_s=None), "infer")
 
 
@@ -141,7 +141,7 @@ def test_what_the_code_holds_lives_longer() -> None:
     other, _ = renumbered(held, rng)
     assert live_memory(other, "infer") == 40
     assert held.graph_id == graph.graph_id
-    with pytest.raises(DataError, match="a hold names an operator that is not there"):
+    with pytest.raises(DataError, match="a hold has an unknown operator"):
         replace(graph, holds=np.array([[0, 4]]))
 
 

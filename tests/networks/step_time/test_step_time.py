@@ -302,16 +302,16 @@ def test_bad_requests(table, tmp_path, capsys) -> None:
     assert "expected --dataset DIR, or --table FILE" in capsys.readouterr().err
     words = ["networks", "train", "--table", str(table), "--out", str(tmp_path / "run")]
     assert main([*words, "--model", "seernet"]) == 2
-    assert "--model goes with --dataset without --table only" in capsys.readouterr().err
+    assert "--model can only be used with --dataset without --table" in capsys.readouterr().err
     words = ["networks", "evaluate", "pretrained", "--table", str(table)]
     assert main([*words, "--part", "all"]) == 2
-    assert "--part goes with --dataset without --table only" in capsys.readouterr().err
+    assert "--part can only be used with --dataset without --table" in capsys.readouterr().err
     assert main([*words, "--device", "abacus"]) != 0
     assert "unknown device 'abacus'" in capsys.readouterr().err
     words_of_table = ["networks", "convert", str(table), "--out", str(tmp_path / "out")]
     assert main([*words_of_table, "--to", "published"]) == 2
-    assert "--to goes with the published layout" in capsys.readouterr().err
+    assert "--to can only be used with the published layout" in capsys.readouterr().err
     assert main(words) != 0
-    assert "no run on a GPU of an architecture that was traced" in capsys.readouterr().err
+    assert "no run on a GPU of a traced architecture" in capsys.readouterr().err
     with pytest.raises(UsageError):
         Execution(layout="chwn")  # type: ignore[arg-type]

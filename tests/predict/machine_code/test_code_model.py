@@ -273,7 +273,7 @@ def test_tables_of_an_earlier_version_are_written_anew(tmp_path):
     metadata = {b"cdmpp.machine_code": b"1", b"cdmpp.target": b"{}"}
     pq.write_table(earlier.replace_schema_metadata(metadata), tmp_path / FILE_NAME)
     assert known_columns(tmp_path, _TARGETS) == {}
-    with pytest.raises(DataError, match="version 1, expected 2 or gpu 1; write it anew"):
+    with pytest.raises(DataError, match="version 1, expected 2 or gpu 1; regenerate it"):
         read_machine_code(tmp_path)
 
 

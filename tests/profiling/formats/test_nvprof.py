@@ -163,7 +163,7 @@ def test_truncated_output_keeps_the_rows_and_says_so(tmp_path):
     assert len(profile.rows) == 2
     assert any("truncated" in note for note in profile.notes)
     cut = OLD[: OLD.index(" 23.78%")]
-    assert any("cut short" in note for note in read(tmp_path, cut).notes)
+    assert any("truncated" in note for note in read(tmp_path, cut).notes)
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,10 @@ def test_cutlass(tmp_path):
         (CUTLASS.replace("0.25,31", "fast,31"), "line 2: cannot read number 'fast'"),
         ("\n".join(CUTLASS.splitlines()[::2]), "no kernel that ran"),
         (CUTLASS + NSYS, "tables of several kinds .CUTLASS CSV, nsys CSV."),
-        ("just some text\nof nobody\n", "no known profile .it begins with 'just some text'."),
+        (
+            "just some text\nof nobody\n",
+            "unknown kind of profile .it begins with 'just some text'.",
+        ),
         ("", "is empty"),
         ("\n  \n", "is empty"),
     ],
@@ -117,5 +120,5 @@ def test_files_that_are_not_there(tmp_path):
         read_profile(tmp_path)
     binary = tmp_path / "report.nsys-rep"
     binary.write_bytes(b"\x7fELF\x00\x01\x02" * 50)
-    with pytest.raises(DataError, match=r"binary file of no known kind.*nsys export"):
+    with pytest.raises(DataError, match=r"binary file of an unknown kind.*nsys export"):
         read_profile(binary)

@@ -72,7 +72,7 @@ def test_evaluate_int_is_python_arithmetic() -> None:
         ("[1, 2]", "got TypeError"),
         ('{"nodes": 3, "root": 0}', "got TypeError"),
         ('{"nodes": []}', "got KeyError: 'root'"),
-        ('{"nodes": [{"type_key": ""}], "root": 7}', "node 7 is no array"),
+        ('{"nodes": [{"type_key": ""}], "root": 7}', "node 7 is not an array"),
         ('{"nodes": [{}, {"type_key": "Array", "data": [0]}], "root": 1}', "got KeyError"),
         ("[" * 100000, "not JSON"),
     ],

@@ -322,7 +322,7 @@ def test_an_installation_without_the_library_never_compiles(
 ) -> None:
     monkeypatch.setattr(build, "is_checkout", lambda: False)
     monkeypatch.setattr(build, "library_name", lambda: "featurise-0.so")
-    with pytest.raises(NativeBuildError, match="Install cdmpp again"):
+    with pytest.raises(NativeBuildError, match="Reinstall cdmpp"):
         native_library.__wrapped__()
     assert not (fake_compiler / "calls").exists()
 
@@ -409,7 +409,7 @@ def test_a_library_that_others_could_have_written_is_not_taken(fake_compiler: Pa
     assert second.stat().st_ino != before, "compiled anew in its place"
     assert is_ours(second)
     assert not is_ours(own / "nothing")
-    with pytest.raises(NativeBuildError, match="by this user alone"):
+    with pytest.raises(NativeBuildError, match="by this user only"):
         library_path(cache_dirs=[shared])
 
 

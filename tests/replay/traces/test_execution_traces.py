@@ -271,9 +271,9 @@ def test_the_older_schema_reads_alike(execution_trace: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"schema": "1.1.1", "nodes": []}', "0 nodes, none of them an operator"),
+        ('{"schema": "1.1.1", "nodes": []}', "0 nodes, but no operator"),
         ('{"nodes": [{"id": 1}]}', "node 1: KeyError"),
-        ('{"nodes": [{"id": 1, "name": "a"', "cut off"),
+        ('{"nodes": [{"id": 1, "name": "a"', "truncated after"),
     ],
 )
 def test_bad_execution_traces(tmp_path: Path, text: str, words: str) -> None:

@@ -167,7 +167,7 @@ def test_a_trace_cut_off_is_one_sentence(tmp_path: Path, trace: Path, kept: floa
     text = trace.read_text()
     cut = tmp_path / "cut.json"
     cut.write_text(text[: int(kept * len(text))])
-    with pytest.raises(DataError, match=r"cut off after .* complete elements") as caught:
+    with pytest.raises(DataError, match=r"truncated after .* complete elements") as caught:
         read_trace_events(cut)
     assert "\n" not in str(caught.value)
     packed = tmp_path / "cut.json.gz"
@@ -180,7 +180,7 @@ def test_a_trace_cut_off_is_one_sentence(tmp_path: Path, trace: Path, kept: floa
     ("text", "words"),
     [
         ("", "is empty"),
-        ('{"traceEvents": []}', "0 events, none of them an operator"),
+        ('{"traceEvents": []}', "0 events, but no operator"),
         ('{"other": 1}', "no 'traceEvents' in it"),
         ('{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": "now"}]}', "ts 'now'"),
         ('{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1, "dur": NaN}]}',

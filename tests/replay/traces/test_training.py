@@ -79,7 +79,7 @@ def test_presets(v100: KernelTimes, name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("bottom: [512, 512, 32]", "they interact"),
+        ("bottom: [512, 512, 32]", "expected the same width"),
         ("top: [16]", "top that ends in 1"),
         ("loss: hinge", "expected mse or bce"),
         ("lookups: 0", "below 1"),
@@ -136,7 +136,7 @@ def test_tenset_networks_have_weights_and_no_edges(tmp_path: Path) -> None:
     assert not found.graph.has_edges
     assert all(not one.after and one.task in found.tasks for one in found.graph.operators)
     assert any(one.flop for one in found.graph.operators)
-    with pytest.raises(DataError, match="there is no such file"):
+    with pytest.raises(DataError, match="no such file"):
         read_tenset_network(tmp_path / "((a),llvm).task.pkl")
     with pytest.raises(DataError, match="expected \\(\\(NETWORK\\),KIND\\)"):
         read_tenset_network(tmp_path / "tasks.pkl")

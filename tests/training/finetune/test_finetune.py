@@ -326,9 +326,9 @@ def test_parts_of_different_data_are_refused(base, parts):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"steps": 0}, "steps is 0"),
-        ({"folds": 1}, "folds is 1"),
-        ({"learning_rate": -1.0}, "learning_rate is -1.0"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"folds": 1}, "folds must be at least 2, got 1"),
+        ({"learning_rate": -1.0}, "got -1.0"),
         ({"what": "everything"}, "what is 'everything'"),
     ],
 )

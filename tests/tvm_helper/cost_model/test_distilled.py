@@ -161,7 +161,7 @@ def test_a_damaged_network_or_one_of_another_model_is_refused(
     run_folder: Path, trained: TrainedModel, tmp_path: Path
 ) -> None:
     assert trained.distilled is not None
-    with pytest.raises(DataError, match="taught by a model of other data"):
+    with pytest.raises(DataError, match="distilled from a model of other data"):
         DistilledModel.load(run_folder, taught_by="other")
     trained.distilled.save(tmp_path)
     path = tmp_path / distilled.FOLDER / "model.safetensors"

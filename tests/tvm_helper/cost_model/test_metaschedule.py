@@ -253,7 +253,7 @@ def test_the_search_blends_to_xgb_where_it_ranks_better(
     own, peer = model.net.means()
     assert own < peer
     assert 0.5 < model.net.peer_share <= 1.0
-    assert any("listens to XGB" in record.message for record in caplog.records)
+    assert any("XGB now has weight" in record.message for record in caplog.records)
     batch = Batch(function, 24, seed=9)
     blended = model.predict(batch.context, batch.candidates)
     model.net.peer_share = 0.0
@@ -323,12 +323,12 @@ def test_a_saved_file_holds_no_pickle(run_folder: Path, tmp_path: Path) -> None:
 def test_a_file_of_another_kind_is_refused(run_folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "search.tar"
     path.write_text("no tar")
-    with pytest.raises(DataError, match="no saved cost model"):
+    with pytest.raises(DataError, match="not a saved cost model"):
         CdmppCostModel(run_folder, DEVICE)._inst.load(str(path))
 
 
 def test_a_device_of_another_kind_is_refused(run_folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match="t4 is a gpu, and the model has learned no gpu"):
+    with pytest.raises(DeviceError, match="t4 is a gpu, and the model was trained on no gpu"):
         CdmppCostModel(run_folder, "t4")
     batch = Batch(matmul(64), 1)
     model = CdmppCostModel("pretrained", "t4")

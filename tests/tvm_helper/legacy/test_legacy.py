@@ -337,7 +337,7 @@ def test_a_process_that_dies_costs_the_program_it_died_at(tmp_path: Path) -> Non
 
 def test_building_twice_does_nothing_the_second_time(tmp_path: Path) -> None:
     environment = fake_environment(tmp_path / "env", "exit 9")
-    assert "is there already" in setup.build(environment.folder)
+    assert "exists already" in setup.build(environment.folder)
     (environment.folder / STAMP).write_text("{}")
     with pytest.raises(UsageError, match="install the wheels with the old TVM"):
         setup.build(environment.folder)
@@ -375,7 +375,7 @@ def test_a_missing_environment_is_built_after_saying_so(
     folder, said = tmp_path / "env", list[str]()
     monkeypatch.setenv("CDMPP_LEGACY_ENV", str(folder))
     monkeypatch.setattr(setup, "build", lambda folder, *, say: said.append(f"built {folder}"))
-    with pytest.raises(UsageError, match="--no-install is given"):
+    with pytest.raises(UsageError, match="and --no-install"):
         setup.ready_environment(may_install=False, say=said.append)
     assert said == []
     assert setup.ready_environment(may_install=True, say=said.append).folder == folder

@@ -306,5 +306,5 @@ def test_the_command_extracts_an_older_database(
     lines = (database / WORKLOAD_FILE).read_text().splitlines()
     (database / WORKLOAD_FILE).write_text("".join(f"{lines[17]}\n" for _ in lines))
     assert main([*command, "--out", str(tmp_path / "other")]) == 3
-    assert "none of its 6 programs can be used" in capsys.readouterr().err
+    assert "none of its 6 programs is usable" in capsys.readouterr().err
     shared_process().close()

@@ -287,7 +287,7 @@ def test_a_full_disk_takes_the_last_line_back(
         return real(file, data[: len(data) // 2])
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(DataError, match=r"disk is full; 1 measured programs are safe"):
+    with pytest.raises(DataError, match=r"disk is full; 1 measured programs are kept"):
         journal.append({"kind": "measured", "program_id": "b" * 50})
     monkeypatch.undo()
     journal.append({"kind": "measured", "program_id": "c"})
@@ -299,7 +299,7 @@ def test_a_compiler_that_finds_the_disk_full_is_no_failure_of_the_program(
 ) -> None:
     ids = program_ids()
     plan(monkeypatch, **{ids[3]: "build-full"})
-    with pytest.raises(DataError, match="disk is full; 3 measured programs are safe"):
+    with pytest.raises(DataError, match="disk is full; 3 measured programs are kept"):
         campaign(tmp_path / "out").run()
     plan(monkeypatch)
     campaign(tmp_path / "out").run()
@@ -321,7 +321,7 @@ def test_a_folder_that_is_gone_is_no_failure_of_the_program(
 
     with monkeypatch.context() as patch:
         patch.setattr(TrialRunner, "build", gone)
-        with pytest.raises(DataError, match=r"cannot write built programs .*is safe there"):
+        with pytest.raises(DataError, match=r"cannot write built programs .*are kept"):
             campaign(out).run()
     away.rename(out)
     done = [one["program_id"] for one in read_journal(out) if one["kind"] == "measured"]
@@ -353,7 +353,7 @@ def test_a_campaign_on_a_disk_that_fills_up_loses_nothing(tmp_path: Path) -> Non
     assert first == "3"
     assert error.startswith("DataError: ")
     assert "the disk is full" in error
-    assert "are safe" in error
+    assert "are kept" in error
     assert last == str(3 * PROGRAMS)
     assert sorted(codes(keep)) == sorted(program_ids())
 
@@ -430,7 +430,7 @@ def test_two_cpus_measure_every_program_once_and_some_again(
     assert pinned == {0, 1}
     assert sorted(codes(tmp_path / "out")) == sorted(program_ids())
     assert report.noise == {"n": 3 * PROGRAMS, "median": 0.0, "mean": 0.0}
-    assert "12 programs built and timed again are off by 0.0 % (median)" in report.summary()
+    assert "12 programs built and timed again differ by 0.0 % (median)" in report.summary()
     kinds = [entry["kind"] for entry in read_journal(tmp_path / "out")]
     assert (kinds.count("measured"), kinds.count("again")) == (12, 12)
     before = (tmp_path / "out" / "journal.jsonl").read_bytes()

@@ -120,7 +120,7 @@ def test_shares_add_up_and_the_sum_takes_the_time(
     assert main(arguments) == 0
     text = capsys.readouterr().out
     assert "C[vi, vj] + A[vi, vk] * B[vk, vj]" in text
-    assert "if it were changed" in text
+    assert "predicted after a change" in text
     assert "compiled: " in text
 
 

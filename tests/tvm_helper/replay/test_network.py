@@ -260,7 +260,7 @@ def test_a_file_is_replayed_on_every_device(network_file: Path) -> None:
         network_file, predictor, ScheduleChoice(), ReplayOptions(gap_s=1e-3)
     )
     assert (first.device, second.device) == (SPEC.name, "xeon-avx2-1c")
-    assert first.schedule == "what TVM makes of each task by default"
+    assert first.schedule == "TVM's default schedule of each task"
     assert first.measured is None
     graph = first.costs.graph
     covered = len(graph.operators) - len(first.costs.uncovered)
@@ -347,6 +347,6 @@ def test_a_dynamic_shape_is_one_sentence(tmp_path: Path) -> None:
     path = onnx_file(
         tmp_path / "d.onnx", lambda helper: [helper.make_node("Relu", ["x"], ["y"])], ["n", 4]
     )
-    with pytest.raises(DataError, match="not known before run time; export the network") as caught:
+    with pytest.raises(DataError, match="is dynamic; export the network") as caught:
         read_network_graph(path, TARGET)
     assert "\n" not in str(caught.value)

@@ -128,8 +128,8 @@ def test_a_factory_has_the_same_ways_at_each_batch(
     assert all(row.keys() >= keys for row in rows)
     assert main([*words, "--device", "t4", "-q"]) == 0
     text = capsys.readouterr().out
-    assert "as TVM compiles it, untuned" in text
-    assert "as torch runs it (eager)" in text
+    assert "compiled by TVM, untuned" in text
+    assert "run by torch (eager)" in text
     tables = [line for line in text.splitlines() if "   " in line]
     assert max(map(len, tables)) <= 80
 
@@ -165,7 +165,7 @@ def test_torch_runs_no_onnx_file(run_folder: Path, tmp_path: Path) -> None:
     )
     question = NetworkQuestion(path, "net", labels=(DEVICE,), model=run_folder)
     assert [one.way for one in network_answers(question)] == ["tvm-untuned"]
-    with pytest.raises(UsageError, match="torch runs no ONNX file"):
+    with pytest.raises(UsageError, match="torch cannot run an ONNX file"):
         network_answers(NetworkQuestion(path, "net", ways=["torch-eager"]))
     with pytest.raises(UsageError, match="--database"):
         network_answers(NetworkQuestion(path, "net", ways=["tvm-tuned"]))
@@ -210,8 +210,8 @@ def test_a_missing_or_strange_file_is_one_sentence(
     (tmp_path / "torn.pt2").write_bytes(b"PK\x03\x04")
     for name, said in (
         ("no.pt2", "no such file"),
-        ("net.txt", "cannot tell"),
-        ("torn.pt2", "no exported"),
+        ("net.txt", "unknown kind"),
+        ("torn.pt2", "not an exported"),
     ):
         assert main(["predict", "--network", str(tmp_path / name), "-q"]) == 3
         captured = capsys.readouterr()

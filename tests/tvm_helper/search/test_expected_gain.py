@@ -114,7 +114,7 @@ def test_the_advice_comes_when_all_tasks_are_settled() -> None:
     assert advice([], LEAST, 0) is None
     said = advice([flat, flat], LEAST, 80)
     assert said is not None
-    assert "no candidate is predicted to be better" in said
+    assert "no candidate is predicted to improve" in said
     assert "2 %" in said
     assert "stop after 80 trials" in said
     without_model = advice([Gain(0.0, None)], LEAST, 80)

@@ -117,7 +117,7 @@ def test_a_search_that_ends_within_a_round_keeps_its_machine_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan_deeds(monkeypatch, t0_2="run-full")
-    with pytest.raises(DataError, match="2 measured programs are safe"):
+    with pytest.raises(DataError, match="2 measured programs are kept"):
         search(tmp_path / "out", machine_code=True)
     (table,) = read_machine_code(tmp_path / "out")
     assert table.columns.keys() == {entry["program_id"] for entry in trials(tmp_path / "out")}
@@ -204,7 +204,9 @@ def test_of_a_draft_the_best_that_are_built_are_run(
     assert read_machine_code(out) == (), "which was not asked for"
     assert "12 candidates were drafted, 11 built, 6 taken as trials" in summary_text(summary)
     listening = summary_text({**summary, "xgb_shares": [0.0, 0.7]})
-    assert "XGB model after 1 of 2 rounds, now with weight 0.70" in listening
+    assert (
+        "XGB model was mixed into the scores after 1 of 2 rounds, current weight 0.70" in listening
+    )
 
 
 def test_drafts_that_do_not_build_are_trials_where_nothing_else_is_there(
@@ -245,7 +247,7 @@ def test_a_draft_that_was_cut_off_goes_on_where_scheduler_and_model_were(
 ) -> None:
     out = tmp_path / "out"
     plan_deeds(monkeypatch, t1_6="run-full")  # the second one of the second round
-    with pytest.raises(DataError, match="5 measured programs are safe"):
+    with pytest.raises(DataError, match="5 measured programs are kept"):
         search(out, verify=2, population=16, trials=8)
     before = trials(out)
     plan_deeds(monkeypatch)
@@ -332,7 +334,7 @@ def test_two_searches_on_one_folder(tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
     with (
         folder_lock(out),
-        pytest.raises(UsageError, match=rf"running there \(process {os.getpid()}"),
+        pytest.raises(UsageError, match=rf"running in this folder \(process {os.getpid()}"),
     ):
         search(out, trials=8)
     after = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
@@ -370,12 +372,12 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert (first, last) == ("3", "8")
     assert error.startswith("DataError: ")
     assert "the disk is full" in error
-    assert "measured programs are safe" in error
+    assert "measured programs are kept" in error
     assert len({entry["program_id"] for entry in trials(keep)}) == 8
 
 
 def test_too_little_space_for_a_round_stops_before_it(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="the disk is full; 0 measured programs are safe"):
+    with pytest.raises(DataError, match="the disk is full; 0 measured programs are kept"):
         search(tmp_path / "out", least_free_bytes=1 << 60)
 
 

@@ -101,7 +101,7 @@ def test_an_explanation_is_that_of_the_command_here(
     path.write_text(PLAIN)
     with Client(url) as client:
         (served,) = client.explain([{"tvmscript": PLAIN}], devices=[DEVICE])
-        with pytest.raises(DataError, match="has a text"):
+        with pytest.raises(DataError, match="with a text can be explained"):
             client.explain([{"records": ["x"]}], devices=[DEVICE])
     options = ["--program", str(path), "--model", str(run_folder), "--device", DEVICE, "--json"]
     assert main(["explain", *options]) == 0
@@ -147,7 +147,7 @@ def test_scores_of_a_server_are_those_of_a_model_here_to_the_bit(
             served.predict(batch.context, batch.candidates),
             here.predict(batch.context, batch.candidates),
         )
-    with pytest.raises(UsageError, match="not tuned"):
+    with pytest.raises(UsageError, match="cannot be fine-tuned"):
         CdmppCostModel(run_folder, DEVICE, server=url, finetune_every=8)
     with pytest.raises(UsageError, match="has no model"):
         CdmppCostModel("pretrained", DEVICE, server=url)
@@ -170,7 +170,7 @@ def test_ansors_states_get_the_scores_of_a_model_here_to_the_bit(
             here.update("task", part)
         for name in ("predicted", "measured", "failed", "unsupported"):
             assert usage[name] == here.core.usage.to_json()[name]
-        with pytest.raises(UsageError, match="nothing to save"):
+        with pytest.raises(UsageError, match="cannot be saved"):
             served.ask("save", path="x")
 
 

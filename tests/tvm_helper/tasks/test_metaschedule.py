@@ -268,10 +268,10 @@ def test_a_damaged_workload_file_is_one_error(database: Path, tmp_path: Path) ->
     path = database / WORKLOAD_FILE
     good = path.read_text()
     for text, message in (
-        ("{}\n", "no .structural hash, module"),
+        ("{}\n", "not a .structural hash, module"),
         ("[", "line 1 is not JSON"),
-        (good.replace('","', '","????', 1), "holds no module"),
-        (good.replace('","', '","AAAA', 1), "TVM cannot load this module|holds no module"),
+        (good.replace('","', '","????', 1), "has no module"),
+        (good.replace('","', '","AAAA', 1), "TVM cannot load this module|has no module"),
     ):
         path.write_text(text)
         with pytest.raises(DataError, match=message):

@@ -146,11 +146,11 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
         load_network(tmp_path / "missing.onnx")
     text = tmp_path / "network.txt"
     text.write_text("hello")
-    with pytest.raises(DataError, match="cannot tell"):
+    with pytest.raises(DataError, match="unknown kind of network"):
         load_network(text)
     broken = tmp_path / "broken.pt2"
     broken.write_text("hello")
-    with pytest.raises(DataError, match="no exported program"):
+    with pytest.raises(DataError, match="not an exported program"):
         load_network(broken)
 
 

@@ -117,7 +117,7 @@ def test_symbolic_sizes_are_named_and_given(tmp_path: Path, predictor: Predictor
     assert symbolic_sizes(programs[0].module) == ["n"]
     asked = predictor.programs(programs)
     assert {one.reason for one in asked} == {
-        "it has symbolic sizes: n; give them, e.g. --set n=4096"
+        "it has symbolic sizes: n; set them, e.g. --set n=4096"
     }
     given = sized(programs, {"n": 1 << 20})
     gpu, cpu = predictor.programs(given)

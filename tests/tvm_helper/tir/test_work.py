@@ -279,7 +279,7 @@ def test_one_thread_of_a_gpu_is_said_and_bounds() -> None:
     assert "1 of the GPU's threads" in read.doubts[0]
     floor = program_floor(a100, read.ast.leaf_features, read.ast.leaf_extra, read.work)
     assert floor.seconds[0] == pytest.approx(1048576 / (4 * a100.clock_hz))
-    assert floor.why(0) == "its operations on so few threads"
+    assert floor.why(0) == "its operations on the threads in use"
     wide = module_of(text.format(threads=1024), A=(1048576, "float32"), B=(1, "float32"))
     read = read_program(wide, device_target(a100))
     assert isinstance(read, ProgramReading)

@@ -39,9 +39,9 @@ def find_python() -> Path:
     python = Path(named or beside_package() / ".venv" / "bin" / "python")
     if not python.is_file():
         raise UsageError(
-            f"Cannot start the cost model: got no Python interpreter at {python}; expected the one "
-            f"that cdmpp is installed in. Run: python -m tvm_helper.cost_model.ansor.run SCRIPT "
-            f"(it knows), or set {PYTHON_VARIABLE}"
+            f"Cannot start the cost model: got no Python interpreter at {python}; expected the "
+            "one that cdmpp is installed in. Run: python -m tvm_helper.cost_model.ansor.run "
+            f"SCRIPT (which sets it), or set {PYTHON_VARIABLE}"
         )
     return python
 
@@ -116,9 +116,9 @@ class AnsorClient:
             if answer.get("event") != "begin":
                 return answer
         raise DataError(
-            f"The process with the cost model is gone ({self._pipe.last_words()}). It runs with "
-            f"{self._python}; expected an interpreter that cdmpp is installed in. What it had "
-            "learned is lost unless it was saved"
+            f"The process of the cost model ended ({self._pipe.last_words()}). It runs with "
+            f"{self._python}; expected an interpreter that cdmpp is installed in. Its tuned "
+            "weights are lost unless they were saved"
         )
 
 

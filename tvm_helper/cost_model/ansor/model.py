@@ -44,30 +44,31 @@ class CdmppPythonModel(PythonBasedModel):  # type: ignore[misc]
     replayed, or that exceeds the limits of a GPU, gets -inf, which Ansor never measures, and is
     counted in `usage.unsupported`.
 
-    Global random states are never read or set. What is raised inside Ansor's calls ends the search
-    and comes out of it (of a TVM without compiled bindings as its own error with the same text).
+    Global random states are never read or set. Errors inside Ansor's calls end the search and are
+    raised from it (by a TVM without compiled bindings as its own error with the same text).
 
     Args:
         model: a run folder, or `pretrained`.
-        device: label of the hardware that measures.
-        finetune_every: 0 = frozen; n = after every n measured programs the weights are tuned to all
-            that was measured, and kept if they are better on programs that were held out.
-        neighbours: whether what the model missed on a task's measured programs corrects what it
-            says of the task's other states.
-        seed: of the tuning.
-        server: URL of a `cdmpp serve` that scores, instead of a process of this model's own; then
-            `model` is what the server calls it, and nothing is learned, saved or loaded.
-        token: what the server wants to be shown.
+        device: label of the measured device.
+        finetune_every: 0 = frozen; n = after every n measured programs the weights are fine-tuned
+            on all measured programs, and kept if they are better on held-out programs.
+        neighbours: whether the model's errors on a task's measured programs correct its predictions
+            for the task's other states.
+        seed: of the fine-tuning.
+        server: URL of a `cdmpp serve` that scores, instead of a local process; then `model` is the
+            name of the server's model, and nothing is fine-tuned, saved or loaded.
+        token: token of the server.
         python: the interpreter that cdmpp is installed in; None = the one that `ansor_run` was
             started with, or that of the checkout.
 
     Attributes:
-        usage: what was done so far.
+        usage: counts of scored, measured and failed programs.
 
     Raises:
-        UsageError: the process with the model does not start, or a server's is to be tuned.
-        ServerError: the server does not answer.
-        DeviceError: the device is not known.
+        UsageError: the process with the model does not start, or a served model should be
+            fine-tuned.
+        ServerError: the server does not respond.
+        DeviceError: an unknown device.
         DataError: there is no complete model.
     """
 
@@ -88,7 +89,7 @@ class CdmppPythonModel(PythonBasedModel):  # type: ignore[misc]
         self._client: AnsorClient | ServedAnsor
         if server is not None:
             if finetune_every:
-                raise UsageError("a model of a server is not tuned; leave finetune_every at 0")
+                raise UsageError("a served model cannot be fine-tuned; leave finetune_every at 0")
             self._client = ServedAnsor(Client(server, token=token), str(model), device)
             super().__init__()
             return
@@ -147,7 +148,7 @@ class CdmppPythonModel(PythonBasedModel):  # type: ignore[misc]
         """Continues where the model that wrote the file was; mode and seed stay those of this one.
 
         Raises:
-            DataError: it is no file of this kind.
+            DataError: not a file of this kind.
         """
         self._client.ask("load", path=str(Path(path).resolve()))
 

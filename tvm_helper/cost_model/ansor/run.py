@@ -71,7 +71,7 @@ def _package_folder(environment: LegacyEnvironment) -> Path:
     except OSError as error:
         raise UsageError(
             f"Cannot use the side environment {environment.folder}: {error.strerror} "
-            f"({error.filename}); expected a folder that can be written. Build one elsewhere: "
+            f"({error.filename}); expected a writable folder. Build it in another folder: "
             "CDMPP_LEGACY_ENV=DIR python -m tvm_helper.legacy.setup"
         ) from None
     return folder

@@ -138,7 +138,7 @@ class AnsorScorer:
         """Continues where the model that wrote the file was; mode and seed stay those of this one.
 
         Raises:
-            DataError: it is no file of this kind.
+            DataError: not a file of this kind.
         """
         self.core.restore(read_state(path, peer=None))
 

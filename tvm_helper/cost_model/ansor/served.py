@@ -23,10 +23,10 @@ class ServedAnsor:
     Args:
         client: the server.
         model: what it calls the model.
-        device: label of the hardware that measures.
+        device: label of the measured device.
 
     Raises:
-        ServerError: the server does not answer.
+        ServerError: the server does not respond.
     """
 
     def __init__(self, client: Client, model: str, device: str) -> None:
@@ -57,7 +57,7 @@ class ServedAnsor:
             self._usage.failed += sum(error_code != 0 for _, error_code, *_ in results)
             move_reference(self._reference_s, values["name"])
             return {"usage": self._usage.to_json()}
-        raise UsageError("a model of a server learns nothing, so there is nothing to save or load")
+        raise UsageError("a served model is not fine-tuned, so it cannot be saved or loaded")
 
     def close(self) -> None:
         """Closes the connection."""

@@ -135,7 +135,7 @@ def original_grid(algorithm: ConvAlgorithm) -> ConvShapes:
         UsageError: DIRECT, which has never been there.
     """
     if algorithm == ConvAlgorithm.DIRECT:
-        raise UsageError("cuDNN has never had the algorithm DIRECT; expected another one")
+        raise UsageError("cuDNN does not implement the algorithm DIRECT; expected another one")
     channels = (3, 16, 64, 128, 512, 1024)
     widths = (10, 40, 80, 160, 224, 320)
     kernels: tuple[int, ...] = (1, 3, 5, 7, 9)
@@ -181,7 +181,7 @@ def read_layer_list(path: Path) -> ConvShapes:
     if len(wrong):
         row = int(wrong[0])
         raise DataError(
-            f"{path}: line {numbered[row + 1][0]} says an output width of {array[row, 4]}; its "
-            f"other numbers give {layers.out_width[row]}"
+            f"{path}: line {numbered[row + 1][0]} has output width {array[row, 4]}; expected "
+            f"from its other numbers: {layers.out_width[row]}"
         )
     return layers

@@ -97,13 +97,14 @@ def parse_ncu(text: str) -> list[KernelCounters]:
     """
     if "ERR_NVGPUCTRPERM" in text:
         raise DataError(
-            "the counters may not be read (ERR_NVGPUCTRPERM); expected root or the driver option "
-            "NVreg_RestrictProfilingToAdminUsers=0; without counters collect times alone"
+            "no permission to read the counters (ERR_NVGPUCTRPERM): expected root or the driver "
+            "option NVreg_RestrictProfilingToAdminUsers=0. Leave out --counters to collect only "
+            "times"
         )
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if f'"{_NAME_COLUMN}"' in line), None)
     if start is None:
-        raise DataError("the output of ncu has no table; expected --csv --page raw")
+        raise DataError("the output of ncu has no table; run it with --csv --page raw")
     rows = list(csv.DictReader(io.StringIO("\n".join(lines[start:]))))
     missing = [name for name in METRICS if rows and name not in rows[0]]
     if missing or len(rows) < 2:

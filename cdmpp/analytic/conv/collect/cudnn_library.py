@@ -168,7 +168,7 @@ class Convolution:
         for choice in choices[: returned.value]:
             if choice.status == _OK:
                 return int(choice.algorithm)
-        raise CudnnError("cudnnGetConvolutionForwardAlgorithm_v7", _OK, "it named no algorithm")
+        raise CudnnError("cudnnGetConvolutionForwardAlgorithm_v7", _OK, "it returned no algorithm")
 
     def workspace_bytes(self, algorithm: int) -> int:
         """Returns what an algorithm needs beside the layer's buffers.
@@ -268,8 +268,8 @@ def open_cudnn() -> CudnnLibrary:
     status = int(cudart.cudaGetDeviceCount(ctypes.byref(count)))
     if status != _OK or count.value < 1:
         raise DeviceError(
-            f"no NVIDIA GPU is found (cudaGetDeviceCount: status {status}, {count.value} devices); "
-            "collect on a machine with one, or read recorded tables"
+            f"no NVIDIA GPU found (cudaGetDeviceCount: status {status}, {count.value} devices); "
+            "collect on a machine with a GPU, or read recorded tables"
         )
     return CudnnLibrary(cudnn, cudart)
 
@@ -284,6 +284,6 @@ def _load(pattern: str) -> Any:
         except OSError:
             continue
     raise DeviceError(
-        f"{pattern} is not found, neither in {site / 'nvidia'} nor in the system's library path; "
-        "install torch with CUDA on a machine with an NVIDIA GPU"
+        f"{pattern} not found in {site / 'nvidia'} or in the system's library path; install "
+        "torch with CUDA on a machine with an NVIDIA GPU"
     )

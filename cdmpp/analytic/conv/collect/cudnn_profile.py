@@ -116,7 +116,7 @@ def run_command(command: Sequence[str]) -> str:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
         raise DeviceError(
-            f"{command[0]} cannot be run ({error}); install Nsight Compute, or collect times alone"
+            f"{command[0]} cannot be run ({error}); install Nsight Compute, or collect only times"
         ) from None
     if done.returncode and "ERR_NVGPUCTRPERM" not in done.stdout:
         said = (done.stderr or done.stdout).strip()[-300:]

@@ -72,9 +72,9 @@ def nvprof_tables(
     share, rest = divmod(len(known), len(layers))
     if rest or not share:
         raise DataError(
-            f"{metrics}: {len(known)} of {len(launches)} launches are of known kernels, which "
-            f"{len(layers)} layers cannot share evenly; expected one run of the layers in order "
-            "with one algorithm; not known are: " + (", ".join(unmatched) or "none")
+            f"{metrics}: {len(known)} of {len(launches)} launches are of known kernels, which is "
+            f"not a multiple of {len(layers)} layers; expected one run of the layers in order "
+            "with one algorithm. Unknown kernels: " + (", ".join(unmatched) or "none")
         )
     rows: dict[str, list[ConvTable]] = {}
     for index in range(len(layers)):
@@ -105,8 +105,8 @@ def read_launches(
     for path, rows in zip(traces, kernels, strict=True):
         if [_CALL.sub("", row["Name"]) for row in rows] != expected:
             raise DataError(
-                f"{path}: its {len(rows)} launches are not the {len(counted)} of {metrics}; "
-                "expected runs of the same program"
+                f"{path}: got {len(rows)} launches, expected the {len(counted)} of {metrics}: "
+                "both must be runs of the same program"
             )
     for index, row in enumerate(counted):
         own = [rows[index] for rows in kernels]
@@ -147,7 +147,7 @@ def _rows(path: Path, wanted: Sequence[str], *, has_units: bool) -> list[dict[st
     below = [] if start is None else [line for line in lines[start + 1 :] if len(line) > 1]
     if start is None or len(below) <= has_units:
         raise DataError(
-            f"{path}: no table with {', '.join(wanted)}; expected what nvprof prints with "
+            f"{path}: no table with {', '.join(wanted)}; expected the output of nvprof "
             "--print-gpu-trace --csv" + ("" if has_units else " --metrics NAMES")
         )
     names = lines[start]

@@ -54,7 +54,7 @@ def time_operators(
             f"unknown operator {operator!r}; known: {', '.join(get_args(TorchOperator))}"
         )
     if device == "cuda" and not torch.cuda.is_available():
-        raise DeviceError("torch finds no NVIDIA GPU; collect on a machine with one")
+        raise DeviceError("torch finds no NVIDIA GPU; collect on a machine with a GPU")
     for row in range(len(layers)):
         sizes = {name: int(getattr(layers, name)[row]) for name in SHAPE_NAMES}
         for name, call in _calls(operator, sizes, device).items():

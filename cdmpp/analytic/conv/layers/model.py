@@ -100,7 +100,7 @@ class LayerModel(AnalyticModel):
     """
 
     what = "convolution model"
-    again = "fit it again with: cdmpp analytic conv fit --layers FILE"
+    again = "refit it with: cdmpp analytic conv fit --layers FILE"
     place = "conv"
 
     options: LayerOptions

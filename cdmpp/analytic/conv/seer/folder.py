@@ -68,7 +68,7 @@ def read_folder(
     layers_path, picks_path = _find(folder, LAYER_TABLE), _find(folder, PICK_TABLE)
     if not train and layers_path is None and picks_path is None:
         raise DataError(
-            f"{folder}: no workbook there; expected e.g. {table_names()[0]}.xlsx or "
+            f"{folder}: no workbook found; expected e.g. {table_names()[0]}.xlsx or "
             f"{table_names()[0]}.train.csv"
         )
     layers = None
@@ -126,10 +126,10 @@ def _check_names(folder: Path) -> None:
     ]
     if unknown:
         raise DataError(
-            f"{folder}: nothing says which kernel {', '.join(unknown)} is of; a workbook is named "
-            "after its kernel variant, NAME.xlsx or NAME.train.csv and NAME.test.csv with NAME one "
-            f"of {', '.join(sorted(known))}: rename it, or move it out of "
-            "the folder (times of other operators: cdmpp analytic conv fit --operators CSV)"
+            f"{folder}: unknown kernel variant of {', '.join(unknown)}; a workbook is named "
+            "after its kernel variant, NAME.xlsx or NAME.train.csv and NAME.test.csv with NAME "
+            f"one of {', '.join(sorted(known))}: rename it, or move it out of the folder (times "
+            "of other operators: cdmpp analytic conv fit --operators CSV)"
         )
 
 

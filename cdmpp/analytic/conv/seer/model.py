@@ -93,7 +93,7 @@ class SeerModel(AnalyticModel):
     """
 
     what = "convolution model"
-    again = "fit it again with: cdmpp analytic conv fit"
+    again = "refit it with: cdmpp analytic conv fit"
 
     device: str
     resident: dict[str, int]

@@ -62,8 +62,8 @@ def family_split(
     steps = np.unique(lowest[lowest < 1.0])
     if not len(steps):
         raise DataError(
-            "the rows have a single family of shapes, nothing can be held out; "
-            "expected several values of channels or width, or use --split original"
+            "the rows have a single family of shapes, so nothing can be held out; expected "
+            "several values of channels or width, or use --split original"
         )
     shares = np.array([np.mean(lowest <= step) for step in steps])
     cut = steps[int(np.argmin(np.abs(shares - test_share)))]

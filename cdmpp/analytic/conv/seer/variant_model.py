@@ -82,8 +82,8 @@ def fit_variant(
     counted = table[table.is_counted]
     if not len(counted):
         raise DataError(
-            f"{variant.name}: none of its {len(table)} rows has every counter; expected columns 10 "
-            "to 18 of the workbook. Layer times alone are fitted with: cdmpp analytic conv fit "
+            f"{variant.name}: none of its {len(table)} rows has every counter; expected columns "
+            "10 to 18 of the workbook. Fit only layer times with: cdmpp analytic conv fit "
             "--layers FILE"
         )
     counters = measured_counters(counted)

@@ -119,8 +119,8 @@ def read_pick_workbook(
         if lost.any():
             raise DataError(
                 f"{where}: row {int(np.flatnonzero(lost)[0]) + 1} names algorithm "
-                f"{int(best[lost][0])} as best, another is faster; is {convention!r} the right "
-                "convention? give --algo-convention"
+                f"{int(best[lost][0])} as best, but another is faster. Check the convention "
+                f"{convention!r}: give --algo-convention"
             )
         found[name] = table
     return found
@@ -134,7 +134,7 @@ def check_convention(table: ConvTable, convention: AlgoConvention, where: str) -
             stride 1, as only Winograd's are.
     """
     advice = (
-        f"is {convention!r} the right convention of its algorithm numbers? give the other one with "
+        f"check the convention {convention!r} of its algorithm numbers; give the other one with "
         "--algo-convention"
     )
     for algorithm in (ConvAlgorithm.WINOGRAD, ConvAlgorithm.WINOGRAD_NONFUSED):
@@ -143,8 +143,8 @@ def check_convention(table: ConvTable, convention: AlgoConvention, where: str) -
         if len(bad):
             k, s = table.shapes.kernel[bad[0]], table.shapes.stride[bad[0]]
             raise DataError(
-                f"{where}: row {int(bad[0]) + 1} says {algorithm.name} for a {k}x{k} filter with "
-                f"stride {s}, which it cannot do; {advice}"
+                f"{where}: row {int(bad[0]) + 1} has {algorithm.name} for a {k}x{k} filter with "
+                f"stride {s}, which is not supported; {advice}"
             )
     for number in _WIDE_NUMBERS:
         rows = np.flatnonzero(table.algorithm == number)
@@ -188,12 +188,13 @@ def _settled(
 ) -> AlgoConvention:
     if said is None and asked is None:
         raise UsageError(
-            f"{where} does not say what its algorithm numbers mean; give --algo-convention cudnn "
-            "(4, 5 = FFT) or readme (4, 5 = Winograd)"
+            f"{where} does not name the convention of its algorithm numbers; give "
+            "--algo-convention cudnn (4, 5 = FFT) or readme (4, 5 = Winograd)"
         )
     if said is not None and asked is not None and said != asked:
         raise DataError(
-            f"{where} says its algorithm numbers are {said!r}; got --algo-convention {asked}"
+            f"{where} names {said!r} as the convention of its algorithm numbers; got "
+            f"--algo-convention {asked}"
         )
     settled = asked or said
     assert settled is not None
@@ -275,7 +276,7 @@ def _read_sheets(path: Path) -> dict[str, list[list[Any]]]:
     files = sorted(path.parent.glob(f"{path.name}.*.csv"))
     if not files:
         raise DataError(
-            f"{path}: no workbook there; expected a file .xlsx or {path.name}.train.csv beside "
+            f"{path}: no workbook found; expected a file .xlsx or {path.name}.train.csv beside "
             f"{path.name}.test.csv"
         )
     return {file.name[len(path.name) + 1 : -len(".csv")]: _read_csv(file) for file in files}
