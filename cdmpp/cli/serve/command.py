@@ -17,8 +17,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     parser.description = (
         "Serves predictions over HTTP with models that stay loaded; docs/reference/http-api.md "
-        "describes the requests. Programs are parsed, never run. SIGTERM stops the server once the requests "
-        "in progress are answered."
+        "describes the requests. Programs are parsed, never run. SIGTERM stops the server once the "
+        "requests in progress are answered."
     )  # fmt: skip
     add_table(parser, """
         --model RUN...                   run folder; may be repeated, the first is the default of
