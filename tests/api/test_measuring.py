@@ -13,6 +13,7 @@ TASK = "dense:m=16,n=16,k=16"
 QUICK = {"threads": 1, "force": True, "timing": {"min_repeats": 1, "max_repeats": 1}}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_measured_programs_are_a_dataset(tmp_path):
     told = []

@@ -17,6 +17,7 @@ SETTINGS = {
 }  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_a_run_is_that_of_the_command(tiny_dataset, tmp_path, capsys):
     cache, run = tmp_path / "cache", tmp_path / "run"
     model = cdmpp.train(

@@ -173,6 +173,7 @@ def _answer(url: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         return error.code, json.load(error)
 
 
+@pytest.mark.exhaustive
 def test_a_server_reads_records(server, records, without):
     programs = [{"records": records.read_text().splitlines()}]
     body = {"programs": programs, "devices": [DEVICES[0]]}

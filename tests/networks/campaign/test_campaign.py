@@ -378,6 +378,7 @@ def test_out_of_memory_is_told_from_a_crash_and_a_time_out(worker: Worker) -> No
     assert ask(worker)["outcome"] == "ok"
 
 
+@pytest.mark.exhaustive
 def test_a_machine_without_a_gpu_says_so(worker: Worker) -> None:
     import torch
 

@@ -127,6 +127,7 @@ def test_from_nothing_wins_where_it_is_clearly_better(
     assert start_sentence(facts).startswith("nothing (")
 
 
+@pytest.mark.exhaustive
 def test_there_is_a_choice_for_a_handful_of_tasks_of_a_neural_model_only(
     shipped: Path, samples: Samples, tmp_path: Path
 ) -> None:

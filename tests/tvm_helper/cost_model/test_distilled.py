@@ -67,6 +67,7 @@ def trained(run_folder: Path) -> TrainedModel:
     return load_trained(run_folder)
 
 
+@pytest.mark.exhaustive
 def test_the_command_judges_network_and_teacher_on_tasks_that_neither_learned(
     run_folder: Path, trained: TrainedModel
 ) -> None:

@@ -91,7 +91,7 @@ def test_programs_as_they_stand_by_rules_and_by_hand(tmp_path: Path) -> None:
         "gather": {"default": 1, "hand": 1}, "cumsum": {"default": 1},
     }  # fmt: skip
     assert (report.measured, report.failures) == (8, [])
-    assert "and 2 more: none of DLight's rules for llvm fits it" in report.summary()
+    assert "and 2 more: no DLight rule for llvm applies" in report.summary()
     assert len(load_samples(tmp_path / "out", None)) == 8
     before = (tmp_path / "out" / "journal.jsonl").read_bytes()
     assert run_campaign(options, tmp_path / "out").before == 8

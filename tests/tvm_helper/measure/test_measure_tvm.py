@@ -87,6 +87,7 @@ def by_task(out: Path) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_programs_that_crash_or_hang_cost_themselves_only(out: Path) -> None:
     found = by_task(out)

@@ -78,6 +78,7 @@ def values(capsys: pytest.CaptureFixture[str], *words: object) -> list[dict[str,
     return found
 
 
+@pytest.mark.exhaustive
 def test_predict_and_replay_print_the_same_figure(
     run_folder: Path, network_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

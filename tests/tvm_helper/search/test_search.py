@@ -143,6 +143,7 @@ def test_more_trials_go_on_where_scheduler_and_model_were(tmp_path: Path, told: 
     assert [entry["record"] for entry in after] == database_lines(tmp_path / "out")
 
 
+@pytest.mark.exhaustive
 def test_failures_are_named_and_the_search_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: list[Told]
 ) -> None:

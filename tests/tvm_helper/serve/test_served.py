@@ -153,6 +153,7 @@ def test_scores_of_a_server_are_those_of_a_model_here_to_the_bit(
         CdmppCostModel("pretrained", DEVICE, server=url)
 
 
+@pytest.mark.exhaustive
 def test_ansors_states_get_the_scores_of_a_model_here_to_the_bit(
     url: str, run_folder: Path
 ) -> None:
