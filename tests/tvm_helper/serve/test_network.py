@@ -123,7 +123,6 @@ def test_weights_in_another_file_are_refused(tmp_path: Path) -> None:
         network_rows(str(path), "net", [], None, InputSizes())  # type: ignore[arg-type]
 
 
-@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_saved_program_is_read_where_nothing_in_it_would_run(tmp_path: Path) -> None:
     import torch
