@@ -481,7 +481,7 @@ def test_results_are_drawn_narrowed_down_and_sorted(browser: Chrome, url: str) -
 
 def test_runs_are_compared_and_lead_to_their_reports(browser: Chrome, url: str) -> None:
     ready(browser, url, "#view=runs")
-    shown(browser, "#runs-compared .warning", "do not compare")
+    shown(browser, "#runs-compared .warning", "not comparable")
     idle(browser, "runs")
     points, curves = browser.find_elements(By.CSS_SELECTOR, "#runs-compared svg[role=img]")
     assert "Predicted against measured" in points.get_attribute("aria-label")
