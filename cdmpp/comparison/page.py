@@ -53,7 +53,7 @@ def comparison_page(cells: Sequence[CompareCell], objective: Objective, command:
     )
     return Page(
         title="Which device?",
-        lead=f"{len(groups(cells))} networks on {len({cell.device for cell in cells})} devices, "
+        lead=f"networks: {len(groups(cells))}, devices: {len({cell.device for cell in cells})}, "
         f"best {objective} first; predicted without running anything.",
         sections=sections,
         warnings=[warning] if guessed else [],
@@ -71,7 +71,7 @@ def comparison_page(cells: Sequence[CompareCell], objective: Objective, command:
             "Memory is what the network needs, without the memory of libraries. Above 90 % of a "
             "device's memory the network may not fit.",
             "* on the Pareto front of the two quantities, if both are known; ? hypothetical; "
-            "[1] see the note below; unknown values are never counted as 0.",
+            "[1] see the note; unknown values are never counted as 0.",
         ],
         command=command,
     )

@@ -52,7 +52,7 @@ def load_device_spec(path: Path, label: str | None = None) -> DeviceSpec:
         if len(devices) == 1:
             return next(iter(devices.values()))
         raise DeviceError(
-            f"{path}: has {len(devices)} devices, expected one; known: "
+            f"{path}: has {len(devices)} devices, expected one; keep one of "
             f"{', '.join(sorted(devices)) or 'none'}"
         )
     if label not in devices:
@@ -76,7 +76,11 @@ def read_device_file(path: Path) -> DeviceFile:
     try:
         content = parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DeviceError(f"{path}: cannot read the device file ({error})") from None
+        why = (isinstance(error, OSError) and error.strerror) or error
+        raise DeviceError(
+            f"{path}: cannot read the device file ({why}); expected YAML with `devices`, like the "
+            "files in cdmpp/devices"
+        ) from None
     if not isinstance(content, dict) or not isinstance(content.get("devices"), dict):
         raise DeviceError(f"{path}: expected a mapping with `devices` (label -> fields)")
     common = content.get("common") or {}

@@ -201,7 +201,7 @@ def test_one_device_of_a_file(tmp_path: Path) -> None:
     two.write_text("devices: {first: {kind: cpu}, second: {kind: gpu}}")
     assert load_device_spec(one).threads == 3
     assert load_device_spec(two, "second").kind == "gpu"
-    with pytest.raises(DeviceError, match="has 2 devices, expected one; known: first, second"):
+    with pytest.raises(DeviceError, match="has 2 devices, expected one; keep one of first, second"):
         load_device_spec(two)
     with pytest.raises(DeviceError, match="no device 'secnd', did you mean 'second'"):
         load_device_spec(two, "secnd")
