@@ -23,11 +23,12 @@ from cdmpp.cli.shared.options import (
     add_target_options,
     device_folders,
 )
-from cdmpp.cli.shared.progress import progress, show_findings
+from cdmpp.cli.shared.progress import progress
 from cdmpp.config import given_fields, load_config
 from cdmpp.errors import UsageError
 from cdmpp.replay.file_kind import file_kind
 from cdmpp.text import percent_text, seconds_text
+from tvm_helper.measure.health import findings_now
 from tvm_helper.search.options import SearchOptions
 from tvm_helper.search.progress import SearchProgress
 from tvm_helper.search.summary import search_summary
@@ -101,7 +102,8 @@ def run(args: argparse.Namespace) -> int:
     plan = plan_search(options, device_folders=device_folders(args.devices))
     if not is_quiet:
         print(plan_text(plan), flush=True)
-        show_findings(plan.target.threads)
+        for finding in findings_now(plan.target.threads):
+            print(f"doubtful: {finding}", file=sys.stderr)
     with _progress(is_quiet=is_quiet) as show:
         summary = run_search(plan, args.out, on_progress=show)
     print(json.dumps(summary, allow_nan=False) if args.json else "\n" + summary_text(summary))

@@ -13,7 +13,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from cdmpp.datasets.fetch.resume import FetchProgress
 from cdmpp.models.loop.progress import RunProgress, TrainProgress
 from cdmpp.processes.campaign import CampaignProgress
-from tvm_helper.measure.health import findings_now
 
 #: Shows what is being done, how much of it is done, of how much (None = unknown), and a note.
 Show = Callable[[str, int, int | None, str], None]
@@ -32,12 +31,6 @@ def progress(*, is_quiet: bool) -> Iterator[Show]:
             yield show
     else:
         yield _lines()
-
-
-def show_findings(threads: int | None) -> None:
-    """Says on stderr what makes times doubtful that are about to be measured on this machine."""
-    for finding in findings_now(threads):
-        print(f"doubtful: {finding}", file=sys.stderr)
 
 
 @contextlib.contextmanager
