@@ -6,9 +6,10 @@ import contextlib
 import os
 import re
 import statistics
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import psutil  # type: ignore[import-untyped]
 
 from cdmpp.machine import allowed_cpus, cpu_quota, measuring_machine, read_text
 from tvm_helper.measure.timing import relative_deviation
@@ -49,29 +50,13 @@ def findings_now(threads: int | None, *, seconds: float = 0.5) -> list[str]:
         cpus=host["allowed_cpus"],
         cpu_count=host["cpu_count"], quota=host["cpu_quota"], governor=host["governor"],
     )  # fmt: skip
-    busy = _busy_cpus(seconds)
-    if busy is not None and busy > _MOST_BUSY:
+    busy = psutil.cpu_percent(seconds) / 100.0 * (host["cpu_count"] or 1)  # this process sleeps
+    if busy > _MOST_BUSY:
         found.append(
             f"other programs use {busy:.1f} of this machine's {host['cpu_count']} CPUs now: "
             "measured times will be noisy (cdmpp doctor --live measures the noise)"
         )
     return found
-
-
-def _busy_cpus(seconds: float) -> float | None:
-    """Returns how many CPUs other programs use, while this one sleeps; None where unknown."""
-    before, started = _busy_ticks(), time.monotonic()
-    time.sleep(seconds)
-    after, passed = _busy_ticks(), time.monotonic() - started
-    if before is None or after is None:
-        return None
-    return (after - before) / os.sysconf("SC_CLK_TCK") / passed
-
-
-def _busy_ticks() -> int | None:
-    """Returns user, nice and system time of all CPUs together."""
-    found = re.match(r"cpu\s+(\d+) (\d+) (\d+)", read_text("/proc/stat") or "")
-    return None if found is None else sum(map(int, found.groups()))
 
 
 def noise_floor(costs: Sequence[Sequence[float]]) -> dict[str, float | int | None]:
