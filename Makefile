@@ -105,7 +105,7 @@ golden: $(STAMP) ## compare replayed records with the original TVM's results (GO
 	$(BIN)/python -m lab golden $(GOLDEN) --network-info data/tenset-cpu/network_info
 
 # Measured programs: campaigns that are kept packed; their tables are made by the code of today.
-PACKED = $(patsubst %/campaign.tar.xz,%,$(wildcard $(addsuffix /campaign.tar.xz,data/metaschedule-cpu* data/pasted-cpu-zen3)))
+PACKED = $(patsubst %/campaign.tar.xz,%,$(wildcard $(addsuffix /campaign.tar.xz,data/metaschedule-cpu* data/pasted-cpu-zen*)))
 # What searches of random networks measured: nothing learns from it, it says what the fastest programs take.
 SEARCHED = data/metaschedule-cpu-searched
 CAMPAIGNS = $(filter-out $(SEARCHED),$(PACKED))
@@ -119,7 +119,7 @@ cache/data/%/manifest.json: data/%/campaign.tar.xz $$(wildcard data/$$*/machine_
 	$(BIN)/cdmpp measure --tables-only --out $(@D)
 
 # Programs that no model learns from: what experiments evaluate on.
-HELD_OUT = $(foreach d,sealed-cpu sealed2-cpu sealed3-cpu pasted-cpu-sealed zen5-records zen5-kernels,cache/data/$(d)/manifest.json)
+HELD_OUT = $(foreach d,sealed-cpu sealed2-cpu sealed3-cpu sealed4-cpu pasted-cpu-sealed pasted-cpu-sealed-zen4 zen5-records zen5-kernels,cache/data/$(d)/manifest.json)
 
 tables: $(TABLES) $(HELD_OUT) ## extract the campaigns that data/ keeps packed, into cache/data
 
