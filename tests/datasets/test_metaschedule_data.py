@@ -56,6 +56,7 @@ def test_they_load_without_an_extraction(
         pytest.param("sealed4-cpu", 560, 560, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-drawn", 6004, 3553, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-zen3", 3481, 3481, marks=pytest.mark.exhaustive),
+        pytest.param("metaschedule-cpu-zen4", 2822, 2822, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-sealed", 198, 198, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-zen3", 3355, 3355, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-sealed-zen4", 250, 250, marks=pytest.mark.exhaustive),
