@@ -6,7 +6,6 @@ Values come from the dataclass defaults, then a YAML file, then `a.b=c` override
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import types
 import typing
@@ -19,7 +18,7 @@ import yaml
 from cdmpp.errors import UsageError
 from cdmpp.files.places import given_or_shipped
 from cdmpp.files.yaml_text import parse_yaml
-from cdmpp.text import shortened
+from cdmpp.text import nearest, shortened
 
 Config = TypeVar("Config")
 
@@ -163,10 +162,9 @@ def _build(cls: Any, values: Any, base: Any, *, where: str) -> Any:
     hints = typing.get_type_hints(cls)
     for name in values:
         if name not in fields:
-            near = difflib.get_close_matches(str(name), list(fields), n=1)
-            hint = f", did you mean {where}{near[0]}?" if near else ""
             known = ", ".join(where + field for field in fields)
-            raise UsageError(f"unknown setting {where}{name}{hint} (known: {known})")
+            near = nearest(str(name), fields)
+            raise UsageError(f"unknown setting {where}{name}{near} (known: {known})")
     arguments: dict[str, Any] = {}
     for name, field in fields.items():
         default = getattr(base, name) if base is not None else _default(field)
@@ -204,10 +202,11 @@ def _convert(hint: Any, value: Any, default: Any, *, where: str) -> Any:
     if origin is typing.Literal:
         if value in arguments:
             return value
-        near = difflib.get_close_matches(str(value), [str(a) for a in arguments], n=1)
-        hint_text = f", did you mean {near[0]}?" if near else ""
-        known = ", ".join(str(argument) for argument in arguments)
-        raise UsageError(f"setting {where} is {_show(value)}, expected one of {known}{hint_text}")
+        names = [str(argument) for argument in arguments]
+        near = nearest(str(value), names)
+        raise UsageError(
+            f"setting {where} is {_show(value)}, expected one of {', '.join(names)}{near}"
+        )
     if origin in (list, tuple) or hint in (list, tuple):
         return _convert_sequence(hint, value, where=where)
     if origin is dict or hint is dict:

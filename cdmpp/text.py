@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import io
 import json
 import math
@@ -96,6 +97,12 @@ def task_words(task: str, operator: str) -> str:
 def shortened(text: str, width: int) -> str:
     """Returns a text of at most `width` characters, with dots for what was cut."""
     return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Returns `, did you mean ...?` for the most similar known name, else an empty text."""
+    match = difflib.get_close_matches(name, list(known), n=1)
+    return f", did you mean {match[0]!r}?" if match else ""
 
 
 def printable(text: str) -> str:

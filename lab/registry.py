@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 import inspect
 import typing
@@ -13,6 +12,7 @@ from typing import Any
 
 from cdmpp.config import load_config
 from cdmpp.errors import UsageError
+from cdmpp.text import nearest
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,8 @@ def find(name: str) -> Experiment:
     """
     known = {one.name: one for one in EXPERIMENTS}
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        guess = f", did you mean {near[0]!r}?" if near else ""
-        raise UsageError(f"no experiment {name!r}{guess}; `python -m lab list` shows them")
+        near = nearest(name, known)
+        raise UsageError(f"no experiment {name!r}{near}; `python -m lab list` shows them")
     return known[name]
 
 

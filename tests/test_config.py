@@ -72,15 +72,15 @@ def test_a_base_replaces_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nam: y", "unknown setting nam, did you mean name?"),
-        ("inner: {widht: 3}", "unknown setting inner.widht, did you mean inner.width?"),
+        ("nam: y", "unknown setting nam, did you mean 'name'?"),
+        ("inner: {widht: 3}", "unknown setting inner.widht, did you mean 'width'?"),
         ("inner: 3", "inner: expected a mapping"),
         ("inner: {width: 3.5}", "inner.width is 3.5, expected a whole number"),
         ("inner: {width: true}", "inner.width is True, expected a whole number"),
         ("inner: {width: '3'}", "inner.width is '3', expected a whole number"),
         ("inner: {rate: slow}", "inner.rate is 'slow', expected a number"),
         ("inner: {is_fast: 1}", "inner.is_fast is 1, expected true or false"),
-        ("inner: {kind: maen}", "expected one of mean, sum, did you mean mean?"),
+        ("inner: {kind: maen}", "expected one of mean, sum, did you mean 'mean'?"),
         ("name: 3", "name is 3, expected text"),
         ("name: null", "name is None, expected text"),
         ("shares: [1.0]", "shares is [1.0], expected a list of 2"),

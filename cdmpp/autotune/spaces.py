@@ -7,13 +7,13 @@ change neither. A test holds that every path exists and every value is of the ri
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cdmpp.autotune.settings import Group, Part, Setting, SettingCondition
 from cdmpp.errors import UsageError
 from cdmpp.programs.added_columns import EXTRA_BLOCKS
+from cdmpp.text import nearest
 
 
 def space_of(
@@ -29,11 +29,9 @@ def space_of(
         UsageError: nothing of the kind can be searched, or nothing is left.
     """
     if kind not in _SPACES:
-        near = difflib.get_close_matches(kind, _SPACES, n=1)
-        guess = f"; did you mean {near[0]!r}?" if near else ""
         raise UsageError(
             f"nothing of the model {kind!r} has settings to tune; expected one of "
-            f"{', '.join(sorted(_SPACES))}{guess}"
+            f"{', '.join(sorted(_SPACES))}{nearest(kind, _SPACES)}"
         )
     prefix = kind.replace("-", "_")
     found = [

@@ -22,7 +22,7 @@ from cdmpp.cli.shared.options import (
     sizes_of,
 )
 from cdmpp.cli.shared.samples import asked_labels, samples_of
-from cdmpp.devices.registry import get_device
+from cdmpp.devices.registry import get_devices
 from cdmpp.errors import UsageError
 from cdmpp.replay.file_kind import FileKind
 from cdmpp.text import interval_text, seconds_text
@@ -108,7 +108,7 @@ def _file_bounds(
 
     if not labels:
         raise UsageError(f"{path}: no device given; expected --device LABEL")
-    devices = [get_device(label) for label in labels]
+    devices = get_devices(labels)
     return [
         {"name": program.name, **row}
         for program in sized(read_programs(path), sizes)

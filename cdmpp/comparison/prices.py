@@ -9,11 +9,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from cdmpp.devices.device_file import nearest
 from cdmpp.devices.registry import find_device, load_aliases, load_registry
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.places import package_folder
 from cdmpp.files.yaml_text import parse_yaml
+from cdmpp.text import nearest
 
 #: All costs are told in it.
 CURRENCY = "USD"

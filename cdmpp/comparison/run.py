@@ -16,7 +16,7 @@ from cdmpp.comparison.serving import serving_cell
 from cdmpp.comparison.transformer import Pass
 from cdmpp.comparison.what_if import scaled
 from cdmpp.devices.device_file import read_device_file
-from cdmpp.devices.registry import get_device, load_registry
+from cdmpp.devices.registry import get_devices, load_registry
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
 from cdmpp.networks.graph.execution import Running
@@ -96,7 +96,7 @@ def asked_devices(
     """
     known = load_registry()
     real = list(known.values()) if takes_all else []
-    real += [get_device(label) for label in labels if isinstance(label, str)]
+    real += get_devices(label for label in labels if isinstance(label, str))
     given = [spec for spec in labels if not isinstance(spec, str)]
     real += [spec for spec in given if known.get(spec.name) == spec]
     own = [spec for spec in given if known.get(spec.name) != spec]

@@ -17,8 +17,8 @@ from cdmpp.comparison.llm.decoder import (
 )
 from cdmpp.comparison.llm.kernels import ServingStep
 from cdmpp.config import named_values
-from cdmpp.devices.device_file import nearest
 from cdmpp.errors import UsageError
+from cdmpp.text import nearest
 
 Dtype = Literal["bf16", "fp16", "fp8", "fp4"]
 _DTYPES: tuple[Dtype, ...] = ("bf16", "fp16", "fp8", "fp4")

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from cdmpp.config import named_values
-from cdmpp.devices.device_file import nearest
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
+from cdmpp.text import nearest
 
 _PEAKS = tuple(one.name for one in fields(DeviceSpec) if one.name.startswith("peak_"))
 #: What can be scaled -> the fields of a device.

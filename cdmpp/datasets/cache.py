@@ -112,7 +112,7 @@ def _select(
     wanted = sorted(known) if devices is None else sorted(set(devices))
     missing = [label for label in wanted if label not in known]
     if missing:
-        check_known(missing[0], known)
+        check_known(missing, known)
         raise DataError(
             f"no usable measurement of device {missing[0]!r} in the extracted dataset; devices "
             f"found: {', '.join(known) or 'none'}; extract it first: "

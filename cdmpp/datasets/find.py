@@ -88,9 +88,9 @@ def find_records(labels: Sequence[str], cache_dir: Path) -> list[RecordFolder]:
     """
     folders = record_folders(cache_dir)
     known = sorted({label for folder in folders for label in folder.devices})
+    check_known(labels, known)
     for label in labels:
         if label not in known:
-            check_known(label, known)
             raise DataError(
                 f"no measurements of device {label!r} found; devices found: "
                 f"{', '.join(known) or 'none'}. {next_step(label)}, or give --dataset DIR"

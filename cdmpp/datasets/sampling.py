@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -12,6 +11,7 @@ from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.datasets.splits import workload_of
 from cdmpp.errors import UsageError
+from cdmpp.text import nearest
 
 SamplingMethod = Literal["kmeans", "random", "k-center"]
 
@@ -47,11 +47,10 @@ def choose_tasks(
     columns.
     """
     if method not in get_args(SamplingMethod):
-        near = difflib.get_close_matches(str(method), get_args(SamplingMethod), n=1)
-        guess = f", did you mean {near[0]!r}?" if near else ""
+        known = get_args(SamplingMethod)
         raise UsageError(
-            f"unknown way to choose tasks {method!r}{guess}; expected one of "
-            f"{', '.join(get_args(SamplingMethod))}"
+            f"unknown way to choose tasks {method!r}{nearest(str(method), known)}; expected one of "
+            f"{', '.join(known)}"
         )
     tasks = np.unique(samples.task_id)
     if not 1 <= count <= len(tasks):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from cdmpp.datasets.autotvm.logs import operator_shape
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.errors import DataError, UsageError
+from cdmpp.text import nearest
 
 SplitKind = Literal["task", "network", "test-tasks", "record"]
 
@@ -240,9 +240,10 @@ def _known_family(name: str, families: list[str]) -> str:
     family = network_family(name)
     if family in families:
         return family
-    near = difflib.get_close_matches(family, families, n=1)
-    hint = f", did you mean {near[0]!r}?" if near else ""
-    raise UsageError(f"unknown network {name!r}{hint}; networks found: {', '.join(families)}")
+    raise UsageError(
+        f"unknown network {name!r}{nearest(family, families)}; networks found: "
+        f"{', '.join(families)}"
+    )
 
 
 def _by_network(

@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError
 from cdmpp.files.yaml_text import parse_yaml
+from cdmpp.text import nearest
 
 DeviceKind = Literal["gpu", "cpu", "accelerator"]
 
@@ -110,12 +111,6 @@ def normal_name(name: str) -> str:
     for vendor in ("nvidia-", "amd-", "intel-"):
         words = words.removeprefix(vendor)
     return words
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Returns `, did you mean ...?` for the most similar known name, else an empty text."""
-    match = difflib.get_close_matches(name, list(known), n=1)
-    return f", did you mean {match[0]!r}?" if match else ""
 
 
 def nearest_three(name: str, known: Iterable[str]) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cdmpp.devices.device_file import nearest, normal_name
+from cdmpp.devices.device_file import normal_name
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, DeviceError
 from cdmpp.files.atomic import read_json
 from cdmpp.pretrained import model_folder
+from cdmpp.text import nearest
 
 
 def run_specs(folder: Path) -> list[DeviceSpec]:

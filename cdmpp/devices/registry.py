@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -10,7 +10,6 @@ from pathlib import Path
 from cdmpp.devices.device_file import (
     DeviceFile,
     DeviceKind,
-    nearest,
     nearest_three,
     normal_name,
     read_device_file,
@@ -20,11 +19,10 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError, UsageError
 from cdmpp.files.places import package_folder
 from cdmpp.records import GPU_TARGET_KINDS
+from cdmpp.text import nearest
 
 #: Label of the CPU that asks, with a thread a core that may be used, as far as the system tells.
 THIS_CPU = "this-cpu"
-#: More labels are not listed in a message; the nearest are.
-_MOST_LISTED = 12
 _CPU_TARGETS = frozenset({"llvm", "c"})
 
 
@@ -96,16 +94,37 @@ def get_device(name: str, folders: Iterable[Path] = ()) -> DeviceSpec:
     Raises:
         DeviceError: the name is not known; names the nearest one.
     """
-    folders = tuple(folders)
-    spec = find_device(name, folders)
-    if spec is None:
-        devices = load_registry(folders)
-        near = nearest(name, [*devices, *load_aliases(folders)])
+    return get_devices([name], folders)[0]
+
+
+def get_devices(
+    named: Iterable[str | DeviceSpec], folders: Iterable[Path] = ()
+) -> list[DeviceSpec]:
+    """Returns the DeviceSpecs of labels or aliases; one that is given as it is stays.
+
+    Raises:
+        DeviceError: names are not known; says all of them, with the nearest ones.
+    """
+    named, folders = list(named), tuple(folders)
+    found = [one if isinstance(one, DeviceSpec) else find_device(one, folders) for one in named]
+    unknown = [str(name) for name, spec in zip(named, found, strict=True) if spec is None]
+    if unknown:
         raise DeviceError(
-            f"unknown device {name!r}{near}; the nearest are {nearest_three(name, devices)} (all: "
-            "cdmpp device list); describe a new device in a YAML file like those in cdmpp/devices"
+            f"{unknown_text(unknown, load_registry(folders), load_aliases(folders))} (all: cdmpp "
+            "device list); describe a new device in a YAML file like those in cdmpp/devices"
         )
-    return spec
+    return [spec for spec in found if spec is not None]
+
+
+def unknown_text(names: Sequence[str], known: Iterable[str], aliases: Iterable[str] = ()) -> str:
+    """Returns `unknown device 'v10', did you mean 'v100'?; the nearest are v100, p100, a100`."""
+    known = list(known)
+    if len(names) > 1:
+        each = [f"{name!r} (nearest: {nearest_three(name, known)})" for name in names]
+        return f"unknown devices {', '.join(each)}"
+    [name] = names
+    near = nearest(name, [*known, *aliases])
+    return f"unknown device {name!r}{near}; the nearest are {nearest_three(name, known)}"
 
 
 def as_described_now(spec: DeviceSpec) -> DeviceSpec:
@@ -129,20 +148,17 @@ def check_lasts(label: str) -> None:
         )
 
 
-def check_known(name: str, others: Iterable[str] = ()) -> None:
-    """Checks that a name is a label or alias, or one of `others`: labels of a user's data.
+def check_known(names: Iterable[str], others: Iterable[str] = ()) -> None:
+    """Checks that names are labels or aliases, or among `others`: labels of a user's data.
 
     Raises:
-        DeviceError: it is none; names the nearest one.
+        DeviceError: some are none; says all of them, with the nearest ones.
     """
     others = list(others)
-    if name not in others and find_device(name) is None:
-        near = nearest(name, [*others, *load_registry(), *load_aliases()])
-        listed = sorted(others) if len(others) <= _MOST_LISTED else []
-        found = f"; known: {', '.join(listed)}" if listed else ""
-        if not listed:
-            found = f"; the nearest are {nearest_three(name, others or load_registry())}"
-        raise DeviceError(f"unknown device {name!r}{near}{found}; list all: cdmpp device list")
+    unknown = [name for name in names if name not in others and find_device(name) is None]
+    if unknown:
+        text = unknown_text(unknown, others or load_registry(), [*load_registry(), *load_aliases()])
+        raise DeviceError(f"{text}; list all: cdmpp device list")
 
 
 def unknown_device(label: str, target_kind: str) -> tuple[DeviceSpec, str]:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from cdmpp.analytic.roofline.floor import LEAST_SHARE
-from cdmpp.devices.registry import get_device
+from cdmpp.devices.registry import get_devices
 from cdmpp.devices.spec import SURE_SHARE, DeviceSpec, fits_into
 from cdmpp.errors import UsageError
 from cdmpp.networks.dataset.samples import TARGETS, unmeasured
@@ -242,12 +242,10 @@ class NetworkPredictor:
         trained = {spec.name: spec for spec in self.trained.devices}
         if not devices:
             return list(trained.values())
-        found = []
-        for device in devices:
-            if isinstance(device, str):
-                device = trained.get(device) or get_device(device)
-            found.append(trained.get(device.name, device))
-        return list({spec.name: spec for spec in found}.values())
+        found = get_devices(
+            trained.get(one, one) if isinstance(one, str) else one for one in devices
+        )
+        return list({spec.name: trained.get(spec.name, spec) for spec in found}.values())
 
 
 def _along_roofline(time_s: Estimate, roofline_s: float, floor_s: float) -> Estimate:

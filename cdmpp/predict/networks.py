@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cdmpp.datasets.metaschedule.databases import check_database
 from cdmpp.devices.device_file import read_device_file
-from cdmpp.devices.registry import get_device
+from cdmpp.devices.registry import get_devices
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, DeviceError, UsageError
 from cdmpp.networks.graph.execution import Mode, Running
@@ -291,7 +291,7 @@ def _devices(
     if trained is not None:
         return asked_devices(labels, descriptions, trained.card, of_any_kind=True)
     described = [spec for path in descriptions for spec in read_device_file(path).devices.values()]
-    named = [one if isinstance(one, DeviceSpec) else get_device(one) for one in labels]
+    named = get_devices(labels)
     return [one for place, one in enumerate(named) if one not in named[:place]] + described
 
 

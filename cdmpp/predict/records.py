@@ -18,7 +18,6 @@ from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.datasets.tenset.operator_name import operator_name
 from cdmpp.datasets.tenset.record_file import read_records
 from cdmpp.datasets.tenset.task_index import TaskIndex, load_tasks
-from cdmpp.devices.device_file import nearest
 from cdmpp.devices.registry import find_device, load_registry
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, DeviceError, ReplayError, UsageError
@@ -27,12 +26,13 @@ from cdmpp.predict.corrections import MachineCodeCorrection, SourceDeviceCorrect
 from cdmpp.predict.estimates import Correction, TrainedModel
 from cdmpp.predict.machine_code.model import CodeModel
 from cdmpp.predict.prediction import Prediction, estimated, misfit, reads_no_code
-from cdmpp.predict.requested_device import asked_device
+from cdmpp.predict.requested_device import asked_device, labelled_devices
 from cdmpp.predict.saved_model import ModelCard
 from cdmpp.programs.ansor.json_graph import JsonGraph
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.programs.featurise import featurise_records
 from cdmpp.records import GPU_TARGET_KINDS, MeasureRecord, TensetTask, program_id_of_text
+from cdmpp.text import nearest
 
 #: What reads machine code, the tasks, programs of them -> float32 [N, columns], NaN where a program
 #: does not compile; None where it reads the code of none of their devices.
@@ -107,10 +107,9 @@ def predict_records(
             "--machine-code and --measured-on cannot be combined: the combination was not "
             "evaluated. Leave one of them out"
         )
-    places = [
-        _Device(trained.card, asked_device(one, trained.card) if isinstance(one, str) else one)
-        for one in devices
-    ] or [_Device(trained.card, None)]
+    places = [_Device(trained.card, one) for one in labelled_devices(devices, trained.card)] or [
+        _Device(trained.card, None)
+    ]
     elsewhere = None if measured_on is None else asked_device(measured_on, trained.card)
     report = ReadReport()
     groups: dict[tuple[str, str], list[MeasureRecord]] = {}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cdmpp.devices.device_file import nearest, nearest_three, read_device_file
-from cdmpp.devices.registry import find_device, load_registry
+from cdmpp.devices.device_file import read_device_file
+from cdmpp.devices.registry import find_device, load_registry, unknown_text
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError, UsageError
 from cdmpp.predict.saved_model import ModelCard
@@ -34,12 +34,7 @@ def asked_devices(
     """
     given = list(devices)
     asked = [one for place, one in enumerate(given) if one not in given[:place]]
-    specs = [
-        asked_device(one, card, of_any_kind=of_any_kind)
-        if isinstance(one, str)
-        else _asked_spec(one, card)
-        for one in asked
-    ]
+    specs = labelled_devices(asked, card, of_any_kind=of_any_kind)
     for path in descriptions:
         specs += described_devices(path, card)
     if not of_any_kind:
@@ -65,21 +60,33 @@ def asked_device(name: str, card: ModelCard, *, of_any_kind: bool = False) -> De
     Values that the model was trained with win over those of the registry.
 
     Raises:
-        DeviceError: neither the model nor the registry knows it, names the nearest; or as
-            `check_kinds`.
+        DeviceError: as `labelled_devices`.
+    """
+    return labelled_devices([name], card, of_any_kind=of_any_kind)[0]
+
+
+def labelled_devices(
+    devices: Sequence[str | DeviceSpec], card: ModelCard, *, of_any_kind: bool = False
+) -> list[DeviceSpec]:
+    """Returns `asked_device` of labels; hardware that is given stays, or is a device trained on.
+
+    Raises:
+        DeviceError: neither the model nor the registry knows labels, says all of them with the
+            nearest ones; or as `check_kinds`.
     """
     trained = {spec.name: spec for spec in (*card.described, *card.devices)}
-    found = trained.get(name) or find_device(name)
-    if found is not None:
-        if not of_any_kind:
-            check_kinds([found], card)
-        return replace(found, name=name)
-    known = sorted({*trained, *load_registry()})
-    raise DeviceError(
-        f"unknown device {name!r}{nearest(name, known)}; the nearest are "
-        f"{nearest_three(name, known)} (all: cdmpp device list); hardware may also be described "
-        "in a YAML file: --device-spec FILE"
-    )
+    labels = [one for one in devices if isinstance(one, str)]
+    named = {label: trained.get(label) or find_device(label) for label in labels}
+    unknown = [label for label, spec in named.items() if spec is None]
+    if unknown:
+        raise DeviceError(
+            f"{unknown_text(unknown, {*trained, *load_registry()})} (all: cdmpp device list); "
+            "hardware may also be described in a YAML file: --device-spec FILE"
+        )
+    known = {label: replace(spec, name=label) for label, spec in named.items() if spec is not None}
+    if not of_any_kind:
+        check_kinds(known.values(), card)
+    return [known[one] if isinstance(one, str) else _asked_spec(one, card) for one in devices]
 
 
 def check_kinds(devices: Iterable[DeviceSpec], card: ModelCard) -> None:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from cdmpp.devices.device_file import nearest
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import write_json
 from cdmpp.files.json_text import parse_json
 from cdmpp.files.yaml_text import parse_yaml
 from cdmpp.replay.graph import COLLECTIVES, COMMUNICATION, COPY, Operator, OperatorGraph
 from cdmpp.replay.transfers import Links, links_of, with_copies
+from cdmpp.text import nearest
 
 FORMAT = "cdmpp-operator-graph"
 VERSION = 1

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from cdmpp.devices.registry import get_device
+from cdmpp.devices.registry import get_devices
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import read_json
 from cdmpp.replay.costs import CostSource, GivenTimes, GraphCosts, LinkTimes, Source, gather_costs
@@ -65,7 +65,8 @@ def costs_of_graph(
     """
     places = {name for one in graph.operators for name in one.devices or (one.device,)}
     named = dict.fromkeys(places, device) if device else graph.devices
-    specs = {place: get_device(name) for place, name in named.items() if name}
+    labels = {place: name for place, name in named.items() if name}
+    specs = dict(zip(labels, get_devices(labels.values()), strict=True))
     sources: list[CostSource] = [GivenTimes(times, graph_source=graph_source), LinkTimes(links)]
     gpus = {place: spec.name for place, spec in specs.items() if spec.kind == "gpu"}
     if gpus and any(one.time_s is None for one in graph.operators):

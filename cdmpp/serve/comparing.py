@@ -25,10 +25,10 @@ from cdmpp.comparison.run import Question, asked_devices, compare
 from cdmpp.comparison.tables import groups, json_rows
 from cdmpp.comparison.transformer import all_passes, parse_transformer
 from cdmpp.comparison.what_if import LEAST_FACTOR, MOST_FACTOR, SCALED
-from cdmpp.devices.device_file import nearest
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.serve.gate import FewAtATime
+from cdmpp.text import nearest
 
 _MOST_CELLS = 4096
 _MOST_COMPARING = 16

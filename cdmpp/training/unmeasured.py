@@ -23,7 +23,7 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.selection import capped_rows
 from cdmpp.datasets.splits import Split, workload_of
 from cdmpp.devices.device_file import DeviceKind
-from cdmpp.devices.registry import check_known, find_device, get_device
+from cdmpp.devices.registry import check_known, find_device, get_devices
 from cdmpp.devices.spec import DeviceSpec, architecture_of
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import write_columns, write_json
@@ -104,8 +104,7 @@ def find_unmeasured(labels: Sequence[str], cache_dir: Path) -> Unmeasured | None
         DataError: nothing of their kind was measured here.
     """
     here = sorted({label for folder in record_folders(cache_dir) for label in folder.devices})
-    for label in labels:
-        check_known(label, here)
+    check_known(labels, here)
     missing = [label for label in labels if label not in here]
     if not missing:
         return None
@@ -115,7 +114,7 @@ def find_unmeasured(labels: Sequence[str], cache_dir: Path) -> Unmeasured | None
             f"{listed([label for label in labels if label in here])}; expected devices that were "
             "all measured, or all not: train one model of each"
         )
-    specs = tuple(get_device(label) for label in missing)
+    specs = tuple(get_devices(missing))
     if len({spec.kind for spec in specs}) > 1:
         kinds = ", ".join(f"{spec.name} is of kind {spec.kind}" for spec in specs)
         raise UsageError(

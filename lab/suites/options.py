@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from cdmpp.errors import UsageError
 from cdmpp.files.places import shipped_places
 from cdmpp.models.options import EnsembleOptions
 from cdmpp.models.registry import MODEL_CLASSES, judged_baselines
+from cdmpp.text import nearest
 from cdmpp.training.options import TrainOptions
 
 Protocol = Literal["cross-model", "cross-device"]
@@ -181,11 +181,9 @@ def load_suite(name: str, *, seeds: Sequence[int] | None = None) -> SuiteOptions
     path = Path(name) if name.endswith((".yaml", ".yml")) else folder / f"{name}.yaml"
     if not path.is_file():
         known = sorted(p.stem for p in folder.glob("*.yaml"))
-        near = difflib.get_close_matches(name, known, n=1)
-        guess = f", did you mean {near[0]!r}?" if near else ""
         raise UsageError(
-            f"no suite {name!r} at {path}{guess}; suites found: {', '.join(known) or 'none'}; give "
-            "one of them or the path of a YAML file"
+            f"no suite {name!r} at {path}{nearest(name, known)}; suites found: "
+            f"{', '.join(known) or 'none'}; give one of them or the path of a YAML file"
         )
     values = read_yaml(path)
     suite = from_dict(SuiteOptions, values, base=_base(values.pop("like", None), path, folder))

@@ -46,7 +46,7 @@ def test_options_are_read_and_checked(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (tmp_path / "said").read_text() == "(3,) 0.5"
     for options, message in (
         (["seeds=[3]"], "out has no default"),
-        (["out=x", "sheds=[3]"], "did you mean seeds"),
+        (["out=x", "sheds=[3]"], "did you mean 'seeds'"),
         (["out=x", "seeds=three"], "expected a list"),
     ):
         with pytest.raises(UsageError, match=message):

@@ -39,7 +39,7 @@ def test_a_search_is_a_row_a_task(tmp_path):
 
 
 def test_options_are_those_of_the_commands(tmp_path):
-    with pytest.raises(UsageError, match="unknown setting trial, did you mean trials"):
+    with pytest.raises(UsageError, match="unknown setting trial, did you mean 'trials'"):
         cdmpp.search(TASK, tmp_path, trial=2)
     with pytest.raises(UsageError, match="no device label"):
         cdmpp.measure(tmp_path, "", sample=TASK)

@@ -36,6 +36,25 @@ def test_an_unknown_device_is_refused_the_same_way(capsys, command):
     assert "unknown device 'epyc-avx2-1d', did you mean 'epyc-avx2-1c'?" in said
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train"],
+        ["evaluate"],
+        ["predict", "examples/kernel.py"],
+        ["compare", "--model", "Qwen/Qwen3-8B", "--prefill", "512"],
+        ["roofline", "examples/kernel.py"],
+    ],
+)
+def test_all_unknown_devices_are_named(capsys, words):
+    """Was the first one, so that each took a run of its own."""
+    said = fails(capsys, 4, *words, "--device", "v101,t4,h1000")
+    assert "unknown devices " in said
+    assert "'v101' (nearest: v100, " in said
+    assert "'h1000' (nearest: " in said
+    assert "'t4'" not in said
+
+
 def test_missing_dataset(capsys, tmp_path):
     fails(capsys, 3, "train", "--dataset", str(tmp_path / "absent"), "--device", "t4")
 

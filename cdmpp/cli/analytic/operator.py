@@ -33,7 +33,7 @@ from cdmpp.cli.shared.options import (
 )
 from cdmpp.comparison.run import asked_devices
 from cdmpp.config import named_values
-from cdmpp.devices.registry import get_device
+from cdmpp.devices.registry import get_devices
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.machine import versions
@@ -202,4 +202,4 @@ def gpu_labels(values: Iterable[str]) -> list[str]:
     Raises:
         DeviceError: one is not known.
     """
-    return [get_device(name).name for name in labels_of(values)]
+    return [spec.name for spec in get_devices(labels_of(values))]

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.datasets.fetched import SOURCE_KINDS, SourceKind
-from cdmpp.devices.device_file import nearest
 from cdmpp.devices.registry import find_device
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.places import package_folder
 from cdmpp.files.yaml_text import parse_yaml
+from cdmpp.text import nearest
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 _CHECKSUM = re.compile(r"sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}")

@@ -79,7 +79,7 @@ def find_device_files(dataset_dir: Path, device: str) -> list[Path]:
     devices = find_devices(dataset_dir)
     if device not in devices:
         if devices:
-            check_known(device, devices)
+            check_known([device], devices)
         found = ", ".join(devices) or "none"
         raise DataError(
             f"no measure records of device {device!r} in {Path(dataset_dir) / 'measure_records'}; "

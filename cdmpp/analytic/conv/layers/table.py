@@ -13,7 +13,7 @@ from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.analytic.rows import Rows
 from cdmpp.analytic.table_file import TableFile
 from cdmpp.arrays import FloatArray, IntArray
-from cdmpp.devices.registry import get_device
+from cdmpp.devices.registry import get_devices
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 
@@ -68,7 +68,7 @@ def read_layers(path: Path) -> LayerTable:
     if "algorithm" in table.columns:
         algorithm = np.array(table.values("algorithm", _algorithm), np.int64)
     return LayerTable(
-        ConvShapes.of(**sizes), tuple(get_device(label) for label in order), device,
+        ConvShapes.of(**sizes), tuple(get_devices(order)), device,
         table.times("time_ms"), algorithm, _positions(device),
     )  # fmt: skip
 
