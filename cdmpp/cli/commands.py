@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import itertools
+import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from cdmpp.cli.guide import examples_text
+from cdmpp.text import nearest, printable
 
 
 class Command(NamedTuple):
@@ -139,9 +141,13 @@ class CommandParser(argparse.ArgumentParser):
             _fill(self, command)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parses as the base class does, with the options of the command."""
+        """Parses as the base class does, with the options of the command; refuses others."""
         self.fill()
-        return super().parse_known_args(args, namespace)
+        found, others = super().parse_known_args(args, namespace)
+        if others:
+            near = nearest(others[0].split("=")[0], self._option_string_actions)
+            self.error(f"unknown argument {' '.join(others)!r}{near}")
+        return found, others
 
     def format_help(self) -> str:
         """Returns the help: of a command with its examples, of a group with the parts of groups."""
@@ -156,11 +162,36 @@ class CommandParser(argparse.ArgumentParser):
             text += "\n".join(["\ncommands of the groups:", *inner, ""])
         return f"{text}\n{examples_text(words)}\n" if words else text
 
+    def error(self, message: str) -> NoReturn:
+        """Ends with one sentence and exit code 2; `--help` has the usage."""
+        self.exit(2, printable(f"cdmpp: error: {_sentence(message)}; see: {self.prog} --help\n"))
+
     def parts(self) -> list[CommandParser]:
         """Returns the parsers of the sub-commands, with their options."""
         self.fill()
         groups = [a for a in self._actions if isinstance(a, argparse._SubParsersAction)]
         return [part for group in groups for part in group.choices.values()]
+
+
+#: What argparse says of a value that is not among those to choose from, or not of the type.
+_CHOICE = re.compile(r"argument (.+?): invalid choice: '(.*)' \(choose from (.*)\)", re.S)
+_VALUE = re.compile(r"argument (.+?): invalid (\w+) value: (.*)", re.S)
+_TYPES = {"int": "a whole number", "float": "a number"}
+#: More choices are left to the help; the nearest is named.
+_MOST_CHOICES = 12
+
+
+def _sentence(message: str) -> str:
+    """Returns argparse's message in the words of other errors."""
+    choice, value = _CHOICE.fullmatch(message), _VALUE.fullmatch(message)
+    if choice is not None:
+        name, got = choice[1], choice[2]
+        choices = [one.strip("' ") for one in choice[3].split(",")]
+        few = f", expected one of {', '.join(choices)}" if len(choices) <= _MOST_CHOICES else ""
+        return f"{name}: got {got!r}{nearest(got, choices)}{few}"
+    if value is not None:
+        return f"{value[1]}: got {value[3]}, expected {_TYPES.get(value[2], value[2])}"
+    return message.removeprefix("argument ")
 
 
 def filled(parser: CommandParser) -> list[CommandParser]:

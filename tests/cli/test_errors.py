@@ -161,7 +161,30 @@ def test_sigterm_ends_a_command_as_ctrl_c_does(capsys, monkeypatch):
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_usage_errors_have_code_2(capsys):
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["predikt"], "COMMAND: got 'predikt', did you mean 'predict'?; see: cdmpp --help"),
+        (
+            ["predict", "x.py", "--dtype", "float61"],
+            "--dtype: got 'float61', did you mean 'float16'?, expected one of float32, float16, "
+            "bfloat16, amp-fp16, amp-bf16; see: cdmpp predict --help",
+        ),
+        (
+            ["dataset", "extract", "--jobs", "two"],
+            "--jobs: got 'two', expected a whole number; see: cdmpp dataset extract --help",
+        ),
+        (
+            ["predict", "x.py", "--dtpye=float16"],
+            "unknown argument '--dtpye=float16', did you mean '--dtype'?; see: cdmpp predict "
+            "--help",
+        ),
+        (["predict", "--dtype"], "--dtype: expected one argument; see: cdmpp predict --help"),
+    ],
+)
+def test_usage_errors_are_one_sentence_with_code_2(capsys, words, said):
+    """Was the whole usage, and argparse's words below."""
     with pytest.raises(SystemExit) as caught:
-        main(["no-such-command"])
+        main(words)
     assert caught.value.code == 2
+    assert capsys.readouterr().err == f"cdmpp: error: {said}\n"
