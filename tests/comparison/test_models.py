@@ -147,7 +147,10 @@ def test_quantisation_is_read(
             r"not supported \(it has linear attention\)",
         ),
         ({"hidden_size": None, "vocab_size": None}, "missing hidden_size, vocab_size"),
-        ({"num_experts": None}, r"\(Qwen3MoeForCausalLM\): missing num_experts"),
+        (
+            {"num_hidden_layers": None, "num_attention_heads": None, "num_experts": None},
+            "missing num_hidden_layers, num_attention_heads, num_experts$",
+        ),
         ({"hidden_size": "big"}, "hidden_size is 'big', expected a whole number from 1 up"),
         ({"num_experts_per_tok": 200}, "200 is more than num_experts 128"),
         ({"num_key_value_heads": 5}, "not a multiple of num_key_value_heads 5"),

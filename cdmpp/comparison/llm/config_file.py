@@ -23,13 +23,13 @@ from cdmpp.comparison.llm.decoder import (
     Layer,
 )
 from cdmpp.comparison.llm.quantization import stored_formats
-from cdmpp.devices.device_file import nearest
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import read_json
 from cdmpp.files.places import package_folder
+from cdmpp.text import nearest
 
-#: Keys that every architecture needs.
-_NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
+#: Layers that are read for the keys that they need, where the file does not have their number.
+_SOME_LAYERS = 100
 #: Keys that say that a model has parts without an account -> what they are.
 _NOT_COVERED = {
     "index_topk": "sparse attention", "sparse_attention_config": "sparse attention",
@@ -43,15 +43,20 @@ _TEXT = "text_config"
 
 
 class _Values:
-    """Keys of a file, with sentences for what is missing or cannot be."""
+    """Keys of a file, with sentences for what is missing or cannot be.
+
+    Attributes:
+        missing: keys that were needed and are not there; `error` says all of them.
+    """
 
     def __init__(self, values: Mapping[str, Any], path: Path, architecture: str) -> None:
         self.values = values
+        self.missing: dict[str, None] = {}
         self._path = path
         self._architecture = architecture
 
     def size(self, *names: str, default: int | None = None, least: int = 1) -> int:
-        """Returns a whole number under the first name that is there."""
+        """Returns a whole number under the first name that is there, `least` where none is."""
         for name in names:
             value = self.values.get(name)
             if value is None:
@@ -60,15 +65,24 @@ class _Values:
                 raise self.error(f"{name} is {value!r}, expected a whole number from {least} up")
             return value
         if default is None:
-            raise self.error(f"missing {' (or '.join(names)}{')' * (len(names) - 1)}")
+            self.missing[f"{' (or '.join(names)}{')' * (len(names) - 1)}"] = None
+            return least
         return default
 
     def or_else(self, **defaults: Any) -> _Values:
         """Returns the values with others where they have none."""
-        return _Values({**defaults, **self.values}, self._path, self._architecture)
+        found = _Values({**defaults, **self.values}, self._path, self._architecture)
+        found.missing = self.missing
+        return found
 
-    def error(self, what: str) -> DataError:
-        """Returns the sentence on a file."""
+    def refuse(self, what: str) -> None:
+        """Raises the sentence, unless the rest of the file has to be looked through for keys."""
+        if not self.missing:
+            raise self.error(what)
+
+    def error(self, what: str = "") -> DataError:
+        """Returns the sentence on a file; what is missing comes first."""
+        what = f"missing {', '.join(self.missing)}" if self.missing else what
         return DataError(f"{self._path} ({self._architecture}): {what}")
 
 
@@ -86,7 +100,7 @@ def _grouped(values: _Values, place: int) -> GroupedAttention:
     width = values.size("hidden_size")
     head = values.size("head_dim", default=width // heads or 1)
     if heads % kv_heads:
-        raise values.error(
+        values.refuse(
             f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
         )
     window = values.size("sliding_window", default=0) if _is_windowed(values, place) else 0
@@ -161,7 +175,7 @@ def _experts(values: _Values, count: str, ffn: str, *, shared: int = 0) -> Exper
     experts = values.size(count)
     active = values.size("num_experts_per_tok", "experts_per_token")
     if active > experts:
-        raise values.error(f"num_experts_per_tok {active} is more than {count} {experts}")
+        values.refuse(f"num_experts_per_tok {active} is more than {count} {experts}")
     each = values.size(ffn)
     return Experts(experts, active, each, shared * each)
 
@@ -248,18 +262,21 @@ def _decoder(
     values = _Values(given, path, architecture)
     _check_covered(values)
     read = ARCHITECTURES[architecture]
-    depth = values.size("num_hidden_layers")
+    depth, width = values.size("num_hidden_layers"), values.size("hidden_size")
+    vocabulary = values.size("vocab_size")
     kinds: dict[tuple[Attention, FeedForward], int] = {}
-    for place in range(depth):
+    for place in range(_SOME_LAYERS if values.missing else depth):
         kind = read.attention(values, place), read.feed_forward(values, place)
         kinds[kind] = kinds.get(kind, 0) + 1
+    if values.missing:
+        raise values.error()
     layers = tuple(Layer(*kind, count) for kind, count in kinds.items())
     dtype = given.get("torch_dtype", given.get("dtype"))
     wide: Literal["bf16", "fp16"] = "fp16" if dtype == "float16" else "bf16"
     stored, stored_kv = stored_formats(content, depth, wide, path)
     formats = stored if precision is None else Formats(*[_precision(precision)] * 3)
     return Decoder(
-        name, values.size("hidden_size"), values.size("vocab_size"), layers, formats,
+        name, width, vocabulary, layers, formats,
         wide=wide, kv_dtype=stored_kv if kv_precision is None else _cache(kv_precision),
         is_tied=bool(given.get("tie_word_embeddings", architecture.startswith("Gemma3"))),
     )  # fmt: skip
@@ -285,9 +302,6 @@ def _architecture(content: Mapping[str, Any], path: Path) -> str:
 
 
 def _check_covered(values: _Values) -> None:
-    missing = [key for key in _NEEDED if values.values.get(key) is None]
-    if missing:
-        raise values.error(f"missing {', '.join(missing)}")
     for key, what in _NOT_COVERED.items():
         if values.values.get(key):
             raise values.error(f"it has {what} ({key}), which is not supported")
