@@ -33,7 +33,7 @@ def serving_cell(
         memory_limit_bytes=device.mem_bytes, fits=fits_into(need, device.mem_bytes),
         tdp_w=device.tdp_w,
     )  # fmt: skip
-    refusal = no_fit(cell) if cell.fits is False else missing_rate(model, device)
+    refusal = missing_rate(model, device) or (no_fit(cell) if cell.fits is False else "")
     if refusal:
         return replace(cell, reasons=(refusal,))
     try:

@@ -136,6 +136,20 @@ def test_a_type_that_a_device_does_not_have_is_one_sentence(capsys) -> None:
     assert "a100-sxm has no known rate for fp8" in text
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["--prefill", "512"], ["--concurrency", "4", "--input-tokens", "9", "--output-tokens", "9"]],
+)
+def test_a_cpu_that_is_asked_for_a_language_model_names_gpus(capsys, words) -> None:
+    """Was a missing rate for bf16, or too little memory."""
+    code, text = refused(
+        capsys, "--model", "Qwen/Qwen3-30B-A3B", *words, "--device", "epyc-avx2-1c"
+    )
+    assert code == 3
+    assert "epyc-avx2-1c is a CPU, and language models are predicted for GPUs" in text
+    assert "h100, l40s, b200 (all: cdmpp device list --kind gpu)" in text
+
+
 def test_a_price_in_another_currency_is_one_sentence(capsys, tmp_path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(

@@ -31,9 +31,14 @@ PEAKS: Mapping[Format, str] = {
 
 
 def missing_rate(model: Decoder, device: DeviceSpec) -> str:
-    """Returns which rate of a device is not known that a format of the decoder needs; empty = none
-    is missing.
+    """Returns which rate of a device is not known that a format of the decoder needs, or that the
+    device is a CPU; empty = none is missing.
     """
+    if device.kind == "cpu":
+        return (
+            f"{device.name} is a CPU, and language models are predicted for GPUs; choose one with "
+            "a known rate for bf16, e.g. h100, l40s, b200 (all: cdmpp device list --kind gpu)"
+        )
     for one in model.used_formats:
         if getattr(device, PEAKS[one]) is None:
             return f"{device.name} has no known rate for {one} (`{PEAKS[one]}`)"
