@@ -12,7 +12,12 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 from tests.paths import ROOT
 
-PAGES = ("how-to/use-from-python.md", "how-to/use-in-ci.md", "reference/python.md")
+PAGES = (
+    "how-to/use-from-python.md",
+    "how-to/use-in-ci.md",
+    pytest.param("how-to/metaschedule.md", marks=pytest.mark.exhaustive),  # two searches
+    "reference/python.md",
+)
 
 pytestmark = [pytest.mark.tvm, pytest.mark.slow, pytest.mark.training]
 
