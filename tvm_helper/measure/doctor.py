@@ -158,9 +158,7 @@ def _report(
         "allowed_cpus": cpus,
         "machine": host,
         "findings": measure_health.findings(
-            noise=noise, drifted=drifted, loads=loads, threads=threads, cpus=cpus,
-            cpu_count=host.get("cpu_count"), quota=host.get("cpu_quota"),
-            governor=host.get("governor"),
+            noise=noise, drifted=drifted, loads=loads, threads=threads, cpus=cpus, host=host,
         ),
     }  # fmt: skip
 

@@ -47,8 +47,7 @@ def findings_now(threads: int | None, *, seconds: float = 0.5) -> list[str]:
     host = machine()
     found = findings(
         noise=noise_floor([]), drifted=drift([]), loads=[], threads=threads,
-        cpus=host["allowed_cpus"],
-        cpu_count=host["cpu_count"], quota=host["cpu_quota"], governor=host["governor"],
+        cpus=host["allowed_cpus"], host=host,
     )  # fmt: skip
     busy = psutil.cpu_percent(seconds) / 100.0 * (host["cpu_count"] or 1)  # this process sleeps
     if busy > _MOST_BUSY:
@@ -114,17 +113,17 @@ def findings(
     loads: Sequence[float],
     threads: int | None,
     cpus: int | None,
-    cpu_count: int | None,
-    quota: float | None,
-    governor: str | None,
+    host: Mapping[str, Any],
 ) -> list[str]:
     """Returns what makes the numbers of a campaign doubtful, one sentence each.
 
     Args:
         loads: of the whole machine, processes.
-        cpus: that may be used, of the `cpu_count` of the machine; on the others other work may run.
+        cpus: that may be used, of those of the machine; on the others other work may run.
+        host: as `machine` returns it; what is not known may be left out.
     """
     found = []
+    quota, governor = host.get("cpu_quota"), host.get("governor")
     median = noise["median"]
     if median is not None and median > MOST_NOISE:
         found.append(
@@ -144,7 +143,7 @@ def findings(
             f"programs have {threads} threads, but only {usable:g} CPUs are usable (affinity or "
             "quota)"
         )
-    elsewhere = max(0, (cpu_count or 0) - (cpus or 0))
+    elsewhere = max(0, (host.get("cpu_count") or 0) - (cpus or 0))
     others = [load - (threads or 1) - elsewhere for load in loads]
     if others and cpus is not None and statistics.median(others) > 0.5 * cpus:
         found.append(

@@ -91,7 +91,7 @@ def test_drift_is_unknown_below_three_and_signed() -> None:
 def test_findings_name_each_trouble_and_nothing_else() -> None:
     calm: dict[str, Any] = {
         "noise": noise_floor([[1.0, 1.001]]), "drifted": drift([1.0, 1.0, 1.0]), "loads": [1.0],
-        "threads": 1, "cpus": 2, "cpu_count": 2, "quota": None, "governor": None,
+        "threads": 1, "cpus": 2, "host": {"cpu_count": 2},
     }  # fmt: skip
     assert findings(**calm) == []
     assert findings(**{**calm, "cpus": 1, "loads": [2.0]}) == [], "the other CPU may be busy"
@@ -99,11 +99,11 @@ def test_findings_name_each_trouble_and_nothing_else() -> None:
         ({"noise": noise_floor([[1.0, 1.3]])}, "repeats"),
         ({"drifted": drift([1.0, 1.2, 1.4])}, "slower"),
         ({"threads": 4}, "4 threads"),
-        ({"quota": 0.5}, "0.5 CPUs"),
+        ({"host": {"cpu_count": 2, "cpu_quota": 0.5}}, "0.5 CPUs"),
         ({"loads": [9.0]}, "load"),
         ({"cpus": 1, "loads": [3.0]}, "load"),
-        ({"cpus": 1, "cpu_count": 1, "loads": [2.0]}, "load"),
-        ({"governor": "powersave"}, "powersave"),
+        ({"cpus": 1, "host": {"cpu_count": 1}, "loads": [2.0]}, "load"),
+        ({"host": {"cpu_count": 2, "governor": "powersave"}}, "powersave"),
     ):
         (finding,) = findings(**{**calm, **change})
         assert word in finding
