@@ -20,11 +20,7 @@ def canonical_order(graph: NetworkGraph) -> NDArray[np.int64]:
     what they lead to; operators that are alike in all of that are interchangeable.
     """
     count = len(graph.kinds)
-    inputs: list[list[int]] = [[] for _ in range(count)]
-    outputs: list[list[int]] = [[] for _ in range(count)]
-    for source, target in graph.edges.tolist():
-        inputs[target].append(source)
-        outputs[source].append(target)
+    inputs, outputs = graph.sources(), graph.readers()
     keys = _keys(graph, inputs, outputs)
     waiting = [len(sources) for sources in inputs]
     roots = [node for node in range(count) if waiting[node] == 0]

@@ -115,6 +115,13 @@ class NetworkGraph:
             found[target].append(source)
         return found
 
+    def readers(self) -> list[list[int]]:
+        """Returns which nodes read from each node."""
+        found: list[list[int]] = [[] for _ in self.kinds]
+        for source, target in self.edges.tolist():
+            found[source].append(target)
+        return found
+
     def copied(self, layout: Layout) -> NDArray[np.float64]:
         """Returns [nodes] the bytes of `copies` in a memory format; 0 where nobody kept them."""
         if not len(self.copies):

@@ -159,9 +159,7 @@ class _Maker:
         }  # fmt: skip
         count = len(graph.kinds)
         self._sources = graph.sources()
-        self._readers: list[list[int]] = [[] for _ in range(count)]
-        for source, target in graph.edges.tolist():
-            self._readers[source].append(target)
+        self._readers = graph.readers()
         self._does = [_what(graph, node) for node in range(count)]
         self._is_map = self._maps()
         self._copied = (graph.copied(execution.layout) / _FLOAT_BYTES).tolist()
