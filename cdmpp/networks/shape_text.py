@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from cdmpp.errors import UsageError
 
 
-def parse_batches(text: str) -> list[int]:
-    """Returns batches such as those of `1,8,32`.
+def parse_numbers(text: str | None, option: str) -> list[int]:
+    """Returns the different numbers of `1,8,32`; none of None.
 
     Raises:
-        UsageError: something else.
+        UsageError: one is no whole number from 1 up.
     """
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
-        raise UsageError(f"--batch {text!r}, expected whole numbers from 1 up, e.g. 1,8,32")
+    if text is None:
+        return []
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() and int(part) >= 1 for part in parts):
+        raise UsageError(f"{option} {text!r}, expected whole numbers from 1 up, e.g. 1,8,32")
     return list(dict.fromkeys(int(part) for part in parts))
 
 

@@ -21,7 +21,6 @@ from cdmpp.cli.compare.load import (
 from cdmpp.cli.compare.models import (
     add_model_options,
     models_of,
-    numbers,
     parallels_of,
 )
 from cdmpp.cli.shared.option_table import add_table
@@ -42,7 +41,7 @@ from cdmpp.comparison.transformer import all_passes
 from cdmpp.comparison.what_if import parse_scales
 from cdmpp.files.atomic import write_text
 from cdmpp.networks.graph.execution import Running
-from cdmpp.networks.shape_text import parse_input_shapes
+from cdmpp.networks.shape_text import parse_input_shapes, parse_numbers
 from cdmpp.replay.file_kind import file_kind
 from cdmpp.report.page import page_html
 from cdmpp.text import aligned
@@ -132,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
     devices, hypothetical = asked_devices(
         labels_of(args.device), args.device_spec or (), scales, takes_all=args.all
     )
-    batches = numbers(args.batch or "1", "--batch")
+    batches = parse_numbers(args.batch or "1", "--batch")
     prices = prices_of(args.prices, [spec.name for spec in devices], provider=args.provider)
     models = models_of(args.model, args.transformer, args.precision, args.kv_precision)
     parallels = parallels_of(
@@ -154,8 +153,8 @@ def run(args: argparse.Namespace) -> int:
             networks=_networks(args.networks, "export" if args.export else "fx"),
             transformers=models,
             passes=all_passes(
-                numbers(args.prefill, "--prefill"), numbers(args.decode_at, "--decode-at"),
-                batches, parallels,
+                parse_numbers(args.prefill, "--prefill"),
+                parse_numbers(args.decode_at, "--decode-at"), batches, parallels,
             ),
             batches=batches, prices=prices, running=running,
         ),

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
 from cdmpp.analytic.sweep.predict import SweptKernels
-from cdmpp.cli.compare.models import numbers
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.comparison.llm.config_file import read_model
 from cdmpp.comparison.llm.decoder import Decoder, Parallel
@@ -29,6 +28,7 @@ from cdmpp.comparison.prices import Price
 from cdmpp.comparison.tables import number
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
+from cdmpp.networks.shape_text import parse_numbers
 from cdmpp.text import aligned
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?) ?(ms|s)")
@@ -95,7 +95,7 @@ def print_load(
         CdmppError: a number cannot be, the devices cannot share a model, or none has an answer.
     """
     target_s = None if target is None else _seconds(target)
-    users = numbers(concurrency, "--concurrency")
+    users = parse_numbers(concurrency, "--concurrency")
     loads = [Load(one, *lengths, LEAST_SHARE) for one in users]
     cells = load_cells(
         models, parallels, devices, loads, backend or "vllm", SweptKernels.packaged(), prices,

@@ -9,7 +9,7 @@ from cdmpp.cli.shared.option_table import add_table
 from cdmpp.comparison.llm.config_file import read_model
 from cdmpp.comparison.llm.decoder import FORMATS, Decoder, Parallel
 from cdmpp.comparison.transformer import all_parallels, parse_transformer
-from cdmpp.errors import UsageError
+from cdmpp.networks.shape_text import parse_numbers
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -65,22 +65,8 @@ def parallels_of(
         UsageError: a number cannot be, or none of the combinations.
     """
     return all_parallels(
-        numbers(tensor or "1", "--tensor-parallel"),
-        numbers(data or "1", "--data-parallel-attention"),
-        numbers(expert or "1", "--expert-parallel"),
-        numbers(pipeline or "1", "--pipeline-parallel"),
+        parse_numbers(tensor or "1", "--tensor-parallel"),
+        parse_numbers(data or "1", "--data-parallel-attention"),
+        parse_numbers(expert or "1", "--expert-parallel"),
+        parse_numbers(pipeline or "1", "--pipeline-parallel"),
     )
-
-
-def numbers(text: str | None, option: str) -> list[int]:
-    """Returns the different numbers of `1,8,32`.
-
-    Raises:
-        UsageError: one is no whole number from 1 up.
-    """
-    if text is None:
-        return []
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdecimal() and int(part) >= 1 for part in parts):
-        raise UsageError(f"{option} {text!r}, expected whole numbers from 1 up, e.g. 1,8,32")
-    return list(dict.fromkeys(int(part) for part in parts))

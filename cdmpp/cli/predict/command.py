@@ -29,7 +29,7 @@ from cdmpp.cli.shared.running import add_running_options, given_running
 from cdmpp.errors import UsageError
 from cdmpp.networks.graph.execution import Running
 from cdmpp.networks.graph.factory import load_factory
-from cdmpp.networks.shape_text import parse_batches, parse_input_shapes
+from cdmpp.networks.shape_text import parse_input_shapes, parse_numbers
 from cdmpp.predict.networks import WAYS
 from cdmpp.pretrained import PRETRAINED
 from cdmpp.replay.file_kind import FileKind
@@ -175,7 +175,7 @@ def run_network(args: argparse.Namespace, devices: Sequence[Device]) -> int:
             args.batch or "1", args.input or [_DEFAULT_INPUT], args.memory, is_export=args.export
         )
     else:
-        options["batches"] = None if args.batch is None else parse_batches(args.batch)
+        options["batches"] = None if args.batch is None else parse_numbers(args.batch, "--batch")
         options["input_shapes"] = parse_input_shapes(args.input or ())
     found = load(args.model).network(
         args.network or load_factory(args.torch), devices, name=args.torch or "",

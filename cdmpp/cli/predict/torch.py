@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from cdmpp.errors import UsageError
-from cdmpp.networks.shape_text import parse_batches, parse_shape
+from cdmpp.networks.shape_text import parse_numbers, parse_shape
 
 _MEMORY = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -25,7 +25,7 @@ def torch_options(
     """
     shapes, dtypes = parse_inputs(inputs)
     return {
-        "batches": parse_batches(batch), "shapes": shapes, "dtypes": dtypes,
+        "batches": parse_numbers(batch, "--batch"), "shapes": shapes, "dtypes": dtypes,
         "method": "export" if is_export else "fx",
         "memory_limit_bytes": None if memory is None else parse_memory(memory),
     }  # fmt: skip
