@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
     add_data_options,
     add_output_options,
@@ -41,49 +42,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "cross-model, cross-device, cross-device-autotvm or a YAML file: the grid of "
         "configs/suites. Finished cells are kept: run it again to continue."
     )
-    parser.add_argument(
-        "--suite",
-        default="by-task",
-        metavar="SUITE",
-        help="by-task (default), by-network, cross-model, cross-device, cross-device-autotvm "
-        "or a YAML file",
-    )
-    parser.add_argument(
-        "--seeds", metavar="N,N,...", help="seeds (default: 0,1,2, or those of the YAML file)"
-    )
-    parser.add_argument(
-        "--model", metavar="KIND", help=f"{', '.join(MODEL_CLASSES)} (default: transformer)"
-    )
+    add_table(parser, f"""
+        --suite SUITE = by-task  by-task (default), by-network, cross-model, cross-device,
+            cross-device-autotvm or a YAML file
+        --seeds N,N,...          seeds (default: 0,1,2, or those of the YAML file)
+        --model KIND             {', '.join(MODEL_CLASSES)} (default: transformer)
+    """)  # fmt: skip
     add_data_options(parser)
     add_training_options(parser)
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("runs/results"),
-        metavar="DIR",
-        help="where the tables go (default: runs/results)",
-    )
-    parser.add_argument(
-        "--runs",
-        type=Path,
-        metavar="DIR",
-        help="where the cells go (default: runs/suite-SUITE)",
-    )
-    grid = parser.add_argument_group("the grid of cells; --jobs processes run it (default: 1)")
-    grid.add_argument(
-        "--data",
-        action="append",
-        default=[],
-        metavar="NAME=DIR",
-        help="folder of a data set of a suite in configs/suites (tenset-cpu and ansor-gpu "
-        "are shipped); those without a folder are left out; a suite of one data set takes a DIR",
-    )
-    grid.add_argument(
-        "--cells", metavar="PATTERN", help="run only cells whose id matches, e.g. '*-s0-gbdt'"
-    )
-    grid.add_argument(
-        "--report-only", action="store_true", help="run nothing, write tables of what is finished"
-    )
+    add_table(parser, """
+        --out DIR: Path = runs/results  where the tables go (default: runs/results)
+        --runs DIR: Path                where the cells go (default: runs/suite-SUITE)
+        the grid of cells; --jobs processes run it (default: 1):
+        --data NAME=DIR... = []         folder of a data set of a suite in configs/suites
+            (tenset-cpu and ansor-gpu are shipped); those without a folder are left out; a suite of
+            one data set takes a DIR
+        --cells PATTERN                 run only cells whose id matches, e.g. '*-s0-gbdt'
+        --report-only                   run nothing, write tables of what is finished
+    """)  # fmt: skip
     add_profile_option(parser)
     add_output_options(parser)
 

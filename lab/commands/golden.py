@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.datasets.tenset.folder import default_dataset_dir
 from lab.experiments.golden import SHARES, GoldenReport, compare_golden
 
@@ -19,14 +20,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", nargs="+", type=Path, metavar="FILE", help="golden file (.jsonl or .jsonl.gz)"
     )
-    parser.add_argument(
-        "--network-info",
-        nargs="+",
-        type=Path,
-        metavar="DIR",
-        help="folders with all_tasks.pkl (default: the shipped dataset's)",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object of counts")
+    add_table(parser, """
+        --network-info DIR+: Path  folders with all_tasks.pkl (default: the shipped dataset's)
+        --json                     print one JSON object of counts
+    """)  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
     add_output_options,
     add_training_options,
@@ -32,36 +33,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "licence allows, and evaluates the model on unseen tasks. The "
         "result is a run folder; with --package or --out it is packaged, with its card."
     )
-    parser.add_argument(
-        "--data",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="another extracted dataset; may be repeated",
-    )
-    parser.add_argument("--name", default="default", help="name of the model (default: default)")
-    parser.add_argument(
-        "--programs-per-device",
-        type=int,
-        default=20_000,
-        metavar="N",
-        help="at most so many of every device; 0 = all (default: 20000)",
-    )
-    parser.add_argument("--seed", type=int, metavar="N", help="of the split and the training")
+    add_table(parser, """
+        --data DIR...: Path = []              another extracted dataset; may be repeated
+        --name NAME = default                 name of the model (default: default)
+        --programs-per-device N: int = 20000  at most so many of every device; 0 = all (default:
+            20000)
+        --seed N: int                         of the split and the training
+    """)  # fmt: skip
     add_training_options(parser)
-    parser.add_argument(
-        "--run", type=Path, metavar="RUN", dest="run_dir", help="run folder (default: runs/NAME)"
-    )
-    place = parser.add_mutually_exclusive_group()
-    place.add_argument(
-        "--package", action="store_true",
-        help="replace the model of the installed package, behind `--model pretrained`",
-    )  # fmt: skip
-    place.add_argument("--out", type=Path, metavar="DIR", help="package it into this folder")
-    parser.add_argument("--cache", type=Path, metavar="DIR", default=Path("cache"),
-                        help="where extracted data are kept (default: ./cache)")  # fmt: skip
-    parser.add_argument("--jobs", type=int, metavar="N", help="processes that extract")
+    add_table(parser.add_mutually_exclusive_group(), """
+        --package        replace the model of the installed package, behind `--model pretrained`
+        --out DIR: Path  package it into this folder
+    """)  # fmt: skip
+    add_table(parser, """
+        --run RUN: Path as run_dir  run folder (default: runs/NAME)
+        --cache DIR: Path = cache   where extracted data are kept (default: ./cache)
+        --jobs N: int               processes that extract
+    """)  # fmt: skip
     add_output_options(parser)
 
 
