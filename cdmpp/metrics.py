@@ -140,16 +140,6 @@ def top_k_score(judged: Judged, k: int) -> float | None:
     return _top_k_score(judged, _groups(judged), k)
 
 
-def top_k_latencies(judged: Judged, weight: FloatArray, k: int) -> tuple[float, float]:
-    """Returns (summed latency of the best programs, that of the best among the k predicted
-    fastest), seconds, over the tasks with a weight above 0, times it.
-
-    Args:
-        weight: float64 [T], how often a network calls each task.
-    """
-    return _top_k_latencies(judged, _groups(judged), weight, k)
-
-
 def pairwise_accuracy(judged: Judged) -> float | None:
     """Returns the share of pairs of one (task, device) put in the right order; a predicted tie
     counts half.

@@ -47,7 +47,6 @@ TARGETS = {
 DEVELOPMENT_TARGETS = {"xeon-avx512-1c": "epyc", "epyc-avx2-1c": "xeon", "xeon-avx2-2c": "epyc"}
 BUDGETS = (1, 3, 10, 0)
 DRAWS = (0, 1, 2, 3, 4)
-DEVELOPMENT_DRAWS = (100,)
 TUNING = FinetuneOptions(what="adapters", steps=40, validate_every=40, programs_per_batch=32)
 PASSES = {"epyc": 10, "xeon": 8}
 BASE: dict[str, Any] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
@@ -60,28 +59,6 @@ class CudaTimer:
         end.record()
         end.synchronize()
         return float(begin.elapsed_time(end)) * 1e-3
-
-
-class HostTimer:
-    """Times what runs on the host.
-
-    Args:
-        clock: seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
-
-    def times_s(self, run: Run, repeats: int, *, calls: int, mode: TimingMode) -> list[float]:
-        """Returns seconds by the clock; see `Timer`."""
-        run()
-        found = []
-        for _ in range(repeats):
-            began = self._clock()
-            for _ in range(calls):
-                run()
-            found.append((self._clock() - began) / calls)
-        return found
 
 
 def median_and_noise(times_s: Sequence[float]) -> tuple[float, float]:

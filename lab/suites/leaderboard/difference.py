@@ -11,9 +11,6 @@ from cdmpp.metrics import mean_and_interval
 from cdmpp.report.tables import format_value
 from lab.suites.leaderboard.board import Seeds
 
-#: Intervals of fewer seeds are not believed.
-LEAST_SEEDS = 3
-
 
 class Metric(NamedTuple):
     """A metric that lines are compared by."""
@@ -48,11 +45,6 @@ class Difference:
     seeds: int
     ours: float
     base: float
-
-    def is_gain(self, *, is_low_good: bool) -> bool:
-        """Whether it is better by an interval of at least three seeds that excludes zero."""
-        gain = -self.mean if is_low_good else self.mean
-        return self.seeds >= LEAST_SEEDS and self.half is not None and gain > self.half
 
     @property
     def is_sure(self) -> bool:

@@ -31,7 +31,7 @@ from cdmpp.analytic.sweep.predict import SweptKernels, SweptOperators
 from cdmpp.analytic.sweep.rules import FamilyRules, SweepRules, packaged_rules
 from cdmpp.analytic.sweep.run import JOURNAL, expected_s, plan_of, run_sweep
 from cdmpp.analytic.sweep.sweep_file import Sweep
-from cdmpp.analytic.sweep.timers import HostTimer, Run, TimingMode, median_and_noise
+from cdmpp.analytic.sweep.timers import TimingMode, median_and_noise
 from cdmpp.analytic.sweep.torch_kernels import TorchLauncher
 from cdmpp.cli.device import sweep as command
 from cdmpp.cli.main import main
@@ -122,14 +122,10 @@ def test_the_list_takes_about_five_minutes() -> None:
         ),
     ],
 )  # fmt: skip
-def test_torch_runs_the_calls_and_a_clock_times_them(call: SweepCall) -> None:
+def test_torch_runs_the_calls(call: SweepCall) -> None:
     torch = pytest.importorskip("torch")
     run = TorchLauncher(torch, "cpu").prepare(call)
-    times = HostTimer().times_s(run, 3, calls=2, mode="graph")
-    median_s, noise = median_and_noise(times)
-    assert len(times) == 3
-    assert median_s > 0
-    assert noise >= 0
+    run()
     if isinstance(call, Gemm):
         assert tuple(run().shape) == (call.m, call.n)
 
@@ -140,13 +136,7 @@ def test_a_type_without_a_kernel_is_refused() -> None:
         TorchLauncher(torch, "cpu").prepare(Gemm(8, 16, 32, "nvfp4"))
 
 
-def test_the_host_clock_divides_by_the_calls() -> None:
-    ticks = iter([0.0, 6.0, 10.0, 13.0])
-    runs: list[int] = []
-    run: Run = lambda: runs.append(1)  # noqa: E731
-    timer = HostTimer(lambda: next(ticks))
-    assert timer.times_s(run, 2, calls=3, mode="graph") == [2.0, 1.0]
-    assert len(runs) == 7
+def test_the_noise_is_half_of_the_distance_of_the_quartiles() -> None:
     assert median_and_noise([1.0, 2.0, 3.0]) == (2.0, 0.25)
 
 
