@@ -14,10 +14,10 @@ from importlib import import_module, metadata
 from importlib.util import find_spec, module_from_spec
 
 from cdmpp.errors import UsageError
+from cdmpp.processes.collector import without_collector
 from tvm_helper.quick_import import (
     cheap_inspect_stack,
     quick_import,
-    without_garbage_collection,
 )
 
 #: Set by `python -m lab run tvm-releases`, which tries other versions.
@@ -103,7 +103,7 @@ def import_tensor_intrinsics(target_kind: str | None = None) -> None:
         package = s_tir.tensor_intrin = sys.modules[_INTRINSICS] = module_from_spec(spec)
     if package.__spec__ is None or package.__spec__.loader is None or hasattr(package, "cuda"):
         return  # a stub, or all is here
-    with cheap_inspect_stack(), without_garbage_collection():
+    with cheap_inspect_stack(), without_collector():
         if target_kind == "llvm":
             for name in _CPU_INTRINSICS:
                 import_module(f"{_INTRINSICS}.{name}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 import linecache
 import sys
@@ -10,6 +9,8 @@ import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from cdmpp.processes.collector import without_collector
 
 #: TVM comes without them. tvm-ffi loads torch wherever it is installed, to pass tensors to and fro,
 #: which nothing here does; disco finds nothing, for the wheel loads its library later.
@@ -43,7 +44,7 @@ def quick_import() -> Iterator[None]:
             spared.append((api, api.GetOp, api.RegisterOpAttr))
             _spare_errors(api)
 
-    with _left_out(), without_garbage_collection():
+    with _left_out(), without_collector():
         registry.list_global_func_names, tvm_ffi.init_ffi_api = list_names, init_api
         try:
             yield
@@ -84,18 +85,6 @@ def _spare_errors(api: Any) -> None:
             register(name, key, value, level)
 
     api.GetOp, api.RegisterOpAttr = get_operator, register_attribute
-
-
-@contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    """Within it no garbage is looked for: little of what is imported ever becomes garbage."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 @contextmanager

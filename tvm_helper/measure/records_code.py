@@ -210,14 +210,9 @@ def compiled_columns(
     from tvm_helper.tir.schedule_of_record import replay
 
     dag, compile_for = parse_dag(dag_json), Target(json.loads(target))
-    found: list[CompiledProgram] = []
-    for identity, steps in programs:
-        try:
-            columns = machine_code_columns(code_of(replay(dag, steps).mod, compile_for))
-        except DataError:
-            columns = None
-        found.append((identity, columns))
-    return found
+    return _compiled(
+        programs, lambda steps: machine_code_columns(code_of(replay(dag, steps).mod, compile_for))
+    )
 
 
 def compiled_gpu_columns(
@@ -233,13 +228,20 @@ def compiled_gpu_columns(
     from tvm_helper.tir.schedule_of_record import replay
 
     dag = parse_dag(dag_json)
+    return _compiled(
+        programs, lambda steps: gpu_code_columns(gpu_launches(replay(dag, steps).mod, device))
+    )
+
+
+def _compiled(
+    programs: Sequence[_Program], columns_of: Callable[[Any], Any]
+) -> list[CompiledProgram]:
     found: list[CompiledProgram] = []
     for identity, steps in programs:
         try:
-            columns = gpu_code_columns(gpu_launches(replay(dag, steps).mod, device))
+            found.append((identity, columns_of(steps)))
         except DataError:
-            columns = None
-        found.append((identity, columns))
+            found.append((identity, None))
     return found
 
 

@@ -6,8 +6,8 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cdmpp.devices.device_file import nearest
 from cdmpp.errors import UsageError, last_line
+from cdmpp.text import nearest
 from tvm_helper.compat import te, topi
 
 Sizes = Mapping[str, Any]
@@ -29,57 +29,51 @@ def _sums(s: Sizes) -> str:
     return DTYPES[s["dtype"]]
 
 
-def _conv_activation(y: Any, s: Sizes) -> tuple[list[Any], Any]:
-    """Returns (further arguments, result): bias and ReLU where they are asked for."""
+def _activated(x: Any, w: Any, y: Any, s: Sizes) -> list[Any]:
+    """Returns arguments and result of a convolution: bias and ReLU where they are asked for."""
     if not s["relu"]:
-        return [], y
+        return [x, w, y]
     channels = y.shape[1]
     bias = te.placeholder((channels, *([1] * (len(y.shape) - 2))), y.dtype, name="bias")
-    return [bias], topi.nn.relu(topi.add(y, bias))
+    return [x, w, bias, topi.nn.relu(topi.add(y, bias))]
 
 
 def _conv1d(s: Sizes) -> list[Any]:
     x, w = _tensor(s, "data", "n ci w"), _tensor(s, "kernel", "co ci k")
     y = topi.nn.conv1d_ncw(x, w, s["s"], s["p"], s["d"], _sums(s))
-    more, y = _conv_activation(y, s)
-    return [x, w, *more, y]
+    return _activated(x, w, y, s)
 
 
 def _conv2d(s: Sizes) -> list[Any]:
     x, w = _tensor(s, "data", "n ci h w"), _tensor(s, "kernel", "co ci k k")
     y = topi.nn.conv2d_nchw(x, w, s["s"], s["p"], s["d"], out_dtype=_sums(s))
-    more, y = _conv_activation(y, s)
-    return [x, w, *more, y]
+    return _activated(x, w, y, s)
 
 
 def _group_conv2d(s: Sizes) -> list[Any]:
     x = _tensor(s, "data", "n ci h w")
     w = _tensor(s, "kernel", f"co {s['ci'] // s['g']} k k")
     y = topi.nn.group_conv2d_nchw(x, w, s["s"], s["p"], s["d"], s["g"], out_dtype=_sums(s))
-    more, y = _conv_activation(y, s)
-    return [x, w, *more, y]
+    return _activated(x, w, y, s)
 
 
 def _depthwise_conv2d(s: Sizes) -> list[Any]:
     x, w = _tensor(s, "data", "n c h w"), _tensor(s, "kernel", "c 1 k k")
     y = topi.nn.depthwise_conv2d_nchw(x, w, s["s"], s["p"], s["d"], _sums(s))
-    more, y = _conv_activation(y, s)
-    return [x, w, *more, y]
+    return _activated(x, w, y, s)
 
 
 def _conv2d_transpose(s: Sizes) -> list[Any]:
     x, w = _tensor(s, "data", "n ci h w"), _tensor(s, "kernel", "ci co k k")
     strides, padding = (s["s"], s["s"]), (s["p"], s["p"], s["p"], s["p"])
     y = topi.nn.conv2d_transpose_nchw(x, w, strides, padding, _sums(s), (0, 0))
-    more, y = _conv_activation(y, s)
-    return [x, w, *more, y]
+    return _activated(x, w, y, s)
 
 
 def _conv3d(s: Sizes) -> list[Any]:
     x, w = _tensor(s, "data", "n ci t h w"), _tensor(s, "kernel", "co ci k k k")
     y = topi.nn.conv3d_ncdhw(x, w, s["s"], s["p"], s["d"], 1)
-    more, y = _conv_activation(y, s)
-    return [x, w, *more, y]
+    return _activated(x, w, y, s)
 
 
 def _dense(s: Sizes) -> list[Any]:

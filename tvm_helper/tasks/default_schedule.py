@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from cdmpp.errors import DataError, last_line
+from cdmpp.processes.collector import without_collector
 from tvm_helper.compat import Schedule, Target, relax, s_tir, tirx, tvm
-from tvm_helper.quick_import import cheap_inspect_stack, without_garbage_collection
+from tvm_helper.quick_import import cheap_inspect_stack
 from tvm_helper.tir.loop_tree import child_statements
 
 
@@ -26,7 +27,7 @@ def default_schedule(module: Any, target: Target) -> Schedule:
         *_, apply_rules = backend.legalize_passes(target)
         try:
             # A rule may import TVM's tensor intrinsics: 5 seconds, or 90 at TVM's own pace.
-            with target, cheap_inspect_stack(), without_garbage_collection():
+            with target, cheap_inspect_stack(), without_collector():
                 module = apply_rules(tvm.IRModule({"main": module["main"]}))
         except Exception as error:  # TVM raises whatever its rules do
             raise DataError(_why_not(given, last_line(error))) from None
@@ -46,7 +47,7 @@ def dlight_schedule(module: Any, target: Target) -> Schedule:
         DataError: none of the rules fits.
     """
     try:
-        with target, cheap_inspect_stack(), without_garbage_collection():
+        with target, cheap_inspect_stack(), without_collector():
             for rule in _rules(target):
                 found = rule.apply(module["main"], target, False)
                 if found is not None:
