@@ -149,14 +149,9 @@ def pairwise_accuracy(judged: Judged) -> float | None:
     right = 0.0
     pairs = 0
     for rows in _groups(judged):
-        measured = judged.measured_s[rows]
-        predicted = judged.predicted_s[rows]
-        first, second = np.triu_indices(len(rows), 1)
-        sign = np.sign(measured[first] - measured[second])
-        agreement = sign * np.sign(predicted[first] - predicted[second])
-        counted = sign != 0
-        right += float(np.sum((agreement[counted] + 1.0) / 2.0))
-        pairs += int(counted.sum())
+        own_right, own_pairs = _right_pairs(judged.measured_s[rows], judged.predicted_s[rows])
+        right += own_right
+        pairs += own_pairs
     return right / pairs if pairs else None
 
 
@@ -274,6 +269,48 @@ def _spearman_by_task(judged: Judged, groups: list[IntArray]) -> float | None:
         if len(rows) >= MIN_PROGRAMS_TO_RANK
     ]
     return float(np.mean(values)) if values else None
+
+
+def _right_pairs(measured: FloatArray, predicted: FloatArray) -> tuple[float, int]:
+    """Returns how many pairs that differ in the measurement are in the right order, a predicted tie
+    as half, and their number; by merging, in N log N.
+    """
+    order = np.lexsort((predicted, measured))
+    measured, predicted = measured[order], predicted[order]
+    ranks = np.unique(predicted, return_inverse=True)[1]
+    is_new = np.diff(measured) != 0
+    differing = _pairs_of(np.array([len(order)])) - _pairs_of(_runs(is_new))
+    # Within equal measurements the predictions ascend, so every inversion is a wrong pair.
+    both = _pairs_of(_runs(is_new | (np.diff(predicted) != 0)))
+    tied = _pairs_of(np.bincount(ranks)) - both
+    return differing - _inversions(ranks) - tied / 2.0, differing
+
+
+def _runs(is_new: BoolArray) -> IntArray:
+    """Returns the lengths of runs; `is_new` says of each place but the first if one begins."""
+    starts = np.flatnonzero(np.concatenate([[True], is_new]))
+    return np.diff(np.append(starts, len(is_new) + 1))
+
+
+def _pairs_of(sizes: IntArray) -> int:
+    return int(np.sum(sizes * (sizes - 1) // 2))
+
+
+def _inversions(ranks: IntArray) -> int:
+    """Returns the number of pairs of which the first rank is the larger one."""
+    length = 1 << (len(ranks) - 1).bit_length()
+    blocks = np.full(length, len(ranks), np.int64)  # the filling is larger, and last
+    blocks[: len(ranks)] = ranks
+    blocks = blocks.reshape(-1, 1)
+    found = 0
+    while len(blocks) > 1:
+        left, right = blocks[0::2], blocks[1::2]
+        base = np.arange(len(left))[:, None] * (len(ranks) + 1)
+        not_larger = np.searchsorted((left + base).ravel(), (right + base).ravel(), side="right")
+        own = np.arange(len(left))[:, None] * left.shape[1]
+        found += left.size * left.shape[1] - int(np.sum(not_larger.reshape(right.shape) - own))
+        blocks = np.sort(np.concatenate([left, right], axis=1), axis=1)
+    return found
 
 
 def _top_k_score(judged: Judged, groups: list[IntArray], k: int) -> float | None:

@@ -140,6 +140,17 @@ def test_pairwise_accuracy_by_hand():
     assert pairwise_accuracy(judged([1], [5])) is None
 
 
+@pytest.mark.parametrize("values", [3, 20, 1000])
+def test_pairwise_accuracy_counts_every_pair(values):
+    rng = np.random.default_rng(values)
+    measured, predicted = rng.integers(1, values, (2, 50)).astype(float)
+    first, second = np.triu_indices(50, 1)
+    sign = np.sign(measured[first] - measured[second])
+    agreement = sign * np.sign(predicted[first] - predicted[second])
+    expected = float(np.mean((agreement[sign != 0] + 1.0) / 2.0))
+    assert pairwise_accuracy(judged(measured, predicted)) == expected
+
+
 def test_no_samples_give_none():
     values = summarise(
         Judged(np.zeros(0), np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64), np.ones(1))
