@@ -58,6 +58,7 @@ LEAST_SHARE = 0.05
 _STRIDED_SHARE = 0.25
 #: Features hold log2 in float32.
 _ROUNDING = 1.0 - 1.0e-5
+_CHUNK_PROGRAMS = 20_000
 
 
 def _of_slots(name: str) -> list[str]:
@@ -149,8 +150,16 @@ def least_work(programs: ProgramArrays, rows: IntArray) -> LeastWork:
     Args:
         rows: int64 [P], rows of `programs`.
     """
-    leaves, owner = leaves_of(programs, rows)
-    found = _least_work(programs.leaf_features, programs.leaf_extra, leaves, owner, len(rows))
+    parts = []
+    for start in range(0, max(len(rows), 1), _CHUNK_PROGRAMS):
+        part = rows[start : start + _CHUNK_PROGRAMS]
+        leaves, owner = leaves_of(programs, part)
+        parts.append(
+            _least_work(programs.leaf_features, programs.leaf_extra, leaves, owner, len(part))
+        )
+    found = LeastWork(
+        **{name: np.concatenate([getattr(one, name) for one in parts]) for name in WORK_COLUMNS}
+    )
     return found if programs.work is None else _at_least(found, programs.work[rows])
 
 

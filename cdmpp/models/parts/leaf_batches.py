@@ -18,13 +18,14 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.devices.vector import device_vector
 from cdmpp.models.nets.latency_net import LeafBatch
 from cdmpp.models.parts.normalise import Normalisation
-from cdmpp.models.parts.pooling import columns_of, leaf_matrix, leaf_rows
+from cdmpp.models.parts.pooling import columns_of, fit_leaves, leaf_matrix, leaf_rows
 from cdmpp.models.parts.prior import Prior
 from cdmpp.models.parts.program_groups import ProgramGroups, cut
 from cdmpp.programs.added_columns import CAPACITIES, TRAFFIC_COLUMNS
 
 #: Work below one operation or byte counts as one, so that its logarithm is finite.
 _LEAST_WORK = 1.0
+_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,9 @@ class Statistics:
             extra_blocks: blocks of added leaf columns in use; None = all.
             prior: the calibrated analytic model, where the network has one.
         """
-        rows = leaf_rows(train.programs, np.unique(train.program))
         vectors = np.stack([device_vector(train.devices[i]) for i in np.unique(train.device)])
         return cls(
-            Normalisation.fit(leaf_matrix(train.programs, rows, extra_blocks)),
+            fit_leaves(train, extra_blocks),
             Normalisation.fit(vectors),
             prior,
         )
@@ -151,7 +151,8 @@ def samples_digest(samples: Samples) -> str:
     digest = hashlib.sha256()
     digest.update(samples.programs.data_hash.encode())
     digest.update(" ".join(spec.name for spec in samples.devices).encode())
-    digest.update("".join(samples.programs.program_id[samples.program]).encode())
+    for part in cut(samples.program, _CHUNK):
+        digest.update("".join(samples.programs.program_id[part]).encode())
     for array in (samples.device, samples.latency_s):
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()

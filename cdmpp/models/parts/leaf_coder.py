@@ -13,7 +13,7 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.devices.vector import device_vector
 from cdmpp.models.nets.segment_mlp import SegmentBatch
 from cdmpp.models.parts.normalise import Normalisation
-from cdmpp.models.parts.pooling import leaf_matrix, leaf_rows
+from cdmpp.models.parts.pooling import fit_leaves, leaf_matrix, leaf_rows
 from cdmpp.models.parts.program_groups import ProgramGroups
 
 
@@ -34,9 +34,7 @@ class LeafCoder:
     @classmethod
     def fit(cls, train: Samples, extra_blocks: tuple[str, ...] | None) -> LeafCoder:
         """Returns the statistics of `train`."""
-        rows = leaf_rows(train.programs, np.unique(train.program))
-        leaves = leaf_matrix(train.programs, rows, extra_blocks)
-        return cls(Normalisation.fit(leaves), fit_devices(train), extra_blocks)
+        return cls(fit_leaves(train, extra_blocks), fit_devices(train), extra_blocks)
 
     def inputs(self, samples: Samples) -> LeafInputs:
         """Returns the inputs of samples."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from cdmpp.arrays import Float32Array
+from cdmpp.arrays import Float32Array, FloatArray
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,35 @@ class Normalisation:
     @classmethod
     def fit(cls, values: Float32Array) -> Normalisation:
         """Returns the statistics of float32 [N, F], N ≥ 1."""
-        exact = values.astype(np.float64)
-        deviation = exact.std(axis=0)
+        return cls.fit_parts(lambda: iter([values]))
+
+    @classmethod
+    def fit_parts(cls, parts: Callable[[], Iterator[Float32Array]]) -> Normalisation:
+        """Returns the statistics of rows that come in parts, the same as of all at once.
+
+        Args:
+            parts: returns them, float32 [n, F]; called twice.
+        """
+        lows, highs, count = [], [], 0
+        total: FloatArray | None = None
+        for values in parts():
+            lows.append(values.min(axis=0))
+            highs.append(values.max(axis=0))
+            total = _added(total, values.astype(np.float64))
+            count += len(values)
+        assert total is not None
+        mean = total / count
+        square: FloatArray | None = None
+        for values in parts():
+            square = _added(square, np.square(values.astype(np.float64) - mean))
+        assert square is not None
+        deviation = np.sqrt(square / count)
         varies = deviation > 1e-6
         scale = np.where(varies, 1.0 / np.where(varies, deviation, 1.0), 0.0)
         return cls(
-            values.min(axis=0),
-            values.max(axis=0),
-            exact.mean(axis=0).astype(np.float32),
+            np.min(lows, axis=0),
+            np.max(highs, axis=0),
+            mean.astype(np.float32),
             scale.astype(np.float32),
         )
 
@@ -60,3 +82,11 @@ class Normalisation:
         if not all(np.isfinite(one).all() for one in columns):
             raise ValueError("statistics that are not finite")
         return cls(*columns)
+
+
+def _added(total: FloatArray | None, values: FloatArray) -> FloatArray:
+    """Returns the sums of columns with those of the rows before: row after row, as numpy adds up
+    all of them, so that the parts do not show in the last digit.
+    """
+    rows = values if total is None else np.concatenate([total[None], values])
+    return np.asarray(rows.sum(axis=0))

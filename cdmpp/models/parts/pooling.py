@@ -5,13 +5,14 @@ for models that take a fixed number of columns.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.datasets.samples import ProgramArrays
+from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.errors import DataError, UsageError
+from cdmpp.models.parts.normalise import Normalisation
 from cdmpp.programs.added_columns import EXTRA_BLOCKS, LEAF_EXTRA_COUNT
 
 _CHUNK_PROGRAMS = 20_000
@@ -71,6 +72,21 @@ def pooled_features(
         pooled[part, :width] = np.add.reduceat(leaves.astype(np.float64), first, axis=0)
         pooled[part, width:-1] = np.maximum.reduceat(leaves, first, axis=0)
     return pooled
+
+
+def fit_leaves(train: Samples, blocks: Sequence[str] | None = None) -> Normalisation:
+    """Returns the statistics of the leaves of a training part, each program counted once; they are
+    read a few programs at a time.
+    """
+    programs, rows = train.programs, np.unique(train.program)
+
+    def parts() -> Iterator[NDArray[np.float32]]:
+        for start in range(0, len(rows), _CHUNK_PROGRAMS):
+            leaves = leaf_rows(programs, rows[start : start + _CHUNK_PROGRAMS])
+            if len(leaves):
+                yield leaf_matrix(programs, leaves, blocks)
+
+    return Normalisation.fit_parts(parts)
 
 
 def leaf_rows(programs: ProgramArrays, rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -9,7 +9,9 @@ import pytest
 
 from cdmpp.datasets.samples import ProgramArrays
 from cdmpp.errors import DataError, UsageError
-from cdmpp.models.parts.pooling import extra_columns, leaf_matrix, pooled_features
+from cdmpp.models.parts import pooling
+from cdmpp.models.parts.normalise import Normalisation
+from cdmpp.models.parts.pooling import extra_columns, fit_leaves, leaf_matrix, pooled_features
 from cdmpp.programs.added_columns import EXTRA_BLOCKS, LEAF_EXTRA_COUNT
 from cdmpp.testing.synthetic import make_samples
 
@@ -72,3 +74,17 @@ def test_programs_without_the_columns_are_refused() -> None:
         leaf_matrix(programs, rows, ["scope"])
     with pytest.raises(DataError, match="0 extra leaf columns"):
         pooled_features(programs, rows, ["scope"])
+
+
+def test_statistics_in_parts_are_those_of_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = make_samples(tasks=5)
+    whole = samples.programs.leaf_features.astype(np.float64)
+    monkeypatch.setattr(pooling, "_CHUNK_PROGRAMS", 3)
+    found = fit_leaves(samples)
+    at_once = Normalisation.fit(samples.programs.leaf_features)
+    for name in ("low", "high", "mean", "scale"):
+        assert np.array_equal(getattr(found, name), getattr(at_once, name)), name
+    assert np.array_equal(found.mean, whole.mean(axis=0).astype(np.float32))
+    varies = found.scale > 0
+    deviation = whole.std(axis=0)[varies]
+    assert np.array_equal(found.scale[varies], (1.0 / deviation).astype(np.float32))
