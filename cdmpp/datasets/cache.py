@@ -13,6 +13,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,13 @@ from cdmpp.files.atomic import make_folder, remove_abandoned, write_json
 from cdmpp.programs.compact_ast import LEAF_FEATURE_COUNT
 
 #: Version of the layout of the cache folder.
-_CACHE_VERSION = 2
+_CACHE_VERSION = 3
 #: Folder of an extracted dataset with descriptions of its devices, where it has any.
 DEVICES_FOLDER = "devices"
 _META = "meta.json"
+_CHUNK = 1 << 16
 _ARRAYS = (
-    "program_id", "task_id", "flop_count", "leaf_offset", "leaf_features", "leaf_extra",
+    "program_id", "task_id", "operator", "flop_count", "leaf_offset", "leaf_features", "leaf_extra",
     "leaf_position", "tree_offset", "tree", "schedule_offset", "schedule", "sample_program",
     "sample_device", "latency_s", "latency_std_s",
 )  # fmt: skip
@@ -77,10 +79,10 @@ def load_samples(
 
 def _programs(arrays: dict[str, Any], meta: dict[str, Any]) -> ProgramArrays:
     return ProgramArrays(
-        program_id=np.array(arrays["program_id"].astype(str), dtype=object),
+        program_id=_texts(arrays["program_id"]),
         task_id=np.array(arrays["task_id"]),
         tasks=np.array(meta["tasks"], dtype=object),
-        operator=np.array(meta["operators"], dtype=object),
+        operator=np.array(meta["operators"], dtype=object)[arrays["operator"]],
         networks=[[(name, weight) for name, weight in pairs] for pairs in meta["networks"]],
         flop_count=np.array(arrays["flop_count"]),
         leaf_offset=np.array(arrays["leaf_offset"]),
@@ -94,6 +96,14 @@ def _programs(arrays: dict[str, Any], meta: dict[str, Any]) -> ProgramArrays:
         schedule_offset=np.array(arrays["schedule_offset"]),
         schedule=arrays["schedule"],
     )
+
+
+def _texts(values: NDArray[np.bytes_]) -> NDArray[np.object_]:
+    """Returns bytes as texts, a few at a time: numpy's own take four times the memory."""
+    texts = np.empty(len(values), dtype=object)
+    for start in range(0, len(values), _CHUNK):
+        texts[start : start + _CHUNK] = values[start : start + _CHUNK].astype(str)
+    return texts
 
 
 def _select(
@@ -148,9 +158,8 @@ def _build(extracted_dir: Path, manifest: dict[str, Any], folder: Path) -> None:
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir()
-        meta = _write_programs(extracted_dir, manifest, temporary)
-        rows = meta.pop("rows")
-        meta["devices"] = _write_samples(extracted_dir, rows, meta["target_kinds"], temporary)
+        rows, kinds, meta = _write_programs(extracted_dir, manifest, temporary)
+        meta["devices"] = _write_samples(extracted_dir, rows, kinds, temporary)
         write_json(temporary / _META, meta)
         with contextlib.suppress(OSError):
             os.replace(temporary, folder)  # fails when another process was first
@@ -175,63 +184,107 @@ def _build(extracted_dir: Path, manifest: dict[str, Any], folder: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def _write_programs(extracted_dir: Path, manifest: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Writes the arrays of the featurised programs; returns the meta data and `rows`, id -> row."""
-    columns = ["program_id", "workload_key", "operator", "target_kind", "networks", "flop_count"]
-    rows: dict[str, int] = {}
+@dataclass(frozen=True)
+class _Rows:
+    """Where programs are: those that were read, each once, are numbered as they came.
+
+    Attributes:
+        known: bytes [P], their ids, sorted.
+        row: int64 [P], number of each.
+        is_first: bool [read], whether what was read was not there before.
+    """
+
+    known: NDArray[np.bytes_]
+    row: NDArray[np.int64]
+    is_first: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, ids: NDArray[np.bytes_]) -> _Rows:
+        known, first = np.unique(ids, return_index=True)
+        is_first = np.zeros(len(ids), bool)
+        is_first[first] = True
+        return cls(known, (np.cumsum(is_first) - 1)[first], is_first)
+
+    def find(self, ids: NDArray[np.bytes_]) -> NDArray[np.int64]:
+        """Returns the number of each program; -1 where there is none."""
+        if not len(self.known):
+            return np.full(len(ids), -1, np.int64)
+        place = np.minimum(np.searchsorted(self.known, ids), len(self.known) - 1)
+        return np.where(self.known[place] == ids, self.row[place], -1)
+
+
+def _write_programs(
+    extracted_dir: Path, manifest: dict[str, Any], folder: Path
+) -> tuple[_Rows, NDArray[np.object_], dict[str, Any]]:
+    """Writes the arrays of the featurised programs; returns where each is, its target
+    kind, and the meta data.
+    """
+    names = ["program_id", "workload_key", "operator", "target_kind", "networks", "flop_count"]
     tasks: dict[str, int] = {}
+    operators: dict[str, int] = {}
     networks: list[list[tuple[str, int]]] = []
     kinds: list[str] = []
-    operators: list[str] = []
-    task_ids: list[int] = []
-    flops: list[float] = []
-    lengths: dict[str, list[int]] = {"leaf_position": [], "tree": [], "schedule": []}
-    for table in read_table(extracted_dir, "programs", [*columns, *lengths]):
-        measured = {name: _lengths(table[name]) for name in lengths}
-        for number, row in enumerate(table.select(columns).to_pylist()):
-            if not measured["leaf_position"][number] or row["program_id"] in rows:
-                continue
-            rows[row["program_id"]] = len(rows)
+    lists = ("leaf_position", "tree", "schedule")
+    types: dict[str, Any] = {"program_id": "S64", "flop_count": np.float64}
+    types |= dict.fromkeys(("task_id", "operator", *lists), np.int64)
+    parts = {name: [np.zeros(0, kind)] for name, kind in types.items()}
+    for table in read_table(extracted_dir, "programs", [*names, *lists]):
+        lengths = {name: _lengths(table[name]) for name in lists}
+        has_leaves = lengths["leaf_position"] > 0
+        rows = table.select(names).filter(pa.array(has_leaves)).to_pylist()
+        task_ids = []
+        for row in rows:
             task = f"{row['workload_key']}|{row['target_kind']}"
             if task not in tasks:
                 tasks[task] = len(tasks)
                 networks.append([(pair["name"], pair["weight"]) for pair in row["networks"]])
                 kinds.append(row["target_kind"])
             task_ids.append(tasks[task])
-            operators.append(row["operator"])
-            flops.append(float("nan") if row["flop_count"] is None else row["flop_count"])
-            for name, found in measured.items():
-                lengths[name].append(int(found[number]))
+        found: dict[str, Any] = {
+            "program_id": [row["program_id"] for row in rows],
+            "task_id": task_ids,
+            "operator": [operators.setdefault(row["operator"], len(operators)) for row in rows],
+            "flop_count": [row["flop_count"] for row in rows],  # None becomes NaN
+            **{name: values[has_leaves] for name, values in lengths.items()},
+        }
+        for name, values in found.items():
+            parts[name].append(np.array(values, types[name]))
+    columns = {name: np.concatenate(parts.pop(name)) for name in types}
+    programs = _Rows.of(columns["program_id"])
+    columns = {name: values[programs.is_first] for name, values in columns.items()}
     offsets = {
-        name: np.concatenate([[0], np.cumsum(found, dtype=np.int64)]).astype(np.int64)
-        for name, found in lengths.items()
+        name: np.concatenate([[0], np.cumsum(columns.pop(name), dtype=np.int64)]).astype(np.int64)
+        for name in lists
     }
-    np.save(folder / "program_id.npy", np.array(list(rows), dtype="S64"))
-    np.save(folder / "task_id.npy", np.array(task_ids, dtype=np.int64))
-    np.save(folder / "flop_count.npy", np.array(flops, dtype=np.float64))
-    np.save(folder / "leaf_offset.npy", offsets["leaf_position"])
-    np.save(folder / "tree_offset.npy", offsets["tree"])
-    np.save(folder / "schedule_offset.npy", offsets["schedule"])
-    _write_lists(extracted_dir, manifest, folder, {n: int(o[-1]) for n, o in offsets.items()})
+    for name, values in columns.items():
+        np.save(folder / f"{name}.npy", values)
+    for name, file in (("leaf_position", "leaf"), ("tree", "tree"), ("schedule", "schedule")):
+        np.save(folder / f"{file}_offset.npy", offsets[name])
+    sizes = {name: int(offset[-1]) for name, offset in offsets.items()}
+    _write_lists(extracted_dir, manifest, folder, sizes, programs.is_first)
     schema = manifest["schema"]
-    return {
-        "rows": rows,
+    meta = {
         "tasks": list(tasks),
-        "target_kinds": [kinds[task] for task in task_ids],
-        "operators": operators,
+        "operators": list(operators),
         "networks": networks,
         "data_hash": manifest["data_hash"],
         "feature_schema": {"leaf": schema["leaf"], "leaf_extra": schema["leaf_extra"]},
     }
+    return programs, np.array(kinds, object)[columns["task_id"]], meta
 
 
 def _write_lists(
-    extracted_dir: Path, manifest: dict[str, Any], folder: Path, sizes: dict[str, int]
+    extracted_dir: Path,
+    manifest: dict[str, Any],
+    folder: Path,
+    sizes: dict[str, int],
+    is_first: NDArray[np.bool_],
 ) -> None:
     """Copies leaves, trees and schedules of the featurised programs, in the order of the rows.
 
     Args:
         sizes: total number of leaves, of entries of `tree` and of bytes of `schedule`.
+        is_first: of every program with features, whether it was not there before.
     """
     leaves, extra = sizes["leaf_position"], int(manifest["leaf_extra_count"])
     shapes: dict[str, tuple[tuple[int, ...], Any]] = {
@@ -243,9 +296,13 @@ def _write_lists(
     }
     arrays = {name: _new_array(folder / f"{name}.npy", *form) for name, form in shapes.items()}
     position = dict.fromkeys(arrays, 0)
-    seen: set[str] = set()
-    for table in read_table(extracted_dir, "programs", ["program_id", *arrays]):
-        part = table.filter(_first_featurised(table, seen))
+    read = 0
+    for table in read_table(extracted_dir, "programs", list(arrays)):
+        is_taken = _lengths(table["leaf_position"]) > 0
+        count = int(is_taken.sum())
+        is_taken[is_taken] = is_first[read : read + count]
+        read += count
+        part = table.filter(pa.array(is_taken))
         for name, array in arrays.items():
             if not array.size:
                 continue
@@ -288,40 +345,66 @@ def _is_text(column: Any) -> bool:
     return bool(pa.types.is_string(column.type))
 
 
-def _first_featurised(table: Any, seen: set[str]) -> Any:
-    """Returns the mask of programs with features that are not in `seen`, and adds them to it."""
-    mask: list[bool] = []
-    leaves = _lengths(table["leaf_position"])
-    for identity, leaf_count in zip(table["program_id"].to_pylist(), leaves, strict=True):
-        mask.append(bool(leaf_count) and identity not in seen)
-        if leaf_count:
-            seen.add(identity)
-    return pa.array(mask, pa.bool_())
-
-
 def _write_samples(
-    extracted_dir: Path, rows: dict[str, int], target_kinds: list[str], folder: Path
+    extracted_dir: Path, rows: _Rows, target_kinds: NDArray[np.object_], folder: Path
 ) -> dict[str, str]:
     """Writes the sample arrays; returns device label -> target kind, in index order."""
-    costs: dict[tuple[str, int], list[float]] = {}
+    labels: dict[str, int] = {}
+    parts: list[tuple[NDArray[Any], ...]] = [(np.zeros(0, np.int64),) * 3 + (np.zeros(0),)]
     columns = ["program_id", "device", "costs_s", "error_code"]
     for table in read_table(extracted_dir, "measurements", columns):
-        for row in table.to_pylist():
-            program = rows.get(row["program_id"])
-            if program is None or row["error_code"] != 0 or not _are_good(row["costs_s"]):
-                continue
-            costs.setdefault((row["device"], program), []).extend(row["costs_s"])
-    keys = sorted(costs)
-    devices = {device: target_kinds[program] for device, program in keys}
-    index = {device: position for position, device in enumerate(devices)}
-    latencies: NDArray[np.float64] = np.array([np.mean(costs[key]) for key in keys], np.float64)
-    deviations: NDArray[np.float64] = np.array([np.std(costs[key]) for key in keys], np.float64)
-    np.save(folder / "sample_device.npy", np.array([index[d] for d, _ in keys], dtype=np.int64))
-    np.save(folder / "sample_program.npy", np.array([p for _, p in keys], dtype=np.int64))
+        program = rows.find(np.array(table["program_id"].to_pylist(), "S64"))
+        device = [labels.setdefault(label, len(labels)) for label in table["device"].to_pylist()]
+        counts, costs_s = _lengths(table["costs_s"]), _values(table["costs_s"])
+        owner = np.repeat(np.arange(len(table)), counts)
+        is_good = (program >= 0) & (table["error_code"].to_numpy() == 0) & (counts > 0)
+        is_good[owner[~(np.isfinite(costs_s) & (costs_s > 0))]] = False
+        parts.append(
+            (np.array(device)[is_good], program[is_good], counts[is_good], costs_s[is_good[owner]])
+        )
+    device, program, counts, costs_s = map(np.concatenate, zip(*parts, strict=True))
+    devices = [label for label in sorted(labels) if (device == labels[label]).any()]
+    rank = np.array([devices.index(one) if one in devices else -1 for one in labels], np.int64)
+    device = rank[device]
+    order = np.lexsort((program, device))
+    starts, pooled = _pooled(device[order] * len(rows.row) + program[order], counts[order])
+    latencies, deviations = _moments(costs_s[_items(counts, order)], pooled)
+    device, program = device[order][starts], program[order][starts]
+    np.save(folder / "sample_device.npy", device)
+    np.save(folder / "sample_program.npy", program)
     np.save(folder / "latency_s.npy", latencies)
     np.save(folder / "latency_std_s.npy", deviations)
-    return devices
+    last = np.searchsorted(device, np.arange(len(devices)), side="right") - 1
+    return dict(zip(devices, target_kinds[program[last]].tolist(), strict=True))
 
 
-def _are_good(costs_s: list[float]) -> bool:
-    return len(costs_s) > 0 and all(np.isfinite(cost) and cost > 0 for cost in costs_s)
+def _pooled(
+    key: NDArray[np.int64], counts: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns where each run of equal keys begins, and the sum of its counts."""
+    if not len(key):
+        return key, counts
+    starts = np.flatnonzero(np.concatenate([[True], np.diff(key) != 0]))
+    return starts, np.add.reduceat(counts, starts)
+
+
+def _items(counts: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the items of lists, which follow each other, when the lists are put in an order."""
+    first = (np.cumsum(counts) - counts)[order]
+    lengths = counts[order]
+    return np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
+
+
+def _moments(
+    values: NDArray[np.float64], counts: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Returns mean and standard deviation of lists that follow each other."""
+    first = np.cumsum(counts) - counts
+    mean, deviation = np.empty(len(counts)), np.empty(len(counts))
+    order = np.argsort(counts, kind="stable")
+    for same in np.split(order, np.flatnonzero(np.diff(counts[order])) + 1):
+        for start in range(0, len(same), _CHUNK):
+            part = same[start : start + _CHUNK]
+            lists = values[first[part][:, None] + np.arange(counts[part[0]])]
+            mean[part], deviation[part] = lists.mean(axis=1), lists.std(axis=1)
+    return mean, deviation
