@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,12 +111,32 @@ def write_columns(path: Path, columns: Mapping[str, Any], *, packed: bool = Fals
     Raises:
         DataError: the file cannot be written.
     """
+    write_column_parts(path, [columns], packed=packed)
+
+
+def write_column_parts(
+    path: Path, parts: Iterable[Mapping[str, Any]], *, packed: bool = False
+) -> None:
+    """As `write_columns` of parts of a table, at least one, none of them empty but the only one;
+    one at a time is held in memory.
+    """
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
-    table = pa.table({name: pa.array(col, from_pandas=True) for name, col in columns.items()})
     how = {"compression": "brotli", "compression_level": 11} if packed else {}
-    write_atomic(path, lambda temporary: parquet.write_table(table, temporary, **how))
+
+    def write(temporary: Path) -> None:
+        with contextlib.ExitStack() as stack:
+            writer = None
+            for columns in parts:
+                arrays = {name: pa.array(one, from_pandas=True) for name, one in columns.items()}
+                table = pa.table(arrays)
+                if writer is None:
+                    writer = parquet.ParquetWriter(temporary, table.schema, **how)
+                    stack.enter_context(writer)
+                writer.write_table(table)
+
+    write_atomic(path, write)
 
 
 @contextlib.contextmanager

@@ -16,10 +16,14 @@ from cdmpp.calibration.ood import TrainingTasks
 from cdmpp.calibration.transfer import fit_transfer
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError, last_line
-from cdmpp.files.atomic import write_columns
+from cdmpp.files.atomic import write_column_parts
 from cdmpp.models.base import CostModel
+from cdmpp.models.parts.program_groups import cut
 from cdmpp.predict.machine_code.model import FOLDERS as MACHINE_CODE_FOLDERS
 from cdmpp.predict.saved_model import RUN_HINT, ModelCard, save_model
+
+#: Rows of predictions that are written at a time.
+_ROWS = 1 << 17
 
 
 def split_facts(
@@ -134,19 +138,28 @@ def write_predictions(path: Path, rows: list[tuple[str, Samples, NDArray[np.floa
     Args:
         rows: (part name, its samples, float64 [N] predicted seconds).
     """
-    parts = [
-        {
-            "program_id": samples.programs.program_id[samples.program],
-            "device": np.array([spec.name for spec in samples.devices], object)[samples.device],
-            "task": samples.programs.tasks[samples.task_id],
-            "operator": samples.programs.operator[samples.program],
-            "part": np.full(len(samples), part, object),
-            "measured_s": samples.latency_s,
-            "predicted_s": predicted_s,
-        }
-        for part, samples, predicted_s in rows
-    ]
-    write_columns(path, {name: np.concatenate([p[name] for p in parts]) for name in parts[0]})
+    write_column_parts(
+        path,
+        (
+            _prediction_columns(name, samples.take(part), predicted_s[part])
+            for name, samples, predicted_s in rows
+            for part in cut(np.arange(len(samples)), _ROWS)
+        ),
+    )
+
+
+def _prediction_columns(
+    part: str, samples: Samples, predicted_s: NDArray[np.float64]
+) -> dict[str, NDArray[Any]]:
+    return {
+        "program_id": samples.programs.program_id[samples.program],
+        "device": np.array([spec.name for spec in samples.devices], object)[samples.device],
+        "task": samples.programs.tasks[samples.task_id],
+        "operator": samples.programs.operator[samples.program],
+        "part": np.full(len(samples), part, object),
+        "measured_s": samples.latency_s,
+        "predicted_s": predicted_s,
+    }
 
 
 def read_predictions(path: Path) -> dict[str, NDArray[Any]]:

@@ -11,7 +11,13 @@ import pyarrow.parquet as parquet
 import pytest
 
 from cdmpp.errors import DataError
-from cdmpp.files.atomic import read_json, replaced_folder, write_columns, write_text
+from cdmpp.files.atomic import (
+    read_json,
+    replaced_folder,
+    write_column_parts,
+    write_columns,
+    write_text,
+)
 
 
 def test_a_folder_is_replaced_whole_or_stays(tmp_path):
@@ -46,6 +52,13 @@ def test_the_old_folder_is_back_where_the_new_one_cannot_be_put(tmp_path, monkey
         (new / "second").write_text("second")
     assert seen == ["first"], "a copy of the old while the new is put in place"
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "first"]
+
+
+def test_columns_in_parts_are_one_table(tmp_path):
+    path = tmp_path / "table.parquet"
+    numbers = np.array([1.5, np.nan, 2.5])
+    write_column_parts(path, ({"number": numbers[start : start + 2]} for start in (0, 2)))
+    assert parquet.read_table(path)["number"].to_pylist() == [1.5, None, 2.5]
 
 
 def test_columns_come_back_and_what_is_no_number_is_null(tmp_path):
