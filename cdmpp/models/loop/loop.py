@@ -5,11 +5,12 @@ resume.
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,6 +34,9 @@ from cdmpp.models.loop.progress import OnTrain, TrainProgress
 from cdmpp.models.loop.shards import process_count
 from cdmpp.models.nets.options import LoopOptions
 from cdmpp.timing.stats import timer
+
+#: Of an epoch: one holds the losses of its epoch so far, so more would cost their square.
+_MOST_CHECKPOINTS = 200
 
 
 class Trainee(Protocol):
@@ -82,14 +86,15 @@ def train_loop(
 ) -> LoopResult:
     """Trains `network` and returns its best averaged weights.
 
-    With a `run_dir`, a checkpoint is written every `options.checkpoint_every` steps and after every
-    epoch, and a later call with the same fingerprint continues from the newest one: on CPU the
-    result has the same bytes as a training that was never interrupted. The caller's random state is
-    left alone. An `on_progress` with a method `validated(epoch, predict)` has it called after every
-    validation; `predict()` returns float64 [validation sample], log seconds. A trainee with a
-    method `backward(loss)` sets the gradients itself. `pace` is that of the options unless another
-    one is given. Under torchrun (see `cdmpp.models.loop.distributed`) all processes do the same
-    steps and only the first one writes. On a GPU a resume is close, not exact.
+    With a `run_dir`, a checkpoint is written every `options.checkpoint_every` steps (200 times an
+    epoch at the most) and after every epoch, and a later call with the same fingerprint continues
+    from the newest one: on CPU the result has the same bytes as a training that was never
+    interrupted. The caller's random state is left alone. An `on_progress` with a method
+    `validated(epoch, predict)` has it called after every validation; `predict()` returns float64
+    [validation sample], log seconds. A trainee with a method `backward(loss)` sets the gradients
+    itself. `pace` is that of the options unless another one is given. Under torchrun (see
+    `cdmpp.models.loop.distributed`) all processes do the same steps and only the first one writes.
+    On a GPU a resume is close, not exact.
 
     Raises:
         NotFiniteError: the loss is not finite.
@@ -166,9 +171,11 @@ def _train(
     if writes_to:
         _write_log(writes_to, state.history)
     forward: Any = torch.compile(network, dynamic=True) if options.compile else network
-    per_pass = len(trainee.batches(0))
+    batches = functools.lru_cache(maxsize=1)(trainee.batches)  # several stretches share a pass
+    per_pass = len(batches(0))
     per_epoch = options.validate_every or per_pass
     steps = min(per_pass * options.epochs, options.max_steps or sys.maxsize)
+    every = max(options.checkpoint_every, per_epoch // _MOST_CHECKPOINTS)
     budget = CpuBudget(options.cpu_seconds, state.history)
     started = time.perf_counter()
     first_step = state.step
@@ -178,7 +185,7 @@ def _train(
         stop = min((epoch + 1) * per_epoch, steps)
         samples = 0
         epoch_started = time.perf_counter()
-        for batch in _stretch(trainee, state.step, stop, per_pass):
+        for batch in _stretch(batches, state.step, stop, per_pass):
             place = max(state.step, budget.share_used() * steps)
             seed_step(seed, state.step)
             rate = pace.rate(state.history, step=state.step, place=place, steps=steps)
@@ -186,7 +193,7 @@ def _train(
             state.epoch_losses.append(loss)
             samples += count
             at_end = state.step == stop
-            if checkpoints and not at_end and state.step % options.checkpoint_every == 0:
+            if checkpoints and not at_end and state.step % every == 0:
                 save_checkpoint(checkpoints, state, fingerprint=fingerprint)
             if on_progress:
                 elapsed = time.perf_counter() - started
@@ -237,7 +244,9 @@ def _predict_validation(state: TrainingState, trainee: Trainee) -> NDArray[np.fl
     return found
 
 
-def _stretch(trainee: Trainee, start: int, stop: int, per_pass: int) -> Iterator[NDArray[np.int64]]:
+def _stretch(
+    batches_of: Callable[[int], list[NDArray[np.int64]]], start: int, stop: int, per_pass: int
+) -> Iterator[NDArray[np.int64]]:
     """Yields the batches of steps start to stop, over as many passes as that takes.
 
     A pass may have fewer batches than the first one, which counted them; it then begins again.
@@ -245,7 +254,7 @@ def _stretch(trainee: Trainee, start: int, stop: int, per_pass: int) -> Iterator
     step = start
     while step < stop:
         first = step % per_pass
-        found = trainee.batches(step // per_pass)
+        found = batches_of(step // per_pass)
         batches = found[first : first + stop - step]
         if not batches:
             batches = found[: min(stop - step, per_pass - first)]

@@ -137,7 +137,7 @@ class LoopOptions:
         gradient_clip: largest norm of the gradient.
         average_decay: decay of the moving average of the weights, which is what is judged and kept.
         patience: epochs without a better validation loss after which training stops.
-        checkpoint_every: steps between checkpoints.
+        checkpoint_every: steps between checkpoints; 200 checkpoints an epoch at the most.
         threads: CPU threads of the training; 0 = all cores. Small matrices gain little from more
             than one, and one gives the same bytes on every number of cores.
         schedule: of the learning rate: `cosine` as above; `triangular` goes from a tenth of
