@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.config import from_dict, to_dict
 from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.selection import cap_programs
 from cdmpp.devices.vector import device_vector
 from cdmpp.errors import UsageError
 from cdmpp.files.boosted_trees import (
@@ -34,6 +36,10 @@ from cdmpp.models.parts.ranking import best_over_latency, log_rates, task_device
 
 _FILE_NAME = "trees.ubj.xz"
 _CHUNK_PROGRAMS = 20_000
+#: Samples that are learned from, and that are watched, at the most: their columns are in memory,
+#: 15 KB a sample. Every task keeps as many.
+_MOST_SAMPLES, _MOST_WATCHED = 350_000, 60_000
+_log = logging.getLogger("cdmpp")
 _OBJECTIVES: dict[GbdtObjective, str] = {
     "squared_log": "reg:squarederror",
     "absolute_log": "reg:absoluteerror",
@@ -87,6 +93,8 @@ class GbdtCostModel(CostModel):
                 "expected --set gbdt.prior=none or feature"
             )
         self._prior = fit_prior(train, options.prior, options.prior_model)
+        train = _few(train, _MOST_SAMPLES, seed)
+        validation = _few(validation, _MOST_WATCHED, seed)
         # Programs of one task on one device must follow each other for the ranking objective.
         train = train.take(np.argsort(task_device_groups(train), kind="stable"))
         judge, watched, rows = train, None, self._labelled(train)
@@ -111,6 +119,10 @@ class GbdtCostModel(CostModel):
         samples = check_schema(self._schema, samples)
         if len(samples) == 0:
             return np.zeros(0)
+        parts = np.array_split(np.arange(len(samples)), -(-len(samples) // _CHUNK_PROGRAMS))
+        return np.concatenate([self._predict(samples.take(part)) for part in parts])
+
+    def _predict(self, samples: Samples) -> FloatArray:
         rows = tree_rows(self._matrix(samples), threads=self._options.threads)
         output = np.asarray(self._booster.predict(rows), np.float64)
         if isinstance(self._labels, ScoreLabels):
@@ -196,6 +208,18 @@ class GbdtRankCostModel(GbdtCostModel):
     def default_options(cls) -> GbdtOptions:
         """Returns the options with the ranking objective."""
         return GbdtOptions(objective="rank")
+
+
+def _few(samples: Samples, most: int, seed: int) -> Samples:
+    """Returns at most so many samples, every task of every device kept (`cap_programs`)."""
+    if len(samples) <= most:
+        return samples
+    found = cap_programs(samples, most // len(np.unique(samples.device)), seed=seed)
+    _log.warning(
+        "the trees use %d of %d samples, all tasks alike: more do not fit into memory",
+        len(found), len(samples),
+    )  # fmt: skip
+    return found
 
 
 def _totals(
