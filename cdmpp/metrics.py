@@ -299,9 +299,9 @@ def _pairs_of(sizes: IntArray) -> int:
 def _inversions(ranks: IntArray) -> int:
     """Returns the number of pairs of which the first rank is the larger one."""
     length = 1 << (len(ranks) - 1).bit_length()
-    blocks = np.full(length, len(ranks), np.int64)  # the filling is larger, and last
-    blocks[: len(ranks)] = ranks
-    blocks = blocks.reshape(-1, 1)
+    filled = np.full(length, len(ranks), np.int64)  # the filling is larger, and last
+    filled[: len(ranks)] = ranks
+    blocks = filled.reshape(-1, 1)
     found = 0
     while len(blocks) > 1:
         left, right = blocks[0::2], blocks[1::2]

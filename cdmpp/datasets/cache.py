@@ -354,13 +354,13 @@ def _write_samples(
     columns = ["program_id", "device", "costs_s", "error_code"]
     for table in read_table(extracted_dir, "measurements", columns):
         program = rows.find(np.array(table["program_id"].to_pylist(), "S64"))
-        device = [labels.setdefault(label, len(labels)) for label in table["device"].to_pylist()]
+        own = [labels.setdefault(label, len(labels)) for label in table["device"].to_pylist()]
         counts, costs_s = _lengths(table["costs_s"]), _values(table["costs_s"])
         owner = np.repeat(np.arange(len(table)), counts)
         is_good = (program >= 0) & (table["error_code"].to_numpy() == 0) & (counts > 0)
         is_good[owner[~(np.isfinite(costs_s) & (costs_s > 0))]] = False
         parts.append(
-            (np.array(device)[is_good], program[is_good], counts[is_good], costs_s[is_good[owner]])
+            (np.array(own)[is_good], program[is_good], counts[is_good], costs_s[is_good[owner]])
         )
     device, program, counts, costs_s = map(np.concatenate, zip(*parts, strict=True))
     devices = [label for label in sorted(labels) if (device == labels[label]).any()]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
+import pytest
 
 from cdmpp.datasets import cache
 from cdmpp.datasets.cache import load_samples
@@ -15,10 +17,11 @@ from cdmpp.datasets.extraction.extracted import MANIFEST
 from cdmpp.datasets.extraction.schema import measurements_schema, programs_schema, schema_versions
 from cdmpp.datasets.extraction.shard import table_note
 
+Row = dict[str, Any]
 DEVICES = ("xeon-avx2-1c", "epyc-avx2-1c")
 
 
-def _extracted(folder: Path, programs: list[dict], measurements: list[dict]) -> Path:
+def _extracted(folder: Path, programs: list[Row], measurements: list[Row]) -> Path:
     tables = (("programs", programs, programs_schema()), ("measurements", measurements, None))
     shard = {}
     for name, rows, schema in tables:
@@ -34,7 +37,7 @@ def _extracted(folder: Path, programs: list[dict], measurements: list[dict]) -> 
     return folder
 
 
-def _program(identity: str, task: str, leaves: int) -> dict:
+def _program(identity: str, task: str, leaves: int) -> Row:
     return {
         "program_id": identity, "source": "tenset", "workload_key": task, "operator": f"op-{task}",
         "target_kind": "llvm", "networks": [], "flop_count": None, "valid": True,
@@ -43,7 +46,9 @@ def _program(identity: str, task: str, leaves: int) -> dict:
     }  # fmt: skip
 
 
-def test_programs_are_taken_once_and_repeats_pooled(tmp_path: Path, monkeypatch) -> None:
+def test_programs_are_taken_once_and_repeats_pooled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cache, "_CHUNK", 2)
     programs = [
         _program("cc", "t", 2), _program("none", "t", 0), _program("a", "t", 1),
