@@ -61,4 +61,4 @@ def test_the_page_has_a_row_a_step() -> None:
         extract = {"programs": records, "featurised": records, "valid": records, "steps": steps}
         sizes.append({"records": records, "extract": extract, "train": {"steps": steps}})
     page = report_text({"sizes": sizes, "walks": []})
-    assert "| train an epoch | 4.0 | 0 | 40.0 | 0 | 1.00 |" in page
+    assert "| train an epoch | 4.0 | 0 | 40.0 | 0 | 1.00 | 11.11 |\n" in page
