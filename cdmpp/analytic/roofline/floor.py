@@ -58,7 +58,7 @@ LEAST_SHARE = 0.05
 _STRIDED_SHARE = 0.25
 #: Features hold log2 in float32.
 _ROUNDING = 1.0 - 1.0e-5
-_CHUNK_PROGRAMS = 20_000
+_CHUNK_PROGRAMS = 2_000
 
 
 def _of_slots(name: str) -> list[str]:

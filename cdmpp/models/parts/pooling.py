@@ -15,7 +15,7 @@ from cdmpp.errors import DataError, UsageError
 from cdmpp.models.parts.normalise import Normalisation
 from cdmpp.programs.added_columns import EXTRA_BLOCKS, LEAF_EXTRA_COUNT
 
-_CHUNK_PROGRAMS = 20_000
+_CHUNK_PROGRAMS = 2_000
 
 
 def extra_columns(blocks: Sequence[str]) -> NDArray[np.int64]:
