@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cdmpp.analytic.gpu_kernels.evaluate import evaluate_kernels
-from cdmpp.analytic.gpu_kernels.table import FILES, families_in
+from cdmpp.analytic.gpu_kernels.table import FILES, asked_families
 from cdmpp.analytic.operators.evaluate import evaluate
 from cdmpp.analytic.operators.model import OperatorModel
 from cdmpp.cli.analytic.evaluated import kernels_page, operators_page
@@ -44,12 +44,13 @@ def gpu_kernels(
     data: Path = ROOT / "data" / "gpu-kernels",
     out: Path = RESULTS,
     seeds: str = "0,1,2",
+    families: str = "",
     is_json: bool = False,
 ) -> None:
     """Evaluates the kernel models on devices left out, new shapes and larger ones, and writes the
     page.
     """
-    _kernels("gpu-kernels", data, out, seeds, is_json)
+    _kernels("gpu-kernels", data, out, seeds, families, is_json)
 
 
 def llm_kernels(
@@ -59,12 +60,23 @@ def llm_kernels(
     is_json: bool = False,
 ) -> None:
     """The same of the kernels of LLM serving, with versions of the frameworks left out."""
-    _kernels("llm-kernels", data, out, seeds, is_json)
+    _kernels("llm-kernels", data, out, seeds, "", is_json)
 
 
-def _kernels(name: str, data: Path, out: Path, seeds: str, is_json: bool) -> None:
-    judged = evaluate_kernels(data, parse_seeds(seeds))
-    files = sorted({FILES[family] for family in families_in(data)})
+def sparse_attention(
+    data: Path = SHARED_DATA / "llm-kernels",
+    out: Path = RESULTS,
+    seeds: str = "0",
+    is_json: bool = False,
+) -> None:
+    """The same of whole blocks of sparse attention alone."""
+    _kernels("sparse-attention", data, out, seeds, "sparse", is_json)
+
+
+def _kernels(name: str, data: Path, out: Path, seeds: str, families: str, is_json: bool) -> None:
+    wanted = [one for one in families.split(",") if one]
+    judged = evaluate_kernels(data, parse_seeds(seeds), wanted)
+    files = sorted({FILES[family] for family in asked_families(data, wanted)})
     hashes = {file: sha256_file(data / file) for file in files}
     rows = (row for score in judged.scores for row in score.tidy(name, name))
     origin = stamp(command_line(), data=hashes)

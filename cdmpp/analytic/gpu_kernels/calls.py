@@ -16,17 +16,19 @@ from cdmpp.analytic.gpu_kernels.serving_calls import (
     OneShotReduce,
     QuantizeMatrix,
     ServingCall,
+    SparseBlock,
 )
 from cdmpp.errors import UsageError
 
 Family = Literal[
     "gemm", "prefill", "decode", "collective", "gemm_tuned", "gemm_tile", "moe_tuned", "moe",
-    "latent_prefill", "latent_decode", "linear", "exchange", "one_shot", "quantize",
+    "latent_prefill", "latent_decode", "linear", "sparse", "exchange", "one_shot", "quantize",
 ]  # fmt: skip
 FAMILIES: tuple[Family, ...] = ("gemm", "prefill", "decode", "collective")
 #: Families whose calls have a framework's version: those of data in the layout of llm-kernels.
 SERVING: tuple[Family, ...] = (
-    "moe", "latent_prefill", "latent_decode", "linear", "exchange", "one_shot", "quantize",
+    "moe", "latent_prefill", "latent_decode", "linear", "sparse", "exchange", "one_shot",
+    "quantize",
 )  # fmt: skip
 
 #: Families whose calls go over the links between GPUs.
@@ -167,6 +169,7 @@ _FAMILY: Mapping[type[GpuCall], Family] = {
     LatentPrefill: "latent_prefill",
     LatentDecode: "latent_decode",
     LinearAttention: "linear",
+    SparseBlock: "sparse",
     MoeExchange: "exchange",
     OneShotReduce: "one_shot",
     QuantizeMatrix: "quantize",
@@ -183,6 +186,7 @@ KERNELS: Mapping[str, type[GpuCall]] = {
     "latent_prefill": LatentPrefill,
     "latent_decode": LatentDecode,
     "linear": LinearAttention,
+    "sparse": SparseBlock,
     "exchange": MoeExchange,
     "one_shot": OneShotReduce,
     "quantize": QuantizeMatrix,

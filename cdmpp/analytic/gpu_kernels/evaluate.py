@@ -19,7 +19,7 @@ from cdmpp.analytic.gpu_kernels.references import (
     neighbour_s,
     version_before_s,
 )
-from cdmpp.analytic.gpu_kernels.table import families_in
+from cdmpp.analytic.gpu_kernels.table import asked_families, families_in
 from cdmpp.analytic.gpu_kernels.unseen import errors_of, left_out_errors
 from cdmpp.analytic.intervals import LogErrors
 from cdmpp.analytic.scores import Score
@@ -61,15 +61,21 @@ class EvaluatedKernels:
     left_out: Mapping[Family, Mapping[str, int]]
 
 
-def evaluate_kernels(folder: Path, seeds: Sequence[int]) -> EvaluatedKernels:
+def evaluate_kernels(
+    folder: Path, seeds: Sequence[int], families: Sequence[str] = ()
+) -> EvaluatedKernels:
     """Returns the errors of fits on a folder of measured kernels.
+
+    Args:
+        families: that are judged; none = all of the folder.
 
     Raises:
         DataError, DeviceError: as `read_measured`.
+        UsageError: the folder has none of a named family.
     """
     scores: list[Score] = []
     left_out: dict[Family, Mapping[str, int]] = {}
-    for family in families_in(folder):
+    for family in asked_families(folder, families):
         measured = read_measured(folder, family)
         left_out[family] = measured.left_out
         scores += _of_references(measured)

@@ -20,6 +20,7 @@ from cdmpp.analytic.gpu_kernels.account.gemm import gemm_work, tile_gemm_work, t
 from cdmpp.analytic.gpu_kernels.account.latent import latent_decode_work, latent_prefill_work
 from cdmpp.analytic.gpu_kernels.account.linear import linear_work
 from cdmpp.analytic.gpu_kernels.account.moe import moe_work, tuned_moe_work
+from cdmpp.analytic.gpu_kernels.account.sparse import sparse_work
 from cdmpp.analytic.gpu_kernels.account.work import ChipRows, Columns, KernelWork
 from cdmpp.analytic.gpu_kernels.calls import LINKED, Family, GpuCall
 from cdmpp.devices.spec import DeviceSpec
@@ -37,6 +38,7 @@ _WORK: Mapping[Family, Callable[[Columns, ChipRows], KernelWork]] = {
     "latent_prefill": latent_prefill_work,
     "latent_decode": latent_decode_work,
     "linear": linear_work,
+    "sparse": sparse_work,
     "exchange": exchange_work,
     "one_shot": one_shot_work,
     "quantize": quantize_work,
@@ -77,20 +79,23 @@ def whose_kernels(family: Family, columns: Columns, software: NDArray[np.str_]) 
 
 def has_groups(family: Family) -> bool:
     """Whether kernels of a family err in ways of their own: each type of products and of expert
-    layers, and prefill attention with a window.
+    layers, prefill attention with a window, and each kind and phase of sparse attention.
     """
-    return family.startswith(("gemm", "moe")) or family == "prefill"
+    return family.startswith(("gemm", "moe")) or family in ("prefill", "sparse")
 
 
 def error_groups(family: Family, columns: Columns) -> NDArray[np.str_]:
     """Returns text [N], what each call is judged with: its family, and the type of a product or of
-    an expert layer, or whether prefill attention has a window.
+    an expert layer, whether prefill attention has a window, or kind and phase of sparse attention.
     """
     count = len(next(iter(columns.values())))
     if not has_groups(family):
         return np.full(count, family)
     if family == "prefill":
         return np.where(columns["window"] > 0, "prefill window", "prefill")  # type: ignore[operator]
+    if family == "sparse":
+        kinds, phases = (np.asarray(columns[name], np.str_) for name in ("kind", "phase"))
+        return np.char.add(np.char.add("sparse ", kinds), np.char.add(" ", phases))
     return np.char.add(f"{family} ", columns["dtype"].astype(np.str_))
 
 

@@ -27,6 +27,12 @@ _MOST_IMPOSSIBLE = 0.04
 _SMALL_S, _HOST_S, _LEAST_SMALL = 5.0e-6, 40.0e-6, 10
 #: The same of a serving family, of the nominal time beyond its launches: they are several kernels.
 _SMALL_BLOCK_S, _HOST_BLOCK_S = 10.0e-6, 90.0e-6
+#: The same of whole blocks of attention, which are 10 to 25 kernels: in a graph the small ones take
+#: up to 225 us, eagerly from 300 us on.
+_SMALL_WHOLE_S, _HOST_WHOLE_S = 100.0e-6, 260.0e-6
+#: Blocks whose nominal time is more than so many times what the host takes are of use nevertheless:
+#: the host launches the next kernel while the GPU runs the one before.
+_HIDDEN = 3.0
 #: Words of calls, each of which may have been timed in its own way.
 _PARTS = ("dtype", "kv_dtype", "kind", "step", "phase")
 #: Parts of the shapes, one of which is held out of a fit.
@@ -168,23 +174,29 @@ class Measured:
 def host_timed(table: GpuKernelTable, work: KernelWork) -> dict[str, BoolArray]:
     """Returns device, software, version and type -> bool [N], the rows of products, expert layers,
     latent and linear attention that were timed eagerly: none of the small ones is faster than the
-    host launches.
+    host launches. Of whole blocks only those that do not hide it.
     """
     nominal_s = np.zeros(len(table))
     for name, term in work.terms.items():
         nominal_s = nominal_s + work.prior[name] * term
     most_s, host_s = _SMALL_BLOCK_S, _HOST_BLOCK_S
+    is_whole = "indexed" in table.columns
+    if is_whole:
+        most_s, host_s = _SMALL_WHOLE_S, _HOST_WHOLE_S
     if "release" not in table.columns:
         nominal_s, most_s, host_s = nominal_s + work.launch_s, _SMALL_S, _HOST_S
     words = [table.columns[name] for name in _PARTS if name in table.columns]
     facts = (table.device, table.software, table.version, *(word.astype(np.str_) for word in words))
-    names = np.array([" ".join(row) for row in zip(*facts, strict=True)])
+    names, place = np.unique([" ".join(row) for row in zip(*facts, strict=True)],
+                             return_inverse=True)  # fmt: skip
+    is_whole_row = table.fault == ""
     found = {}
-    for name in map(str, np.unique(names)):
-        rows = (names == name) & (table.fault == "")
+    for number, name in enumerate(map(str, names)):
+        rows = (place == number) & is_whole_row
         small_s = table.latency_s[rows & (nominal_s < most_s)]
         if len(small_s) >= _LEAST_SMALL and small_s.min() > host_s:
-            found[name] = rows
+            hidden_s = _HIDDEN * float(np.median(small_s)) if is_whole else np.inf
+            found[name] = rows & (nominal_s <= hidden_s)
     return found
 
 
@@ -193,7 +205,8 @@ def read_measured(folder: Path, family: Family) -> Measured:
 
     Left out are: faults that the data's README names (`FAULTS`); products of a type that take 40 us
     however small they are (vLLM's in blocks of fp8 55 to 170 us: the host was timed, not the GPU),
-    expert layers, attention and steps of linear attention that take 90 us; rows below their floor;
+    expert layers, attention and steps of linear attention that take 90 us, whole blocks 260 us;
+    rows below their floor;
     and all of a device and software that has more than a few of those.
 
     Raises:

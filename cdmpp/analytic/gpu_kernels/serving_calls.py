@@ -23,12 +23,20 @@ CACHE_DTYPES = ("bfloat16", "fp8")
 LINEAR_KINDS = ("gdn", "kda", "mamba2")
 #: Steps of a block of linear attention: the short convolution, and the recurrence.
 LINEAR_STEPS = ("conv", "scan")
-LINEAR_PHASES = ("prefill", "decode")
 LINEAR_KERNELS = ("", "plain", "flash")
 #: GPUs of a machine that exchange tokens.
 NODE_RANKS = 8
 #: Links of more bytes a second are NVLink's or the like; others go through the host.
 DIRECT_LINK_BYTES_PER_S = 100e9
+#: Sparse attention: DeepSeek-V3.2's and GLM-5's, two of DeepSeek-V4 and MiniMax-M3's.
+SPARSE_KINDS = ("dsa", "csa", "hca", "msa")
+SPARSE_MODELS = ("deepseek-v3.2", "glm-5", "deepseek-v4-pro", "deepseek-v4-flash", "minimax-m3")
+SPARSE_DTYPES = ("bfloat16", "fp8_block", "nvfp4")
+_SPARSE_KINDS_OF = {
+    "deepseek-v3.2": ("dsa",), "glm-5": ("dsa",), "deepseek-v4-pro": ("csa", "hca"),
+    "deepseek-v4-flash": ("csa", "hca"), "minimax-m3": ("msa",),
+}  # fmt: skip
+PHASES = ("prefill", "decode")
 EXCHANGE_STEPS = ("dispatch", "combine")
 EXCHANGE_MODES = ("normal", "low_latency")
 
@@ -166,12 +174,54 @@ class LinearAttention:
         check_sizes(self)
         check_word(self, "kind", LINEAR_KINDS)
         check_word(self, "step", LINEAR_STEPS)
-        check_word(self, "phase", LINEAR_PHASES)
+        check_word(self, "phase", PHASES)
         check_word(self, "kernel", LINEAR_KERNELS)
 
     def steps(self) -> list[LinearAttention]:
         """Returns the calls whose times add up to the block's."""
         return [replace(self, step=step) for step in LINEAR_STEPS]
+
+
+@dataclass(frozen=True)
+class SparseBlock:
+    """A whole block of sparse attention on one rank: its products, the index and what it selects.
+
+    Attributes:
+        model: whose sizes, one of `SPARSE_MODELS`.
+        kind: one of `SPARSE_KINDS` that the model has.
+        phase: `prefill` or `decode`.
+        batch: sequences.
+        length: new tokens a sequence, 1 in decode.
+        past: tokens that are in the cache already.
+        heads: of this rank.
+        indexed: 1 = the block selects tokens itself, 0 = it takes the selection of a block before.
+        dtype: of the products, one of `SPARSE_DTYPES`.
+        kv_dtype: of the cache, `bfloat16` or `fp8`.
+
+    Raises:
+        UsageError: a size is out of range, or a word is unknown.
+    """
+
+    model: str
+    kind: str
+    phase: str
+    batch: int
+    length: int
+    past: int
+    heads: int
+    indexed: int = 1
+    dtype: str = "bfloat16"
+    kv_dtype: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        check_sizes(self, may_be_zero=("past", "indexed"))
+        check_word(self, "model", SPARSE_MODELS)
+        check_word(self, "kind", _SPARSE_KINDS_OF[self.model])
+        check_word(self, "phase", PHASES)
+        check_word(self, "dtype", SPARSE_DTYPES)
+        check_word(self, "kv_dtype", CACHE_DTYPES)
+        if self.phase == "decode" and self.length > 1:
+            raise UsageError(f"SparseBlock: length is {self.length}; expected 1 in decode")
 
 
 @dataclass(frozen=True)
@@ -247,6 +297,7 @@ ServingCall = (
     | LatentPrefill
     | LatentDecode
     | LinearAttention
+    | SparseBlock
     | MoeExchange
     | OneShotReduce
     | QuantizeMatrix

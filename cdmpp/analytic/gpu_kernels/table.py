@@ -5,7 +5,7 @@ Source: the layout of ai-dynamo/aiconfigurator's collected tables (Apache-2.0).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from cdmpp.analytic.gpu_kernels.frameworks import releases_of
 from cdmpp.analytic.rows import Rows
 from cdmpp.arrays import FloatArray, TextArray
 from cdmpp.devices.registry import get_device
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, UsageError
 
 FILES: Mapping[Family, str] = {
     "gemm": "gemm.parquet",
@@ -32,6 +32,7 @@ FILES: Mapping[Family, str] = {
     "latent_prefill": "mla.parquet",
     "latent_decode": "mla.parquet",
     "linear": "linear_attention.parquet",
+    "sparse": "sparse_attention.parquet",
     "exchange": "deepep.parquet",
     "one_shot": "allreduce.parquet",
     "quantize": "quantize.parquet",
@@ -69,6 +70,10 @@ _NAMES: Mapping[Family, Mapping[str, str]] = {
         "kv_dtype": "kv_cache_dtype", "kernel": "kernel_source",
     },
     "linear": {"kind": "op_name", "batch": "batch_size", "length": "seq_len"},
+    "sparse": {
+        "batch": "batch_size", "length": "isl", "past": "step", "heads": "num_heads",
+        "dtype": "gemm_type",
+    },
     "exchange": {
         "step": "phase", "tokens": "num_token", "hidden": "hidden_size", "top_k": "num_topk",
         "experts": "num_experts", "nodes": "node_num", "multiprocessors": "sms",
@@ -84,6 +89,7 @@ _MORE: Mapping[Family, tuple[str, ...]] = {
         "kernel_source", "phase", "num_k_heads", "num_v_heads", "head_k_dim", "head_v_dim",
         "n_groups", "nheads", "d_state", "head_dim",
     ),
+    "sparse": ("table", "op_name", "kernel_source", "architecture", "model", "kv_cache_dtype"),
     "exchange": ("op_name",),
     "one_shot": ("kernel_source", "table"),
 }  # fmt: skip
@@ -136,6 +142,14 @@ _KEYS_ALONE = "gdn's convolution of sglang and trtllm: only the keys' channels"
 #: as long with a window of 128 as with one of 1,024, and 10 to 60 times what others take.
 _NO_KEYS = "without a window, timed as if with one that is shorter than 128"
 _ALL_KEYS = "Triton's kernels, which compute what the window hides"
+#: Fault 8 of the data's README.
+_REFERENCE = "msa of trtllm on H100 and L40S: a reference path"
+#: They take 2 to 60 ms for one token, on B200 19 times vLLM's for the longest prompts and on GB300,
+#: the same chip, 1.6 times.
+_FOR_ANY_TOKEN = "msa of trtllm, prefill: milliseconds for one token"
+#: They take 4 to 500 times what their work takes, up to 0.2 s for one token; vLLM's blocks of msa
+#: on that GPU are within a factor of two.
+_PLAIN = "csa and hca of sglang on RTX PRO 6000: a reference path"
 
 
 @dataclass(frozen=True)
@@ -169,6 +183,20 @@ def families_in(folder: Path) -> list[Family]:
 
     serving = known(SERVING)
     return [*(known(FAMILIES) if serving else FAMILIES), *known(LIBRARIES), *serving]
+
+
+def asked_families(folder: Path, names: Sequence[str]) -> list[Family]:
+    """Returns the families of a folder that are named; all where none is.
+
+    Raises:
+        UsageError: the folder has none of a name.
+    """
+    known = families_in(folder)
+    for name in names:
+        if name not in known:
+            raise UsageError(f"no kernels {name!r} in {folder}; expected some of "
+                             f"{', '.join(known)}")  # fmt: skip
+    return [family for family in known if not names or family in names]
 
 
 def read_kernels(folder: Path, family: Family) -> GpuKernelTable:
@@ -224,6 +252,13 @@ def _faults(family: Family, raw: Columns) -> TextArray:
         is_gdn = raw["op_name"] == "gdn"
         is_vllm = np.char.lower(raw["framework"].astype(str)) == "vllm"
         found[is_conv & is_gdn & ~is_vllm] = _KEYS_ALONE
+    if family == "sparse":
+        framework = np.char.lower(raw["framework"].astype(str))
+        is_msa = np.char.startswith(raw["table"].astype(str), "msa") & (framework == "trtllm")
+        found[is_msa & (raw["table"] == "msa_context_module")] = _FOR_ANY_TOKEN
+        found[is_msa & (raw["kernel_source"] == "default")] = _REFERENCE
+        is_plain = (raw["system"] == "rtx_pro_6000_server") & (framework == "sglang")
+        found[is_plain] = _PLAIN
     return found
 
 
@@ -247,11 +282,34 @@ def _of_framework(family: Family, raw: Columns) -> dict[str, NDArray[np.generic]
         is_mamba = raw["op_name"] == "mamba2"
         for name, (delta, mamba) in _LINEAR_SIZES.items():
             found[name] = np.where(is_mamba, raw[mamba], raw[delta])
+    if family == "sparse":
+        found.update(_of_sparse(raw))
     if family == "exchange":
         found["mode"] = np.where(raw["op_name"] == "deepep_ll", "low_latency", "normal")
     if family == "one_shot":
         found["message_bytes"] = 2 * raw["message_size"]  # elements of bfloat16
     return found
+
+
+def _of_sparse(raw: Columns) -> dict[str, NDArray[np.generic]]:
+    """Returns the columns of `SparseBlock` that the file has in other words."""
+    names = {
+        "DeepseekV32ForCausalLM": "deepseek-v3.2", "GlmMoeDsaForCausalLM": "glm-5",
+        "MiniMaxM3ForCausalLM": "minimax-m3", "DeepseekV4ForCausalLM": "deepseek-v4-pro",
+    }  # fmt: skip
+
+    def read(name: str, value: Callable[[str], int | str]) -> NDArray[np.generic]:
+        words, place = np.unique(raw[name].astype(str), return_inverse=True)
+        return np.array([value(str(word)) for word in words])[place]
+
+    is_flash = read("model", lambda word: int("Flash" in word)) == 1
+    return {
+        "model": np.where(is_flash, "deepseek-v4-flash", read("architecture", names.__getitem__)),
+        "kind": read("table", lambda word: word.removeprefix("dsv4_").partition("_")[0]),
+        "phase": read("table", lambda word: "decode" if "generation" in word else "prefill"),
+        "indexed": read("op_name", lambda word: int("skip_indexer" not in word)),
+        "kv_dtype": read("kv_cache_dtype", lambda word: "fp8" if "fp8" in word else word),
+    }
 
 
 def _read(path: Path, names: Sequence[str], maybe: Sequence[str]) -> dict[str, NDArray[np.generic]]:

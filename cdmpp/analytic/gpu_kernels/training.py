@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from cdmpp.analytic.gpu_kernels.efficiency import Efficiency
 from cdmpp.analytic.gpu_kernels.frameworks import Frameworks
 from cdmpp.analytic.gpu_kernels.measured import Measured, read_measured
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
-from cdmpp.analytic.gpu_kernels.table import FILES, families_in
+from cdmpp.analytic.gpu_kernels.table import FILES, asked_families
 from cdmpp.analytic.gpu_kernels.unseen import NEW_VERSION, left_out_errors
 from cdmpp.analytic.intervals import DeviceErrors, LogErrors
 from cdmpp.files.atomic import sha256_file
@@ -28,6 +28,7 @@ def fit_kernels(
     seed: int = 0,
     about: Mapping[str, Any] | None = None,
     onto: GpuKernels | None = None,
+    families: Sequence[str] = (),
 ) -> GpuKernels:
     """Returns the models of a folder of measured kernels.
 
@@ -37,26 +38,28 @@ def fit_kernels(
     Args:
         about: facts to keep with the model.
         onto: a model whose other families are kept.
+        families: that are fitted; none = all of the folder.
 
     Raises:
         DataError, DeviceError: as `read_measured`.
+        UsageError: the folder has none of a named family.
     """
-    families: dict[Family, Efficiency] = {}
+    fitted: dict[Family, Efficiency] = {}
     devices: dict[Family, tuple[str, ...]] = {}
     errors: DeviceErrors = {}
     rows: dict[str, Any] = {}
     frameworks: dict[Family, Frameworks] = {}
     if onto is not None:
-        families.update(onto.families)
+        fitted.update(onto.families)
         devices.update(onto.devices)
         frameworks.update(onto.frameworks)
         errors = {label: dict(own) for label, own in onto.errors.items()}
         rows.update(onto.about["families"])
-    own_families = families_in(folder)
+    own_families = asked_families(folder, families)
     for family in own_families:
         measured = read_measured(folder, family)
         logger.info("fitting %s on %d rows", family, len(measured.table))
-        families[family] = measured.fit(np.ones(len(measured.table), np.bool_), seed=seed)
+        fitted[family] = measured.fit(np.ones(len(measured.table), np.bool_), seed=seed)
         devices[family] = tuple(measured.devices)
         for label, own in _errors(measured, seed).items():
             errors.setdefault(label, {}).update(own)
@@ -71,7 +74,7 @@ def fit_kernels(
             **{FILES[name]: sha256_file(Path(folder) / FILES[name]) for name in own_families},
         },
     }
-    return GpuKernels(families, devices, errors, frameworks, {**facts, **(about or {})})
+    return GpuKernels(fitted, devices, errors, frameworks, {**facts, **(about or {})})
 
 
 def _errors(measured: Measured, seed: int) -> DeviceErrors:

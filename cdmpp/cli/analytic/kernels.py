@@ -44,6 +44,7 @@ def add_fit_options(parser: argparse.ArgumentParser) -> None:
         --data DIR: Path required  {_DATA}
         --out DIR: Path required  the model's folder
         --onto DIR: Path          keep the other families of this model (pretrained: packaged)
+        --families NAME,NAME = ''   fit these kernels only, e.g. sparse (default: all in --data)
         --seed N: int = 0         seed of the rows drawn (default: 0)
     """)  # fmt: skip
     add_output_options(parser)
@@ -54,6 +55,7 @@ def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
     add_table(parser, f"""
         --data DIR: Path required  {_DATA}
         --seeds N,N = '0,1,2'  one fit for each seed (default: 0,1,2)
+        --families NAME,NAME = ''  evaluate these kernels only (default: all in --data)
         --packaged             evaluate a fitted model on all rows, instead of refitting with parts
             held out
         --model DIR: Path = pretrained  the model of --packaged (default: the packaged one)
@@ -83,7 +85,9 @@ def run_fit(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic kernels fit`; returns the exit code."""
     onto = None if args.onto is None else GpuKernels.at(args.onto)
     about = {"versions": versions()}
-    model = fit_kernels(args.data, seed=args.seed, about=about, onto=onto)
+    model = fit_kernels(
+        args.data, seed=args.seed, about=about, onto=onto, families=_names(args.families)
+    )
     model.save(args.out)
     if args.json:
         print(json.dumps({"model": str(args.out), **model.about}))
@@ -101,15 +105,18 @@ def run_evaluate(args: argparse.Namespace) -> int:
             raise UsageError(
                 "--packaged cannot be combined with --out; redirect the output, or use --json"
             )
+        if args.families:
+            raise UsageError("--packaged cannot be combined with --families")
         judged = evaluate_packaged(args.data, GpuKernels.at(args.model))
         print_evaluated(judged, is_json=args.json)
         return 0
     if args.out is not None:
         return run_experiment(
             "--out", "gpu-kernels", data=args.data, out=args.out, seeds=args.seeds,
-            is_json=args.json,
+            families=args.families, is_json=args.json,
         )  # fmt: skip
-    print_evaluated(evaluate_kernels(args.data, parse_seeds(args.seeds)), is_json=args.json)
+    judged = evaluate_kernels(args.data, parse_seeds(args.seeds), _names(args.families))
+    print_evaluated(judged, is_json=args.json)
     return 0
 
 
@@ -160,6 +167,10 @@ def run_predict(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(rows))
     return 0
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
 
 
 def _parse(text: str) -> dict[str, str]:

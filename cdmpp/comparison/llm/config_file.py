@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+from cdmpp.analytic.gpu_kernels.account.sparse import INDEX_HEAD, SPARSE_SIZES
 from cdmpp.comparison.llm.decoder import (
     FORMATS,
     Attention,
@@ -21,6 +22,7 @@ from cdmpp.comparison.llm.decoder import (
     GroupedAttention,
     LatentAttention,
     Layer,
+    SparseAttention,
 )
 from cdmpp.comparison.llm.quantization import stored_formats
 from cdmpp.errors import DataError, UsageError
@@ -30,9 +32,10 @@ from cdmpp.text import nearest
 
 #: Layers that are read for the keys that they need, where the file does not have their number.
 _SOME_LAYERS = 100
+_SPARSE = "sparse attention"
 #: Keys that say that a model has parts without an account -> what they are.
 _NOT_COVERED = {
-    "index_topk": "sparse attention", "sparse_attention_config": "sparse attention",
+    "index_topk": _SPARSE, "sparse_attention_config": _SPARSE,
     "linear_num_key_heads": "linear attention", "linear_attn_config": "linear attention",
     "mamba_d_state": "state-space layers", "num_kv_shared_layers": "layers that share a KV cache",
     "cross_attention_layers": "cross-attention", "layer_types_linear": "linear attention",
@@ -75,6 +78,12 @@ class _Values:
         found.missing = self.missing
         return found
 
+    def changed(self, **values: Any) -> _Values:
+        """Returns the values with these instead."""
+        found = _Values({**self.values, **values}, self._path, self._architecture)
+        found.missing = self.missing
+        return found
+
     def refuse(self, what: str) -> None:
         """Raises the sentence, unless the rest of the file has to be looked through for keys."""
         if not self.missing:
@@ -88,10 +97,13 @@ class _Values:
 
 @dataclass(frozen=True)
 class _Architecture:
-    """How an architecture's file is read: attention and feed-forward part of the i-th layer."""
+    """How an architecture's file is read: attention and feed-forward part of the i-th layer, and
+    whether it has sparse attention.
+    """
 
     attention: Callable[[_Values, int], Attention]
     feed_forward: Callable[[_Values, int], FeedForward]
+    is_sparse: bool = False
 
 
 def _grouped(values: _Values, place: int) -> GroupedAttention:
@@ -122,7 +134,7 @@ def _is_windowed(values: _Values, place: int) -> bool:
         unknown = next((one for one in kinds if one not in (_WINDOWED, _FULL)), None)
         if unknown is not None:
             raise values.error(f"layers of type {unknown!r} are not supported")
-        return bool(kinds[place] == _WINDOWED)
+        return bool(kinds[min(place, depth - 1)] == _WINDOWED)
     if given.get("max_window_layers") is not None:
         return place >= values.size("max_window_layers", least=0)
     period = values.size("sliding_window_pattern", "_sliding_window_pattern", default=0, least=0)
@@ -145,6 +157,76 @@ def _latent(values: _Values, place: int) -> LatentAttention:
         values.size("kv_lora_rank"), values.size("qk_nope_head_dim"),
         values.size("qk_rope_head_dim"), values.size("v_head_dim"),
     )  # fmt: skip
+
+
+def _selecting(values: _Values, place: int) -> SparseAttention:
+    """DeepSeek-V3.2 and GLM-5: an index selects tokens of latent attention. In GLM-5.2 most layers
+    take the selection of one before.
+    """
+    kinds = values.values.get("indexer_types")
+    if kinds is not None:
+        is_indexed = _of_layer(values, "indexer_types", kinds, place) != "shared"
+    else:
+        offset = values.size("index_skip_topk_offset", default=2, least=0)
+        is_indexed = not max(place - offset + 1, 0) % values.size("index_topk_freq", default=1)
+    sizes = {
+        "width": values.size("hidden_size"), "heads": values.size("num_attention_heads"),
+        "head": values.size("qk_nope_head_dim") + values.size("qk_rope_head_dim"),
+        "value": values.size("v_head_dim"), "query_rank": values.size("q_lora_rank"),
+        "latent": values.size("kv_lora_rank") + values.size("qk_rope_head_dim"),
+        "index_heads": values.size("index_n_heads"), "selected": values.size("index_topk"),
+    }  # fmt: skip
+    known = ("deepseek-v3.2", "glm-5")
+    return SparseAttention(
+        _measured_sizes(values, known, sizes, values.size("index_head_dim")), "dsa", is_indexed
+    )
+
+
+def _block_selecting(values: _Values, place: int) -> Attention:
+    """MiniMax-M3: an index selects blocks of tokens, but in the first layers."""
+    found = values.values.get("sparse_attention_config")
+    if not isinstance(found, dict) or not found.get("use_sparse_attention", True):
+        raise values.error("missing sparse_attention_config with use_sparse_attention")
+    of_layers = found.get("sparse_attention_freq")
+    if not _of_layer(values, "sparse_attention_freq", of_layers, place):
+        return _grouped(values, place)
+    inner = values.changed(**found)
+    sizes = {
+        "width": values.size("hidden_size"), "heads": values.size("num_attention_heads"),
+        "head": values.size("head_dim"), "kv_heads": values.size("num_key_value_heads"),
+        "index_heads": inner.size("sparse_num_index_heads"),
+        "selected": inner.size("sparse_block_size") * inner.size("sparse_topk_blocks"),
+    }  # fmt: skip
+    size = inner.size("sparse_index_dim")
+    return SparseAttention(_measured_sizes(values, ("minimax-m3",), sizes, size), "msa")
+
+
+def _of_layer(values: _Values, key: str, found: Any, place: int) -> Any:
+    """Returns what a list has for a layer."""
+    depth = values.size("num_hidden_layers")
+    if found is None:
+        values.missing[key] = None
+        return None
+    if not isinstance(found, list) or len(found) < depth:
+        raise values.error(f"{key} must have {depth} entries, one per layer")
+    # More places are asked for where keys are missing.
+    return found[min(place, len(found) - 1)]
+
+
+def _measured_sizes(
+    values: _Values, known: Sequence[str], sizes: Mapping[str, int], index_head: int
+) -> str:
+    """Returns the model whose sizes these are."""
+    for name in known:
+        own = {key: getattr(SPARSE_SIZES[name], key) for key in sizes}
+        if own == dict(sizes) and index_head == INDEX_HEAD:
+            return name
+    found = ", ".join(f"{key} {size}" for key, size in {**sizes, "index_head": index_head}.items())
+    values.refuse(
+        f"sparse attention with {found} was not measured; expected the sizes of "
+        f"{' or '.join(known)}"
+    )
+    return known[0]
 
 
 def _gated(values: _Values, place: int) -> GatedFeedForward:
@@ -171,6 +253,26 @@ def _deepseek_experts(values: _Values, place: int) -> FeedForward:
     return _experts(values, "n_routed_experts", "moe_intermediate_size", shared=shared)
 
 
+def _glm_experts(values: _Values, place: int) -> FeedForward:
+    """As DeepSeek's, or by `mlp_layer_types`."""
+    kinds = values.values.get("mlp_layer_types")
+    if kinds is not None:
+        is_dense = _of_layer(values, "mlp_layer_types", kinds, place) == "dense"
+        dense = place + 1 if is_dense else 0
+        return _deepseek_experts(values.changed(first_k_dense_replace=dense), place)
+    return _deepseek_experts(values, place)
+
+
+def _minimax_experts(values: _Values, place: int) -> FeedForward:
+    of_layers = values.values.get("moe_layer_freq")
+    if not _of_layer(values, "moe_layer_freq", of_layers, place):
+        return GatedFeedForward(values.size("dense_intermediate_size"))
+    found = _mixtral_experts(values, place)
+    shared = values.size("n_shared_experts", default=0, least=0)
+    each = values.size("shared_intermediate_size", default=found.ffn)
+    return replace(found, shared_ffn=shared * each)
+
+
 def _experts(values: _Values, count: str, ffn: str, *, shared: int = 0) -> Experts:
     experts = values.size(count)
     active = values.size("num_experts_per_tok", "experts_per_token")
@@ -195,6 +297,12 @@ ARCHITECTURES: Mapping[str, _Architecture] = {
     "Glm4MoeForCausalLM": _Architecture(_grouped, _deepseek_experts),
     "DeepseekV3ForCausalLM": _Architecture(_latent, _deepseek_experts),
     "KimiK2ForCausalLM": _Architecture(_latent, _deepseek_experts),
+    "DeepseekV32ForCausalLM": _Architecture(_selecting, _deepseek_experts, is_sparse=True),
+    "GlmMoeDsaForCausalLM": _Architecture(_selecting, _glm_experts, is_sparse=True),
+    "MiniMaxM3ForCausalLM": _Architecture(_block_selecting, _minimax_experts, is_sparse=True),
+    "MiniMaxM3SparseForConditionalGeneration": _Architecture(
+        _block_selecting, _minimax_experts, is_sparse=True
+    ),
 }
 
 
@@ -260,8 +368,8 @@ def _decoder(
     given = {**content, **content.get(_TEXT, {})} if _TEXT in content else content
     architecture = _architecture(content, path)
     values = _Values(given, path, architecture)
-    _check_covered(values)
     read = ARCHITECTURES[architecture]
+    _check_covered(values, read)
     depth, width = values.size("num_hidden_layers"), values.size("hidden_size")
     vocabulary = values.size("vocab_size")
     kinds: dict[tuple[Attention, FeedForward], int] = {}
@@ -301,9 +409,9 @@ def _architecture(content: Mapping[str, Any], path: Path) -> str:
     return found
 
 
-def _check_covered(values: _Values) -> None:
+def _check_covered(values: _Values, read: _Architecture) -> None:
     for key, what in _NOT_COVERED.items():
-        if values.values.get(key):
+        if values.values.get(key) and not (read.is_sparse and what == _SPARSE):
             raise values.error(f"it has {what} ({key}), which is not supported")
     if 0 in (values.values.get("attn_type_list") or ()):
         raise values.error("it has linear attention (attn_type_list), which is not supported")

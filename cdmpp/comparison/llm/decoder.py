@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from cdmpp.analytic.gpu_kernels.account.sparse import INDEX_HEAD, SPARSE_SIZES, sparse_weights
 from cdmpp.errors import UsageError
 
 #: How the weights of a product are stored. `fp8_block` has a scale for each block of 128 x 128,
@@ -115,6 +116,68 @@ class LatentAttention:
 
 
 @dataclass(frozen=True)
+class SparseAttention:
+    """Attention to the tokens that an index selects, in the sizes of a model that was measured.
+
+    Attributes:
+        model: whose sizes, one of `SPARSE_SIZES`.
+        kind: `dsa` (DeepSeek-V3.2, GLM-5) or `msa` (MiniMax-M3).
+        indexed: whether it selects itself; else it takes the selection of a layer before.
+    """
+
+    model: str
+    kind: Literal["dsa", "msa"]
+    indexed: bool = True
+
+    @property
+    def text(self) -> str:
+        """What it is, in words."""
+        return "sparse attention" + ("" if self.indexed else " without an index")
+
+    @property
+    def heads(self) -> int:
+        """Heads of the queries."""
+        return SPARSE_SIZES[self.model].heads
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads that devices share the keys and values by."""
+        return SPARSE_SIZES[self.model].kv_heads or self.heads
+
+    def weights(self, width: int) -> int:
+        """Elements of its matrices."""
+        return round(self.weights_on(width, 1))
+
+    def weights_on(self, width: int, tensor: int) -> float:
+        """Elements of its matrices on one of the devices that share it: the index is on each."""
+        heads = self.heads / tensor
+        return float(sparse_weights(self.kind, self.model, heads, float(self.indexed)))
+
+    def cached(self, length: int, tensor: int) -> int:
+        """Elements that one device keeps of a sequence, with the keys of the index."""
+        return length * (self._entry(tensor) + self._key)
+
+    def read(self, length: int, tensor: int) -> int:
+        """Elements of them that a new token needs."""
+        selected = min(length, SPARSE_SIZES[self.model].selected)
+        return selected * self._entry(tensor) + length * self._key
+
+    def _entry(self, tensor: int) -> int:
+        sizes = SPARSE_SIZES[self.model]
+        return sizes.latent or 2 * max(1, sizes.kv_heads // tensor) * sizes.head
+
+    @property
+    def _key(self) -> int:
+        return INDEX_HEAD if self.indexed else 0
+
+    def alive(self, tensor: int) -> int:
+        """Elements of a token that are alive at once: queries, keys, values and the result."""
+        sizes = SPARSE_SIZES[self.model]
+        down = sizes.query_rank + self._entry(tensor)
+        return self.heads // tensor * 2 * (sizes.head + sizes.value) + down
+
+
+@dataclass(frozen=True)
 class GatedFeedForward:
     """Three products with a gate.
 
@@ -153,7 +216,7 @@ class Experts:
         return f"{self.active} of {self.experts} experts{shared}"
 
 
-Attention = GroupedAttention | LatentAttention
+Attention = GroupedAttention | LatentAttention | SparseAttention
 FeedForward = GatedFeedForward | Experts
 
 

@@ -12,7 +12,12 @@ from cdmpp.analytic.gpu_kernels.calls import (
     GpuCall,
     PrefillAttention,
 )
-from cdmpp.analytic.gpu_kernels.serving_calls import EXCHANGE_STEPS, NODE_RANKS, MoeExchange
+from cdmpp.analytic.gpu_kernels.serving_calls import (
+    EXCHANGE_STEPS,
+    NODE_RANKS,
+    MoeExchange,
+    SparseBlock,
+)
 from cdmpp.comparison.llm.decoder import (
     WIDE_BYTES,
     Decoder,
@@ -23,6 +28,7 @@ from cdmpp.comparison.llm.decoder import (
     LatentAttention,
     Layer,
     Parallel,
+    SparseAttention,
     check_parallel,
 )
 
@@ -34,6 +40,8 @@ _LOW_LATENCY_TOKENS = 128
 Kind = Literal["products", "attention", "experts", "collectives", "element-wise"]
 #: What is not in a layer.
 OUTSIDE = "embedding and logits"
+#: How sparse attention with its products is called.
+WHOLE_BLOCK = "attention with its products"
 
 
 @dataclass(frozen=True)
@@ -119,8 +127,21 @@ class LatentKernel:
     kv_dtype: str
 
 
+@dataclass(frozen=True)
+class SparseKernels:
+    """A whole block of sparse attention, with its products.
+
+    Attributes:
+        block: what was measured, with products in 16 bits.
+        format: of the weights.
+    """
+
+    block: SparseBlock
+    format: Format
+
+
 #: A call of a layer: one that has a model, or what stands above the models.
-LayerCall = GpuCall | WeightProduct | ExpertProducts | LatentKernel
+LayerCall = GpuCall | WeightProduct | ExpertProducts | LatentKernel | SparseKernels
 
 
 @dataclass(frozen=True)
@@ -221,6 +242,11 @@ def _attention(
             what, layer.text, "products", WeightProduct(tokens, n, k, dtype), layer.count
         )
 
+    if isinstance(attention, SparseAttention):
+        for block in _blocks(attention, step, heads, _CACHE_TYPES[model.kv_dtype]):
+            whole = SparseKernels(block, format)
+            yield Launches(WHOLE_BLOCK, layer.text, "attention", whole, layer.count)
+        return
     if isinstance(attention, GroupedAttention):
         yield product("queries, keys, values", _qkv(attention, degree), width)
         attended = heads * attention.head
@@ -248,6 +274,20 @@ def _attention(
     for call, share in _attention_calls(model, attention, step, heads, degree):
         yield Launches("attention", layer.text, "attention", call, layer.count, share)
     yield product("attention's output", width, attended)
+
+
+def _blocks(
+    attention: SparseAttention, step: ServingStep, heads: int, kv_dtype: str
+) -> Iterator[SparseBlock]:
+    """Yields the blocks of prompts and of sequences: each with products of its own."""
+    facts = attention.model, attention.kind
+    indexed = int(attention.indexed)
+    if step.prompts:
+        yield SparseBlock(*facts, "prefill", step.prompts, step.chunk, step.past, heads, indexed,
+                          kv_dtype=kv_dtype)  # fmt: skip
+    if step.sequences:
+        yield SparseBlock(*facts, "decode", step.sequences, 1, max(0, step.context - 1), heads,
+                          indexed, kv_dtype=kv_dtype)  # fmt: skip
 
 
 def _qkv(attention: GroupedAttention, degree: int) -> int:
@@ -372,10 +412,11 @@ def _layer_moves(
     attention, part = layer.attention, layer.feed_forward
     if isinstance(attention, GroupedAttention):
         turned = _qkv(attention, parallel.tensor)
-    else:
+    elif isinstance(attention, LatentAttention):
         heads = attention.heads // parallel.tensor
         turned = heads * (attention.nope + attention.rope) + attention.kv_rank + attention.rope
-    yield Moves("rotation and cache", 2.0 * element * turned, layer.count, layer.text)
+    if not isinstance(attention, SparseAttention):  # a whole block does it
+        yield Moves("rotation and cache", 2.0 * element * turned, layer.count, layer.text)
     if isinstance(part, GatedFeedForward):
         ffn = part.ffn // parallel.tensor
         yield Moves("gate times up", 3.0 * element * ffn, layer.count, layer.text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatch
 
 from cdmpp.analytic.gpu_kernels.calls import Collective, Gemm, GpuCall
@@ -14,7 +14,13 @@ from cdmpp.analytic.gpu_kernels.serving_calls import (
     OneShotReduce,
 )
 from cdmpp.comparison.llm.decoder import WEIGHT_BYTES, WIDE_BYTES, LatentAttention
-from cdmpp.comparison.llm.kernels import ExpertProducts, LatentKernel, LayerCall, WeightProduct
+from cdmpp.comparison.llm.kernels import (
+    ExpertProducts,
+    LatentKernel,
+    LayerCall,
+    SparseKernels,
+    WeightProduct,
+)
 from cdmpp.devices.spec import DeviceSpec
 
 _GEMM_TYPES = {
@@ -31,8 +37,13 @@ _DISTRIBUTION = "power_law_1.01"
 _ONE_SHOT_BYTES, _ONE_SHOT_GPUS = 8 * 2**20, 8
 #: The sizes of latent attention that were measured.
 _LATENT = LatentAttention(0, 0, 512, 128, 64, 128)
+#: Types of the products of sparse attention; others stand for the nearest of as many bits.
+_SPARSE_TYPES = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8_block": "fp8_block", "fp4": "nvfp4"}
+_NEAR_TYPES = {"fp8": "fp8_block", "mxfp4": "nvfp4", "int4": "bfloat16"}
 #: Most tokens of an expert layer, of prompts and of caches of latent attention in llm-kernels.
 _MOST_TOKENS = {MoeLayer: 65_536, LatentPrefill: 65_536, LatentDecode: 2**24}
+#: The same of prompts and of caches of sparse attention.
+_MOST_SPARSE = {"prefill": 2**17, "decode": 2**25}
 #: Factors that hold 90 % of 939 expert layers with weight-only products, taken for 16-bit products
 #: (llm-kernels); and what is left where sizes are other, or larger, than the measured.
 _WEIGHT_ONLY_SPREAD, _OTHER_SIZES_SPREAD = 6.1, 2.0
@@ -130,3 +141,19 @@ def _latent(call: LatentKernel, device: DeviceSpec) -> AskedCall:
         "other sizes are predicted by their amount of work"
     )
     return AskedCall(same, reason, _OTHER_SIZES_SPREAD)
+
+
+@measured_call.register
+def _sparse(call: SparseKernels, device: DeviceSpec) -> AskedCall:
+    dtype = _SPARSE_TYPES.get(call.format) or _NEAR_TYPES[call.format]
+    block = replace(call.block, dtype=dtype)
+    tokens, most = block.batch * block.length, _MOST_SPARSE[block.phase]
+    if block.phase == "decode":
+        tokens *= block.past + 1
+    if call.format not in _SPARSE_TYPES:
+        reason = f"sparse attention was not measured with {call.format} weights"
+    elif tokens > most:
+        reason = f"sparse attention of more than {most:,} tokens at once was not measured"
+    else:
+        return AskedCall(block)
+    return AskedCall(block, reason, _OTHER_SIZES_SPREAD)

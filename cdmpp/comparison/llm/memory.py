@@ -17,6 +17,7 @@ from cdmpp.comparison.llm.decoder import (
     GatedFeedForward,
     Layer,
     Parallel,
+    SparseAttention,
     check_parallel,
     matrix_weights,
 )
@@ -99,6 +100,16 @@ def cache_bytes(model: Decoder, parallel: Parallel, length: int) -> float:
     return float(elements * CACHE_BYTES[model.kv_dtype]) / parallel.pipeline
 
 
+def _read_bytes(model: Decoder, parallel: Parallel, length: int) -> float:
+    """Returns what a new token of a sequence of so many needs of it on one device."""
+    elements = 0
+    for layer in model.layers:
+        one = layer.attention
+        needs = one.read if isinstance(one, SparseAttention) else one.cached
+        elements += layer.count * needs(length, parallel.tensor)
+    return float(elements * CACHE_BYTES[model.kv_dtype]) / parallel.pipeline
+
+
 def activation_bytes(model: Decoder, parallel: Parallel, step: ServingStep) -> float:
     """Returns the most that is alive at once in a step: the residual and what the widest kernel of
     a layer reads and writes, as `cdmpp.networks` counts, and the logits.
@@ -144,7 +155,7 @@ def least_step_s(
     stages = parallel.pipeline
     embedding = 0.0 if model.is_tied else WIDE_BYTES * model.vocab * model.width / parallel.tensor
     read = weight_bytes(model, parallel) - embedding - _idle_expert_bytes(model, parallel)
-    read += step.sequences * cache_bytes(model, parallel, step.context)
+    read += step.sequences * _read_bytes(model, parallel, step.context)
     beyond = max(0.0, read - (device.l2_bytes or 0) - (device.l3_bytes or 0))
     bandwidth = device.mem_bandwidth_bytes_per_s
     moves_s = stages * beyond / bandwidth if bandwidth else 0.0

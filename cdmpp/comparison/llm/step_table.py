@@ -7,8 +7,8 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cdmpp.comparison.llm.decoder import Decoder, Parallel
-from cdmpp.comparison.llm.kernels import ServingStep
+from cdmpp.comparison.llm.decoder import Decoder, Parallel, SparseAttention
+from cdmpp.comparison.llm.kernels import WHOLE_BLOCK, ServingStep
 from cdmpp.comparison.llm.times import KernelModel, StepTime, step_times
 from cdmpp.devices.spec import DeviceSpec
 
@@ -18,7 +18,7 @@ _TOKENS = tuple(
     sorted({*_SEQUENCES, *(3 * 2**power for power in range(13)), *(2**p for p in range(11, 15))})
 )
 _PROMPTS = tuple(2**power for power in range(5, 18))
-_ATTENTION, _LOGITS = ("attention",), ("logits", "logits of all devices")
+_ATTENTION, _LOGITS = ("attention", WHOLE_BLOCK), ("logits", "logits of all devices")
 
 
 class _Line:
@@ -56,6 +56,7 @@ class StepTable:
     spread: tuple[float, float]
     is_seen: bool
     _reasons: Mapping[str, tuple[float, float]]
+    _has_blocks: bool
 
     @classmethod
     def of(
@@ -96,6 +97,7 @@ class StepTable:
             ),
             (middle[1] / middle[0], middle[2] / middle[0]), found[0].is_seen,
             _least([*caches, *decodes, *prompts], found),
+            any(isinstance(layer.attention, SparseAttention) for layer in model.layers),
         )  # fmt: skip
 
     def reasons(self, cached: float, prompt: int) -> tuple[str, ...]:
@@ -123,7 +125,10 @@ class StepTable:
             found += max(0.0, self._prefill(tokens) - self._decode(tokens))
             each = min(tokens, max(1, prompt - past))
             share = 1.0 - (past / (past + each)) ** 2
-            found += tokens / each * share * self._of_prompt(past + each)
+            whole = self._of_prompt(past + each)
+            if self._has_blocks and past:  # they grow with tokens, pairs of them only in the index
+                share = max(0.0, 1.0 - self._of_prompt(past) / whole)
+            found += tokens / each * share * whole
         if sequences:
             found += self._logits(sequences) + self._of_sequences(sequences, context)
         return found

@@ -24,6 +24,7 @@ from cdmpp.analytic.gpu_kernels.serving_calls import (
     MoeLayer,
     OneShotReduce,
     QuantizeMatrix,
+    SparseBlock,
 )
 from cdmpp.analytic.gpu_kernels.table import read_kernels
 from cdmpp.cli.main import main
@@ -39,6 +40,7 @@ CALLS = (
     LatentPrefill(4, 2048, 16),
     LatentDecode(64, 4096, 16),
     LinearAttention("gdn", "scan", "prefill", 4, 2048, 16, 32),
+    SparseBlock("glm-5", "dsa", "decode", 64, 1, 8191, 8, dtype="fp8_block"),
     MoeExchange("dispatch", 128, 7168, 8, 256),
     OneShotReduce(2**20, 8),
     QuantizeMatrix(128, 7168),

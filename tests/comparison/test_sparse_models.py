@@ -1,0 +1,147 @@
+"""Language models with sparse attention: their files, their kernels and what they keep."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cdmpp.analytic.gpu_kernels.serving_calls import SparseBlock
+from cdmpp.comparison.llm.config_file import decoder_of_config, known_models
+from cdmpp.comparison.llm.decoder import Decoder, Format, Parallel
+from cdmpp.comparison.llm.kernels import ServingStep, SparseKernels, step_kernels
+from cdmpp.comparison.llm.measured_calls import measured_call
+from cdmpp.comparison.llm.memory import cache_bytes, least_step_s
+from cdmpp.comparison.llm.step_table import StepTable
+from cdmpp.devices.registry import get_device
+from cdmpp.errors import CdmppError
+from tests.comparison.llama import Millisecond
+
+_V32 = {"index_topk": 2048, "index_n_heads": 64, "index_head_dim": 128}
+_GLM = _V32 | {
+    "index_n_heads": 32, "hidden_size": 6144, "num_hidden_layers": 78, "num_attention_heads": 64,
+    "intermediate_size": 12288, "vocab_size": 154880, "q_lora_rank": 2048,
+    "qk_nope_head_dim": 192, "v_head_dim": 256,
+}  # fmt: skip
+_M3 = {
+    "hidden_size": 6144, "num_hidden_layers": 60, "num_attention_heads": 64, "head_dim": 128,
+    "num_key_value_heads": 4, "intermediate_size": 3072, "dense_intermediate_size": 12288,
+    "n_shared_experts": 1, "num_local_experts": 128, "num_experts_per_tok": 4,
+    "vocab_size": 200064, "moe_layer_freq": [0] * 3 + [1] * 57,
+    "sparse_attention_config": {
+        "use_sparse_attention": True, "sparse_attention_freq": [0] * 3 + [1] * 57,
+        "sparse_num_index_heads": 4, "sparse_index_dim": 128, "sparse_block_size": 128,
+        "sparse_topk_blocks": 16,
+    },
+}  # fmt: skip
+
+
+def _sparse(architecture: str, keys: dict[str, Any], **changes: Any) -> Decoder:
+    """Returns the decoder of a file with sparse attention."""
+    base = {} if "MiniMax" in architecture else known_models()["deepseek-ai/DeepSeek-V3"]
+    content = {**base, **keys, "architectures": [architecture], **changes}
+    return decoder_of_config(content, "model")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys", "billions", "layers"),
+    [
+        ("DeepseekV32ForCausalLM", _V32, 671, {"sparse attention": 61}),
+        ("GlmMoeDsaForCausalLM", _GLM, 744, {"sparse attention": 78}),
+        (
+            "GlmMoeDsaForCausalLM", _GLM | {"index_topk_freq": 4, "index_skip_topk_offset": 3}, 744,
+            {"sparse attention": 21, "sparse attention without an index": 57},
+        ),
+        (
+            "MiniMaxM3SparseForConditionalGeneration", _M3, 428,
+            {"attention": 3, "sparse attention": 57},
+        ),
+    ],
+)  # fmt: skip
+def test_sparse_attention_is_read(
+    architecture: str, keys: dict[str, Any], billions: int, layers: dict[str, int]
+) -> None:
+    """The parameters are those that the models' authors name."""
+    model = _sparse(architecture, keys)
+    assert model.parameters / 1e9 == pytest.approx(billions, rel=0.005)
+    found: dict[str, int] = {}
+    for layer in model.layers:
+        text = layer.attention.text
+        found[text] = found.get(text, 0) + layer.count
+    assert found == layers
+
+
+def test_indexes_may_be_named_by_layer() -> None:
+    kinds = ["full"] * 3 + ["shared"] * 75
+    model = _sparse("GlmMoeDsaForCausalLM", _GLM, indexer_types=kinds)
+    assert sum(one.count for one in model.layers if one.attention.text == "sparse attention") == 3
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "message"),
+    [
+        ("DeepseekV32ForCausalLM", {"index_topk": 1024}, "selected 1024.* was not measured"),
+        ("DeepseekV32ForCausalLM", {"index_topk": None}, "missing index_topk"),
+        ("GlmMoeDsaForCausalLM", {"indexer_types": ["full"]}, "indexer_types must have 61 entries"),
+        ("DeepseekV3ForCausalLM", {}, r"sparse attention \(index_topk\), which is not supported"),
+        ("DeepseekV4ForCausalLM", {}, "'DeepseekV4ForCausalLM' is not supported"),
+    ],
+)
+def test_sparse_attention_of_other_sizes_is_refused(
+    architecture: str, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(CdmppError, match=message):
+        _sparse(architecture, _V32, **changes)
+
+
+def test_a_block_of_sparse_attention_has_its_products() -> None:
+    model = _sparse("DeepseekV32ForCausalLM", _V32)
+    step = ServingStep(prompts=1, chunk=512, past=1024, sequences=8, context=4096)
+    launches, moves = step_kernels(model, step, Parallel(8))
+    own = [one for one in launches if one.kind == "attention" and one.count == 58]
+    assert [one.call.block for one in own] == [
+        SparseBlock("deepseek-v3.2", "dsa", "prefill", 1, 512, 1024, 16),
+        SparseBlock("deepseek-v3.2", "dsa", "decode", 8, 1, 4095, 16),
+    ]
+    assert {one.call.n for one in launches if one.kind == "products"} == {
+        256, 512, 4608, 7168, 16160,
+    }  # router, shared experts, dense, down, logits  # fmt: skip
+    assert "rotation and cache" not in {one.what for one in moves}
+
+
+@pytest.mark.parametrize(
+    ("format", "dtype", "is_marked"),
+    [("bf16", "bfloat16", False), ("fp8_block", "fp8_block", False), ("fp4", "nvfp4", False),
+     ("fp8", "fp8_block", True), ("int4", "bfloat16", True)],
+)  # fmt: skip
+def test_products_of_sparse_attention_are_of_the_nearest_type(
+    format: Format, dtype: str, is_marked: bool
+) -> None:
+    block = SparseBlock("glm-5", "dsa", "prefill", 1, 512, 0, 8)
+    found = measured_call(SparseKernels(block, format), get_device("b200"))
+    assert found.call == replace(block, dtype=dtype)
+    assert bool(found.reason) is is_marked is (found.spread > 1)
+    long = SparseKernels(replace(block, length=2**17 + 1), format)
+    assert measured_call(long, get_device("b200")).spread > 1
+
+
+def test_a_step_reads_what_is_selected_and_memory_holds_all() -> None:
+    """Keys of the index of all tokens, latents of 2,048."""
+    model, device = _sparse("DeepseekV32ForCausalLM", _V32), get_device("b200")
+    assert cache_bytes(model, Parallel(), 65_536) == 2 * 61 * 65_536 * (576 + 128)
+    short, long = (
+        least_step_s(model, Parallel(8), ServingStep(sequences=512, context=context), device)
+        for context in (4096, 65_536)
+    )
+    read = 2 * 61 * 512 * 128 * (65_536 - 4096)
+    assert long - short == pytest.approx(read / device.mem_bandwidth_bytes_per_s)
+
+
+def test_later_chunks_of_sparse_prompts_cost_as_their_tokens() -> None:
+    """A millisecond for each call: a prompt has no more of it than its first chunk."""
+    model = _sparse("DeepseekV32ForCausalLM", _V32)
+    table = StepTable.of(model, Parallel(8), get_device("b200"), Millisecond(), "sglang")
+    first = table.seconds(1024, 0, 0, 0, prompt=4096)
+    later = table.seconds(1024, 3072, 0, 0, prompt=4096)
+    assert later == pytest.approx(first - 0.061, rel=1e-3)
