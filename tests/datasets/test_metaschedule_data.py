@@ -57,6 +57,7 @@ def test_they_load_without_an_extraction(
         pytest.param("metaschedule-cpu-drawn", 6004, 3553, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-zen3", 3481, 3481, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-zen4", 2822, 2822, marks=pytest.mark.exhaustive),
+        pytest.param("metaschedule-cpu-zen4-more", 3735, 3735, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-sealed", 198, 198, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-zen3", 3355, 3355, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-sealed-zen4", 250, 250, marks=pytest.mark.exhaustive),
@@ -76,7 +77,7 @@ def test_packed_campaigns_have_the_machine_code_of_their_programs(
     assert len(tables) == (name not in ("metaschedule-cpu-wide", "metaschedule-cpu-broad2"))
     for code in tables:
         wanted = {entry["program_id"] for entry in measured}
-        if name.endswith(("wider", "zen3", "zen4", "sealed", "sealed2-cpu", "sealed3-cpu")):
+        if name.endswith(("wider", "zen3", "zen4", "more", "sealed", "sealed2-cpu", "sealed3-cpu")):
             # Some only call memcpy.
             assert code.columns.keys() <= wanted
             assert len(code.columns) > 0.97 * len(wanted)
