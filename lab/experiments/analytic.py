@@ -66,7 +66,7 @@ def llm_kernels(
 def sparse_attention(
     data: Path = SHARED_DATA / "llm-kernels",
     out: Path = RESULTS,
-    seeds: str = "0",
+    seeds: str = "0,1,2",
     is_json: bool = False,
 ) -> None:
     """The same of whole blocks of sparse attention alone."""

@@ -30,7 +30,7 @@ LINES = {
 
 #: Folder of `data/` -> name of its sections.
 CAMPAIGNS = {
-    "sealed4-cpu": "kernels_new", "pasted-cpu-sealed-zen4": "pasted_new",
+    "sealed4-cpu": "newest_kernels", "pasted-cpu-sealed-zen4": "newest_pasted",
     "sealed3-cpu": "kernels", "pasted-cpu-sealed": "pasted", "sealed2-cpu": "kernels_before",
     "sealed-cpu": "kernels_first",
 }  # fmt: skip
