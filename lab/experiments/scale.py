@@ -584,7 +584,7 @@ def _table(rows: Sequence[tuple[str, _Runs, str]], *, is_memory_continued: bool 
 
     Args:
         is_memory_continued: whether the last column has the memory of the goal; no where the parts
-                in which columns are read are not much smaller than the data.
+            in which columns are read are not much smaller than the data.
     """
     if not rows or not rows[0][1]:
         return ""
