@@ -328,7 +328,6 @@ def measured(words: Sequence[object], log: Path, *, show: bool = True) -> dict[s
         raise subprocess.CalledProcessError(process.returncode, list(map(str, words)))
     steps = summed(log.read_text("utf-8").splitlines(), memory)
     steps["whole"]["cpu_s"] = usage.ru_utime + usage.ru_stime
-    steps["whole"]["resident"] = usage.ru_maxrss * 1024
     if show:
         print(json.dumps({"words": list(map(str, words)), **steps}), file=sys.stderr, flush=True)
     return steps
@@ -513,7 +512,7 @@ def experiment(
     sizes: tuple[int, ...] = (10_000, 100_000),
     walks: tuple[int, ...] = (100_000, 1_000_000, 10_000_000),
     tasks: int = 800,
-    checked: int = 100_000,
+    checked: int = 10_000,
     baselines: str = "roofline,constant",
     folder: str = "runs/scale",
 ) -> None:
