@@ -87,7 +87,7 @@ def _judged_text(values: dict[str, Any], source: str) -> str:
         rows.append([words.format(source=source), *errors])
     held = percent_text(values["transferred"]["interval_coverage"])
     return (
-        f"\n{values['n']:,} of these programs were measured there too ({values['tasks']} tasks, "
+        f"\n{values['n']:,} of these programs were measured there too ({values['tasks']} tasks,\n"
         f"{values['in_training']} of them in the model's training data):\n{aligned(rows)}\n"
         f"{held} of a task's programs are in their 90 % interval"
     )
