@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +70,32 @@ def device_vector(spec: DeviceSpec) -> NDArray[np.float32]:
     values.extend(float(spec.kind == kind) for kind in _KINDS)
     known = [value is not None for value in values]
     return np.array([*(value or 0.0 for value in values), *known], dtype=np.float32)
+
+
+def as_nearest_known(spec: DeviceSpec, known: Sequence[DeviceSpec]) -> DeviceSpec:
+    """Returns a device without the facts that are unknown of the nearest known device of its kind.
+
+    A model that never saw two devices differ in a fact alone takes its being known for something
+    else. The nearest one differs least in what is known of both.
+
+    Args:
+        known: devices that a model was trained on; where none is of the kind, nothing changes.
+    """
+    vector, half = device_vector(spec), len(_VALUE_NAMES)
+
+    def distance(other: DeviceSpec) -> float:
+        own = device_vector(other)
+        shared = (own[half:] > 0) & (vector[half:] > 0)
+        return float(np.sqrt(np.mean(np.square(own[:half] - vector[:half])[shared])))
+
+    alike = [one for one in known if one.kind == spec.kind]
+    if not alike:
+        return spec
+    nearest = min(alike, key=distance)
+    unknown: dict[str, Any] = {
+        one.field: None for one in _COLUMNS if not getattr(nearest, one.field)
+    }
+    return replace(spec, **unknown)
 
 
 def _capability(text: str | None) -> float | None:
