@@ -512,7 +512,7 @@ def experiment(
     sizes: tuple[int, ...] = (10_000, 100_000),
     walks: tuple[int, ...] = (100_000, 1_000_000, 10_000_000),
     tasks: int = 800,
-    checked: int = 10_000,
+    checked: int = 100_000,
     baselines: str = "roofline,constant",
     folder: str = "runs/scale",
 ) -> None:
