@@ -74,9 +74,7 @@ class _Values:
 
     def or_else(self, **defaults: Any) -> _Values:
         """Returns the values with others where they have none."""
-        found = _Values({**defaults, **self.values}, self._path, self._architecture)
-        found.missing = self.missing
-        return found
+        return self.changed(**{**defaults, **self.values})
 
     def changed(self, **values: Any) -> _Values:
         """Returns the values with these instead."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from cdmpp.comparison.llm.decoder import (
@@ -11,6 +11,7 @@ from cdmpp.comparison.llm.decoder import (
     LOGIT_BYTES,
     WEIGHT_BYTES,
     WIDE_BYTES,
+    Attention,
     Decoder,
     Experts,
     Format,
@@ -94,20 +95,22 @@ def _layer_bytes(model: Decoder, layer: Layer, parallel: Parallel) -> float:
 
 def cache_bytes(model: Decoder, parallel: Parallel, length: int) -> float:
     """Returns what one device keeps of one sequence of so many tokens."""
-    elements = sum(
-        layer.count * layer.attention.cached(length, parallel.tensor) for layer in model.layers
-    )
-    return float(elements * CACHE_BYTES[model.kv_dtype]) / parallel.pipeline
+    return _of_cache(model, parallel, lambda one: one.cached(length, parallel.tensor))
 
 
 def _read_bytes(model: Decoder, parallel: Parallel, length: int) -> float:
     """Returns what a new token of a sequence of so many needs of it on one device."""
-    elements = 0
-    for layer in model.layers:
-        one = layer.attention
+
+    def needed(one: Attention) -> int:
         needs = one.read if isinstance(one, SparseAttention) else one.cached
-        elements += layer.count * needs(length, parallel.tensor)
-    return float(elements * CACHE_BYTES[model.kv_dtype]) / parallel.pipeline
+        return needs(length, parallel.tensor)
+
+    return _of_cache(model, parallel, needed)
+
+
+def _of_cache(model: Decoder, parallel: Parallel, elements: Callable[[Attention], int]) -> float:
+    found = sum(layer.count * elements(layer.attention) for layer in model.layers)
+    return float(found * CACHE_BYTES[model.kv_dtype]) / parallel.pipeline
 
 
 def activation_bytes(model: Decoder, parallel: Parallel, step: ServingStep) -> float:
