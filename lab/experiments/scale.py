@@ -33,6 +33,8 @@ from numpy.lib.format import open_memmap
 
 from cdmpp.files.atomic import sha256_file, write_json
 from cdmpp.programs.compact_ast import LEAF_EXTRA_COUNT, LEAF_FEATURE_COUNT
+from cdmpp.text import markdown_table
+from cdmpp.training.options import TrainOptions
 from lab.pages import sections, write_page
 from lab.paths import ROOT
 from lab.stamp import PROGRAMS, stamp
@@ -566,10 +568,10 @@ def report_text(result: dict[str, Any]) -> str:
     walks = [(one["records"], one["steps"]) for one in result["walks"]]
     walked_names = dict.fromkeys(name for _, steps in walks for name in steps if name != _OTHER)
     found = {
-        "records": "\n".join(_records(sizes)),
+        "records": _records(sizes),
         "steps": _table(runs, is_memory_continued=False),
         "made-up arrays": _table([(name, walks, name) for name in walked_names]),
-        "checks": "\n".join(_checks(sizes)),
+        "checks": _checks(sizes),
     }
     return sections("scale", **{name: text for name, text in found.items() if text})
 
@@ -592,11 +594,8 @@ def _table(rows: Sequence[tuple[str, _Runs, str]], *, is_memory_continued: bool 
         head += [f"CPU s at {records:,}", f"MB at {records:,}"]
     head += ["growth of CPU", f"CPU h at {GOAL_RECORDS:,}"]
     head += [f"GiB at {GOAL_RECORDS:,}"] if is_memory_continued else []
-    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-    for label, runs, step in rows:
-        cells = [label, *_cells(runs, step)]
-        lines.append(f"| {' | '.join(cells[: len(head)])} |")
-    return "\n".join(lines)
+    cells = [[label, *_cells(runs, step)] for label, runs, step in rows]
+    return markdown_table(head, [row[: len(head)] for row in cells])
 
 
 def _cells(runs: _Runs, step: str) -> Iterator[str]:
@@ -618,33 +617,40 @@ def _cells(runs: _Runs, step: str) -> Iterator[str]:
         yield f"{max(after[key] + slope * (GOAL_RECORDS - large), 0.0) / unit:.2f}"
 
 
-def _records(sizes: Sequence[dict[str, Any]]) -> Iterator[str]:
-    yield "| records | programs | with features | valid | records/s extracted | samples/s trained |"
-    yield "| --- | --- | --- | --- | --- | --- |"
+def _records(sizes: Sequence[dict[str, Any]]) -> str:
+    heads = ["records", "programs", "with features", "valid", "records/s extracted",
+             "samples/s trained"]  # fmt: skip
+    trained = TrainOptions().fractions[0]
+    rows = []
     for one in sizes:
-        rate = one["records"] / one["extract"]["steps"]["whole"]["cpu_s"]
-        yield (
-            f"| {one['records']:,} | {one['extract']['programs']:,} | "
-            f"{one['extract']['featurised']:,} | {one['extract']['valid']:,} | {rate:,.0f} | "
-            f"{0.7 * one['records'] / one['train']['steps']['train an epoch']['cpu_s']:,.0f} |"
+        records, extract = one["records"], one["extract"]
+        rates = (
+            records / extract["steps"]["whole"]["cpu_s"],
+            trained * records / one["train"]["steps"]["train an epoch"]["cpu_s"],
         )
+        counts = [extract[name] for name in ("programs", "featurised", "valid")]
+        rows.append([f"{value:,.0f}" for value in (records, *counts, *rates)])
+    return markdown_table(heads, rows)
 
 
-def _checks(sizes: Sequence[dict[str, Any]]) -> Iterator[str]:
-    yield "| records | check | kept | CPU s | undisturbed CPU s | result |"
-    yield "| --- | --- | --- | --- | --- | --- |"
+def _checks(sizes: Sequence[dict[str, Any]]) -> str:
+    rows = []
     for one in sizes:
+        records = f"{one['records']:,}"
         for name, found in one.get("resumed", {}).items():
             same = "the same bytes" if found["is_same"] else "other bytes"
-            yield (
-                f"| {one['records']:,} | {name} killed with SIGKILL, continued | "
-                f"{found['kept']:,} of {found['of']:,} | {found['cpu_s']:.1f} | "
-                f"{found['whole_cpu_s']:.1f} | {same} |"
-            )
+            rows.append([
+                records, f"{name} killed with SIGKILL, continued",
+                f"{found['kept']:,} of {found['of']:,}", f"{found['cpu_s']:.1f}",
+                f"{found['whole_cpu_s']:.1f}", same,
+            ])  # fmt: skip
         if two := one.get("in_two"):
             alone = one["train"]["steps"]["whole"]
-            yield (
-                f"| {one['records']:,} | two processes under torchrun |  | {two['cpu_s']:.1f} | "
-                f"{alone['cpu_s']:.1f} | MAPE {two['two']['mape']:.4f} against "
-                f"{two['one']['mape']:.4f} |"
-            )
+            rows.append([
+                records, "two processes under torchrun", "", f"{two['cpu_s']:.1f}",
+                f"{alone['cpu_s']:.1f}",
+                f"MAPE {two['two']['mape']:.4f} against {two['one']['mape']:.4f}",
+            ])  # fmt: skip
+    return markdown_table(
+        ["records", "check", "kept", "CPU s", "undisturbed CPU s", "result"], rows
+    )
