@@ -53,9 +53,8 @@ class MachineCodeCorrection:
         known = np.flatnonzero(is_compiled)
         if len(known) == 0:
             return found
-        rows = CodeRows.of(
-            samples.take(known), self.code[known], found.latency_s[known], kind=self.kind
-        )
+        told = trained.card.as_told(samples.take(known))
+        rows = CodeRows.of(told, self.code[known], found.latency_s[known], kind=self.kind)
         log_s, half_width = reader.estimate(
             rows, are_fastest=self.are_fastest, are_summed=self.are_summed
         )

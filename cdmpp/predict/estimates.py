@@ -15,7 +15,6 @@ from cdmpp.calibration.ood import NearTask, TrainingTasks
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.registry import as_described_now
 from cdmpp.devices.spec import DeviceSpec, family
-from cdmpp.devices.vector import as_nearest_known
 from cdmpp.models.base import CostModel
 from cdmpp.models.parts.checks import check_schema
 from cdmpp.predict.distilled import DistilledModel
@@ -163,7 +162,7 @@ class TrainedModel:
             DataError: other leaf features than the model's.
         """
         samples = check_schema(self.card.feature_schema, samples)
-        predicted_s = self.model.predict(self._told(samples)) if latency_s is None else latency_s
+        predicted_s = self.predict(samples) if latency_s is None else latency_s
         floor_s = self.floor_s(samples)
         is_floor = predicted_s < floor_s
         predicted_s = np.maximum(predicted_s, floor_s)
@@ -191,14 +190,9 @@ class TrainedModel:
             found = step.apply(self, samples, found)
         return found
 
-    def _told(self, samples: Samples) -> Samples:
-        """Returns samples whose unseen devices are described as the nearest trained ones are."""
-        own = self.card.devices
-        names = {spec.name for spec in (*own, *self.card.described)}
-        devices = tuple(
-            spec if spec.name in names else as_nearest_known(spec, own) for spec in samples.devices
-        )
-        return replace(samples, devices=devices)
+    def predict(self, samples: Samples) -> FloatArray:
+        """Returns float64 [N], seconds that the model says, without bounds and intervals."""
+        return self.model.predict(self.card.as_told(samples))
 
     def devices_like(self, device: DeviceSpec) -> list[str]:
         """Returns the calibrated devices of the kind and family of another one; none where its

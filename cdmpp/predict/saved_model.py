@@ -14,7 +14,7 @@ from cdmpp.calibration.intervals import LatencyCalibration
 from cdmpp.calibration.transfer import Transfer
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.devices.vector import DEVICE_VECTOR_SCHEMA_VERSION
+from cdmpp.devices.vector import DEVICE_VECTOR_SCHEMA_VERSION, as_nearest_known
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import read_json, write_json
 from cdmpp.files.run_folder import MODEL_FILE, damage_named, write_model
@@ -49,6 +49,7 @@ class ModelCard:
         of_new_devices: its intervals on devices of the same kind that it was not trained on; None
             where nothing was measured of that.
         transfer: what a time on another device says; None where too few tasks were measured on two.
+        adapted: labels of those of `devices` that an already trained model was adapted to.
     """
 
     kind: str
@@ -62,6 +63,7 @@ class ModelCard:
     described: tuple[DeviceSpec, ...] = ()
     of_new_devices: LatencyCalibration | None = None
     transfer: Transfer | None = None
+    adapted: frozenset[str] = frozenset()
 
     @property
     def leaf_extra_version(self) -> int:
@@ -81,6 +83,18 @@ class ModelCard:
             versions=versions(),
         )
 
+    def told(self, device: DeviceSpec) -> DeviceSpec:
+        """Returns a device as the weights know it: one that they were trained on as it was
+        described then, another one without what is unknown of the nearest (`as_nearest_known`).
+        """
+        trained = [spec for spec in self.devices if spec.name not in self.adapted]
+        known = {spec.name: spec for spec in (*self.described, *trained)}
+        return known.get(device.name) or as_nearest_known(device, trained)
+
+    def as_told(self, samples: Samples) -> Samples:
+        """Returns samples of such devices (`told`)."""
+        return replace(samples, devices=tuple(map(self.told, samples.devices)))
+
 
 def extended_card(card: ModelCard, kind: str, train: Samples, split: dict[str, Any]) -> ModelCard:
     """Returns the card of a model that learned from these samples too, not calibrated yet.
@@ -91,12 +105,14 @@ def extended_card(card: ModelCard, kind: str, train: Samples, split: dict[str, A
     """
     used = [train.devices[index] for index in np.unique(train.device)]
     known = {spec.name for spec in card.devices}
+    new = tuple(spec for spec in used if spec.name not in known)
     return replace(
         card,
         kind=kind,
         data_hash=train.programs.data_hash,
         split=split,
-        devices=(*card.devices, *(spec for spec in used if spec.name not in known)),
+        devices=(*card.devices, *new),
+        adapted=card.adapted | {spec.name for spec in new},
         training_tasks=card.training_tasks | task_digests(train),
         versions=versions(),
         calibration=None,
@@ -182,6 +198,7 @@ def _facts(card: ModelCard) -> dict[str, Any]:
         "described": [asdict(spec) for spec in card.described],
         "of_new_devices": None if card.of_new_devices is None else asdict(card.of_new_devices),
         "transfer": None if card.transfer is None else asdict(card.transfer),
+        "adapted": sorted(card.adapted),
     }
 
 
@@ -237,5 +254,6 @@ def _read_card(directory: Path) -> tuple[ModelCard, Any]:
             described=tuple(DeviceSpec(**spec) for spec in value.get("described", ())),
             of_new_devices=LatencyCalibration(**of_new) if of_new else None,
             transfer=from_json(Transfer, transfer) if transfer else None,
+            adapted=frozenset(value.get("adapted", ())),
         )
         return card, value["state"]

@@ -55,7 +55,7 @@ def distil(model_dir: Path, folders: Sequence[Path], *, cache_dir: Path) -> Dist
 
 def _taught_s(trained: TrainedModel, samples: Samples, tables: Sequence[MachineCode]) -> FloatArray:
     """Returns float64 [N], seconds by the model, with machine code where it is known."""
-    seconds = trained.model.predict(samples)
+    seconds = trained.predict(samples)
     readers = {reader.kind: reader for reader in trained.readers}
     for table in tables:
         is_known = has_code(samples, table)
@@ -63,6 +63,7 @@ def _taught_s(trained: TrainedModel, samples: Samples, tables: Sequence[MachineC
             continue
         known = samples.take(is_known)
         code = code_columns(known, table)
-        rows = CodeRows.of(known, code, seconds[is_known], kind=table.kind)
+        told = trained.card.as_told(known)
+        rows = CodeRows.of(told, code, seconds[is_known], kind=table.kind)
         seconds[is_known] = np.exp(readers[table.kind].estimate(rows)[0])
     return seconds

@@ -127,15 +127,16 @@ def train_run(
     model, card, tasks, training_s, start_facts = _trained(
         options, samples, parts, run_dir, report, choose_start
     )
+    trained = TrainedModel(model, card, tasks)
     predicted_s: dict[str, NDArray[np.float64]] = {}
     started = time.perf_counter()
-    predicted_s[options.model] = model.predict(test)
+    predicted_s[options.model] = trained.predict(test)
     predict_s = time.perf_counter() - started
     write_predictions(
         run_dir / "predictions.parquet",
         [
-            ("train", train, model.predict(train)),
-            ("validation", validation, model.predict(validation)),
+            ("train", train, trained.predict(train)),
+            ("validation", validation, trained.predict(validation)),
             ("test", test, predicted_s[options.model]),
         ],
     )
@@ -147,9 +148,7 @@ def train_run(
     save_baselines(run_dir, baselines)
     predicted_s[ORACLE] = oracle_task_median(test)
     judged, recognised = judge_lines(test, predicted_s)
-    estimates = TrainedModel(model, card, tasks).estimate(
-        test, latency_s=predicted_s[options.model]
-    )
+    estimates = trained.estimate(test, latency_s=predicted_s[options.model])
     add_interval_metrics(judged[options.model], test, estimates.low_s, estimates.high_s)
     history = list(getattr(model, "history", []))
     # The log also knows the seconds spent before an interruption.

@@ -199,5 +199,5 @@ def part_of_task(trained: TrainedModel, task: str) -> str:
 
 
 def _rows(trained: TrainedModel, samples: Samples, code: MachineCode) -> CodeRows:
-    columns = code_columns(samples, code)
-    return CodeRows.of(samples, columns, trained.model.predict(samples), kind=code.kind)
+    told = trained.card.as_told(samples)
+    return CodeRows.of(told, code_columns(told, code), trained.predict(samples), kind=code.kind)

@@ -135,6 +135,7 @@ def adapted(samples: Samples, code: Code, seed: int, folder: Path) -> None:
     _, _, asked = without_chip(samples, NEW_CHIP, folder, seed)
     trained = load_trained(folder, with_code=True)
     assert trained.code is not None
+    asked = trained.card.as_told(asked)
     columns: list[dict[str, NDArray[Any]]] = []
     for label in sorted({asked.devices[index].name for index in np.unique(asked.device)}):
         own = of_devices(asked, [label])

@@ -79,9 +79,9 @@ class SearchCore:
         self.trained = (
             model if isinstance(model, TrainedModel) else load_for_search(model_folder(model))
         )
-        self.device = (
-            device if isinstance(device, DeviceSpec) else asked_device(device, self.trained.card)
-        )
+        card = self.trained.card
+        spec = device if isinstance(device, DeviceSpec) else asked_device(device, card)
+        self.device = card.told(spec)
         self.finetune_every = finetune_every
         self.current: CostModel = self.trained.model
         self.measured = MeasuredPrograms(self.device)

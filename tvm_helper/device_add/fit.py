@@ -68,8 +68,8 @@ class Fits:
     code: tuple[MachineCode, ...] = ()
 
     def train(self, count: int) -> Samples:
-        """Returns the samples of the first tasks."""
-        return of_tasks(self.learn, self.order[:count])
+        """Returns the samples of the first tasks, their device as the model knows it."""
+        return self.card.as_told(of_tasks(self.learn, self.order[:count]))
 
 
 def zero_shot(fits: Fits) -> FloatArray:

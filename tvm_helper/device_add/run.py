@@ -153,7 +153,7 @@ def add_device(
                 f"and another --out, or find the cause with: cdmpp doctor {folder / MEASUREMENTS}"
             )
         fits = Fits(
-            folder, model, card, model_dir, learn, order, test, options.seed, reader,
+            folder, model, card, model_dir, learn, order, card.as_told(test), options.seed, reader,
             read_machine_code(folder / MEASUREMENTS),
         )  # fmt: skip
         with clock.part("fit"):
@@ -337,14 +337,14 @@ def _finish(
     write_predictions(
         folder / "predictions.parquet",
         [
-            ("train", fits.learn, trained.model.predict(fits.learn)),
+            ("train", fits.learn, trained.predict(fits.learn)),
             ("test", test, points[PRETRAINED, most]),
         ],
     )
     calibration = trained.card.calibration
     final = details[PRETRAINED, most]
     started = time.perf_counter()
-    trained.model.predict(test)
+    trained.predict(test)
     metrics = run_metrics(
         FINE_TUNED,
         trained.card,

@@ -142,7 +142,7 @@ def _predicted(request: dict[str, Any], modules: Sequence[Any], target: Any) -> 
     from tvm_helper.cost_model.module_scores import module_samples, predict_modules
 
     trained = _model(request["model"])
-    device = asked_device(request["device"], trained.card)
+    device = trained.card.told(asked_device(request["device"], trained.card))
     version = trained.card.leaf_extra_version
     found = module_samples(modules, target, device, version=version)
     seconds = predict_modules(trained.model, found, len(modules)).tolist()

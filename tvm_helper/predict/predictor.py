@@ -209,7 +209,7 @@ class Predictor:
         return self._answer([replace(question, is_fastest=is_fastest, in_network=True)])[0]
 
     def _leaf_shares(self, samples: Samples) -> NDArray[np.float64] | None:
-        shares = self.trained.model.leaf_shares(samples)
+        shares = self.trained.model.leaf_shares(self.trained.card.as_told(samples))
         return None if shares is None else shares[0]
 
     def _answer(self, questions: Sequence[_Question]) -> list[Prediction]:

@@ -193,13 +193,14 @@ def finetune_run(
     if elsewhere is not None:
         elsewhere.check(budget.train)
     tunable(model, options.finetune)
-    zero_shot = model.predict(budget.test)  # refuses other features before anything is written
+    told_test = card.as_told(budget.test)
+    zero_shot = model.predict(told_test)  # refuses other features before anything is written
     make_folder(run_dir, what="run folder")
     claim_run_folder(run_dir, dump_text(options))
     started = time.perf_counter()
     result = adapt(
         model,
-        budget.train,
+        card.as_told(budget.train),
         trained_on,
         options=options.finetune,
         seed=options.seed,
@@ -214,7 +215,7 @@ def finetune_run(
     started = time.perf_counter()
     if options.budget:
         test = budget.test
-        predicted_s = {FINE_TUNED: result.model.predict(test)}
+        predicted_s = {FINE_TUNED: result.model.predict(told_test)}
         known = as_device(with_devices(test, trained_on), nearest)
         predicted_s |= {ONE_FACTOR: factor * model.predict(known), ZERO_SHOT: zero_shot}
         if elsewhere is not None and card.transfer is not None and card.transfer.pairs:
@@ -235,7 +236,7 @@ def finetune_run(
     write_predictions(
         run_dir / "predictions.parquet",
         [
-            ("train", budget.train, result.model.predict(budget.train)),
+            ("train", budget.train, result.model.predict(card.as_told(budget.train))),
             ("test", test, predicted_s[FINE_TUNED]),
         ],
     )

@@ -84,7 +84,7 @@ def choose_start(
     shipped, card = load_model(shipped_dir)
     if not may_start_from(card, samples):
         return None, None
-    readable = as_read_by(card.feature_schema, known)
+    readable = card.as_told(as_read_by(card.feature_schema, known))
     options = options or FinetuneOptions()
     fits = TriedFits(
         shipped, readable, card.devices, options=options, seed=seed, on_progress=on_progress
