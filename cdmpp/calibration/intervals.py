@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.arrays import FloatArray
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.conformal import half_widths, least_owners, owner_means
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.tenset.operator_kinds import operator_kind
 
 DEFAULT_COVERAGE = 0.9
+
+#: Errors and disagreements are told apart down to these, log seconds: parts may agree by chance.
+_LEAST_ERROR, _LEAST_DISAGREEMENT = 0.02, 0.03
 
 #: Keys of `interval_metrics`.
 INTERVAL_METRICS = ("interval_coverage", "interval_log_width")
@@ -39,6 +42,10 @@ class LatencyCalibration:
         mean_ratio_by_device: the same, device label -> ratio.
         strange_factor: what the half width of a program is multiplied with that is unlike all
             training tasks (`cdmpp.calibration.left_out_kinds`); None where it was not measured.
+        usual_disagreement: of a model's parts (`CostModel.predict_with_disagreement`), for which
+            the half widths hold.
+        disagreement_exponent: half widths grow with that power of the disagreement; 0 where the
+            model has one part.
     """
 
     coverage: float
@@ -52,6 +59,8 @@ class LatencyCalibration:
     mean_ratio: float = 1.0
     mean_ratio_by_device: dict[str, float] = field(default_factory=dict)
     strange_factor: float | None = None
+    usual_disagreement: float = 1.0
+    disagreement_exponent: float = 0.0
 
     def mean_s(self, samples: Samples, predicted_s: FloatArray) -> FloatArray:
         """Returns float64 [N], the mean seconds to be expected where these are predicted."""
@@ -60,12 +69,20 @@ class LatencyCalibration:
         ]
         return np.asarray(predicted_s * np.array(ratios)[samples.device])
 
-    def half_width(self, samples: Samples) -> FloatArray:
-        """Returns float64 [N], the half width of each sample's group, in log seconds."""
+    def half_width(self, samples: Samples, disagreement: FloatArray | None = None) -> FloatArray:
+        """Returns float64 [N], the half width of each sample's group, in log seconds.
+
+        Args:
+            disagreement: float64 [N], of the model's parts; None = the usual one.
+        """
         labels = [spec.name for spec in samples.devices]
         kinds = operator_kinds(samples)
         pairs = zip(samples.device.tolist(), kinds.tolist(), strict=True)
-        return np.array([self._of_group(labels[device], kind) for device, kind in pairs])
+        width = np.array([self._of_group(labels[device], kind) for device, kind in pairs])
+        if disagreement is None:
+            return width
+        ratio = (disagreement + _LEAST_DISAGREEMENT) / self.usual_disagreement
+        return np.asarray(width * ratio**self.disagreement_exponent)
 
     @property
     def widest(self) -> float:
@@ -99,13 +116,19 @@ class LatencyCalibration:
 
 
 def calibrate(
-    samples: Samples, predicted_s: FloatArray, *, coverage: float = DEFAULT_COVERAGE
+    samples: Samples,
+    predicted_s: FloatArray,
+    disagreement: FloatArray | None = None,
+    *,
+    coverage: float = DEFAULT_COVERAGE,
 ) -> LatencyCalibration | None:
     """Returns intervals from predictions of measured tasks that the model was not fitted to.
 
     The error of a program is |log(predicted) - log(measured)|. Errors are divided by the scale of
     their (device, operator kind): the mean error of its tasks, drawn towards the product of the
-    device's and the kind's own scales where there are few tasks. One quantile of these normalised
+    device's and the kind's own scales where there are few tasks. Where the parts of a model
+    disagree, errors are divided first by a power of that, fitted to them by least squares within
+    these groups: what the parts differ on is less certain. One quantile of these normalised
     errors, in which every task has the same weight however many programs it has, times its scale
     gives each group's half width.
 
@@ -117,6 +140,7 @@ def calibrate(
     Args:
         samples: measured programs; no weight may have been fitted to them.
         predicted_s: float64 [N], seconds.
+        disagreement: float64 [N], of the model's parts; None for a model of one part.
         coverage: share of the programs of an unseen task that is to be covered, in (0, 1).
 
     Returns:
@@ -133,8 +157,14 @@ def calibrate(
     kinds, kind = np.unique(operator_kinds(samples).astype(str), return_inverse=True)
     kind_of_task = np.zeros(len(tasks), np.int64)
     kind_of_task[owner] = kind
+    error = np.abs(np.log(predicted_s) - np.log(samples.latency_s))
+    usual, exponent = 1.0, 0.0
+    if disagreement is not None:
+        group = samples.device * len(kinds) + kind
+        usual, exponent = _growth(error, disagreement, owner, group)
+        error = error / ((disagreement + _LEAST_DISAGREEMENT) / usual) ** exponent
     widths = half_widths(
-        np.abs(np.log(predicted_s) - np.log(samples.latency_s)),
+        error,
         owner,
         samples.device,
         kind_of_task,
@@ -159,7 +189,25 @@ def calibrate(
         },
         mean_ratio=float(np.mean(list(ratios.values()))),
         mean_ratio_by_device={labels[d]: ratios[d] for d in present},
+        usual_disagreement=usual,
+        disagreement_exponent=exponent,
     )
+
+
+def _growth(
+    error: FloatArray, disagreement: FloatArray, owner: IntArray, group: IntArray
+) -> tuple[float, float]:
+    """Returns the usual disagreement, and the power of it that errors grow with, at least 0; every
+    task has the same weight.
+    """
+    weight = 1.0 / np.bincount(owner)[owner]
+    x, y = np.log(disagreement + _LEAST_DISAGREEMENT), np.log(error + _LEAST_ERROR)
+    usual = float(np.exp(np.average(x, weights=weight)))
+    _, place = np.unique(group, return_inverse=True)
+    total = np.bincount(place, weight)
+    x, y = (one - (np.bincount(place, weight * one) / total)[place] for one in (x, y))
+    spread = float((weight * x * x).sum())
+    return usual, max(0.0, float((weight * x * y).sum()) / spread) if spread > 0.0 else 0.0
 
 
 def _mean_ratio(samples: Samples, predicted_s: FloatArray, device: int) -> float:

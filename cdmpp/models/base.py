@@ -67,6 +67,14 @@ class CostModel(FittedModel[Samples]):
         """
         return None
 
+    def predict_with_disagreement(
+        self, samples: Samples
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+        """Returns float64 [N], seconds, and float64 [N], the standard deviation of what the model's
+        parts say, log seconds; None for a model of one part.
+        """
+        return self.predict(samples), None
+
     def tunable_part(self) -> CostModel:
         """Returns what of the model is fine-tuned; most models are one piece."""
         return self

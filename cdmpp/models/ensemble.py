@@ -116,10 +116,15 @@ class EnsembleCostModel(CostModel):
 
     def predict(self, samples: Samples) -> FloatArray:
         """Returns float64 [N], seconds."""
+        return self.predict_with_disagreement(samples)[0]
+
+    def predict_with_disagreement(self, samples: Samples) -> tuple[FloatArray, FloatArray]:
+        """Returns float64 [N], seconds, and how far transformer, perceptron and trees disagree."""
         parts = self.fenced(_logs(self.parts_s(samples)))
         mixed = _mixed(parts, self.shares, self._has_trees(self._stood_in(samples)[0]))
         is_adapted = np.array([spec.name in self._stand_ins for spec in samples.devices], bool)
-        return np.asarray(np.where(is_adapted[samples.device], 1.0, self._factor) * np.exp(mixed))
+        factor = np.where(is_adapted[samples.device], 1.0, self._factor)
+        return factor * np.exp(mixed), parts.std(axis=0)
 
     def parts_s(self, samples: Samples) -> FloatArray:
         """Returns float64 [3, N], seconds by transformer, perceptron and trees."""

@@ -162,7 +162,8 @@ class TrainedModel:
             DataError: other leaf features than the model's.
         """
         samples = check_schema(self.card.feature_schema, samples)
-        predicted_s = self.predict(samples) if latency_s is None else latency_s
+        predicted_s, disagreement = self.model.predict_with_disagreement(self.card.as_told(samples))
+        predicted_s = predicted_s if latency_s is None else latency_s
         floor_s = self.floor_s(samples)
         is_floor = predicted_s < floor_s
         predicted_s = np.maximum(predicted_s, floor_s)
@@ -175,7 +176,7 @@ class TrainedModel:
         if doubtful is not None and doubtful.any():
             unseen = doubtful[samples.program]
             is_far = unseen if is_far is None else is_far | unseen
-        half_width, mean_s = self._widths(samples, predicted_s, is_new, is_far)
+        half_width, mean_s = self._widths(samples, predicted_s, disagreement, is_new, is_far)
         found = Estimates(
             **interval_s(predicted_s, mean_s, half_width, floor_s),
             is_far=is_far,
@@ -210,6 +211,7 @@ class TrainedModel:
         self,
         samples: Samples,
         predicted_s: FloatArray,
+        disagreement: FloatArray | None,
         is_new: BoolArray,
         is_far: BoolArray | None,
     ) -> tuple[FloatArray, FloatArray]:
@@ -236,10 +238,13 @@ class TrainedModel:
             widest = np.full(len(rows), STRANGE_FACTOR * worst.widest)
             if is_left_out or not is_new[index]:
                 near = calibration.half_width(own)
+                if calibration.strange_factor is not None and not is_new[index]:
+                    widest = calibration.strange_factor * near
+                if disagreement is not None:
+                    near = calibration.half_width(own, disagreement[rows])
             else:
                 near = NEW_DEVICE_FACTOR * worst.half_width(own) if alike else widest
-            if calibration.strange_factor is not None and not is_new[index]:
-                widest = calibration.strange_factor * near
+            widest = np.maximum(widest, near)
             half_width[rows] = near if is_far is None else np.where(is_far[rows], widest, near)
             mean_s[rows] = calibration.mean_s(own, predicted_s[rows])
         return half_width, mean_s

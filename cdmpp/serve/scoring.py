@@ -146,7 +146,7 @@ def is_too_large(asked: Sequence[AskedProgram]) -> bool:
 def _scored(job: _Job, asked: Sequence[AskedProgram]) -> Scored:
     samples = assemble_samples(asked)
     trained = job.model.trained
-    latency_s = trained.predict(samples)
     if not job.has_estimates:
-        return Scored(latency_s)
-    return Scored(latency_s, trained.estimate(samples, latency_s=latency_s))
+        return Scored(trained.predict(samples))
+    found = trained.estimate(samples)
+    return Scored(found.latency_s, found)

@@ -117,10 +117,14 @@ def save_trained(
     Returns:
         The card with the calibration, and the training tasks.
     """
-    predicted_s = model.predict(validation) if validation_s is None else validation_s
+    predicted_s, disagreement = (
+        model.predict_with_disagreement(validation)
+        if validation_s is None
+        else (validation_s, None)
+    )
     calibrated = replace(
         card,
-        calibration=calibrate(validation, predicted_s),
+        calibration=calibrate(validation, predicted_s, disagreement),
         transfer=fit_transfer(validation, predicted_s) or card.transfer,
     )
     tasks = TrainingTasks.fit(train) if base_tasks is None else base_tasks.extended(train)

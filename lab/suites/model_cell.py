@@ -127,7 +127,11 @@ def fit_and_judge(
     model, watch = new_model(cell.kind, cell.options), Stopwatch()
     with watch.running():
         model.fit(train, validation, seed=cell.seed)
-    calibration = calibrate(validation, model.predict(validation)) if has_intervals else None
+    calibration = (
+        calibrate(validation, *model.predict_with_disagreement(validation))
+        if has_intervals
+        else None
+    )
     return judge_model(
         cell, model, test, cell_dir, watch, calibration, networks=networks, recognised=recognised
     )
@@ -151,26 +155,26 @@ def judge_model(
     """
     prediction = Stopwatch()
     with prediction.running():
-        predicted_s = model.predict(test)
+        predicted_s, disagreement = model.predict_with_disagreement(test)
     found = judge_predictions(
         cell, test, predicted_s, cell_dir, watch, prediction, networks=networks,
         recognised=recognised,
     )  # fmt: skip
     if calibration is not None:
-        add_intervals(found["metrics"], test, predicted_s, calibration)
+        half_width = calibration.half_width(test, disagreement)
+        add_intervals(found["metrics"], test, predicted_s, half_width)
     if (prior := model.prior_facts()) is not None:
         found["prior"] = prior
     return found
 
 
 def add_intervals(
-    metrics: dict[str, Any], test: Samples, predicted_s: FloatArray, calibration: LatencyCalibration
+    metrics: dict[str, Any], test: Samples, predicted_s: FloatArray, half_width: FloatArray
 ) -> None:
     """Adds coverage and width of the calibrated intervals to what `judge_everywhere` returned.
 
     Programs flagged as strange have no wider ones here.
     """
-    half_width = calibration.half_width(test)
     values = {**metrics["all"], "by_device": metrics["by_device"]}
     add_interval_metrics(
         values, test, predicted_s * np.exp(-half_width), predicted_s * np.exp(half_width)

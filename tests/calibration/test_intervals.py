@@ -74,6 +74,30 @@ def test_a_device_with_larger_errors_gets_wider_intervals():
     assert min(values) > 0.8
 
 
+def test_intervals_are_wide_where_the_parts_of_a_model_disagree():
+    def disagreeing(seed):
+        samples = make_samples(60, 6, seed=seed, most_leaves=1)
+        rng = np.random.default_rng(seed)
+        disagreement = np.exp(rng.normal(-2.0, 0.8, len(samples)))
+        error = 2.0 * disagreement**0.5 * rng.normal(size=len(samples))
+        return samples, samples.latency_s * np.exp(error), disagreement
+
+    calibration = calibrate(*disagreeing(seed=0))
+    assert calibration is not None
+    assert calibration.disagreement_exponent == pytest.approx(0.5, abs=0.1)
+    samples, predicted_s, disagreement = disagreeing(seed=1)
+    half_width = calibration.half_width(samples, disagreement)
+    is_inside = np.abs(np.log(predicted_s / samples.latency_s)) <= half_width
+    is_sure = disagreement < np.median(disagreement)
+    assert np.mean(is_inside[is_sure]) == pytest.approx(0.9, abs=0.05)
+    assert np.mean(is_inside[~is_sure]) == pytest.approx(0.9, abs=0.05)
+    # Nobody knows how far the parts disagree: as wide as for a usual program.
+    usual = np.full(len(samples), calibration.usual_disagreement)
+    assert calibration.half_width(samples) == pytest.approx(
+        calibration.half_width(samples, usual), rel=0.2
+    )
+
+
 def test_a_group_of_few_tasks_is_drawn_towards_all():
     samples, predicted_s = with_errors(40, seed=5, task_spread=0.0)
     operator = samples.programs.operator.copy()

@@ -16,6 +16,7 @@ from cdmpp.cli.main import main
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.errors import DeviceError
+from cdmpp.models.constant import ConstantCostModel
 from cdmpp.predict.estimates import TrainedModel, load_trained
 from cdmpp.predict.records import predict_records
 from cdmpp.pretrained import model_folder
@@ -25,7 +26,7 @@ DEVICE, OTHER = "epyc-avx2-1c", "xeon-avx2-1c"
 COUNT = 4
 
 
-class Descending:
+class Descending(ConstantCostModel):
     """Predicts 4 s, 3 s, 2 s, ... in the order of the samples."""
 
     def predict(self, samples: Samples) -> np.ndarray:

@@ -73,7 +73,7 @@ def test_the_mean_over_devices_has_the_coverage_of_the_devices():
     calibration = calibrate(samples, predicted_s)
     assert calibration is not None
     metrics = judge_everywhere(samples, predicted_s)
-    add_intervals(metrics, samples, predicted_s, calibration)
+    add_intervals(metrics, samples, predicted_s, calibration.half_width(samples))
     for name in INTERVAL_METRICS:
         devices = [found[name] for found in metrics["by_device"].values()]
         assert metrics["mean"][name] == pytest.approx(np.mean(devices))
