@@ -55,6 +55,7 @@ def test_they_load_without_an_extraction(
         pytest.param("sealed3-cpu", 499, 499, marks=pytest.mark.exhaustive),
         pytest.param("sealed4-cpu", 560, 560, marks=pytest.mark.exhaustive),
         pytest.param("sealed5-cpu", 560, 560, marks=pytest.mark.exhaustive),
+        pytest.param("metaschedule-cpu-kinds", 1824, 1824, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-drawn", 6004, 3553, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-zen3", 3481, 3481, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-zen4", 2822, 2822, marks=pytest.mark.exhaustive),
