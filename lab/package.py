@@ -19,7 +19,7 @@ from cdmpp.predict.saved_model import save_model
 
 CARD = "card.json"
 #: All packaged models together.
-MOST_BYTES = 14 * 1000 * 1000
+MOST_BYTES = 15 * 1000 * 1000
 
 _OWN = "own measurements, shipped with this package under its licence (Apache-2.0)"
 _MIT = "artifact of Roller (OSDI 2022), MIT licence"
