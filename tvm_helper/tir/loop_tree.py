@@ -264,6 +264,10 @@ class _Walker:
         op = _OP_OF_CLASS_NAME.get(type(node).__name__)
         if op is not None:
             return Expr(op, dtype, (self._expr(node.a), self._expr(node.b)))
+        intrinsic = _CALL_OF_CLASS_NAME.get(type(node).__name__)
+        if intrinsic is not None:
+            operands = (node.a,) if isinstance(node, tirx.BitwiseNot) else (node.a, node.b)
+            return Expr("call", dtype, tuple(self._expr(one) for one in operands), intrinsic)
         if isinstance(node, Call):
             name = "tir." + str(node.op.name).rpartition(".")[2]
             return Expr("call", dtype, tuple(self._expr(item) for item in node.args), name)
@@ -356,4 +360,10 @@ def _sum(left: Expr, right: Expr) -> Expr:
 
 
 _OP_OF_CLASS_NAME: Mapping[str, str] = {name: op for op, name in TIRX_CLASS_OF_OP.items()}
+#: Operations on bits, which are calls in older TVMs.
+_CALL_OF_CLASS_NAME: Mapping[str, str] = {
+    "BitwiseAnd": "tir.bitwise_and", "BitwiseOr": "tir.bitwise_or",
+    "BitwiseXor": "tir.bitwise_xor", "BitwiseNot": "tir.bitwise_not",
+    "LShift": "tir.shift_left", "RShift": "tir.shift_right",
+}  # fmt: skip
 assert set(_OP_OF_CLASS_NAME.values()) == BINARY_OPS

@@ -6,9 +6,11 @@ program.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
+_BITS = re.compile(r"\d+")
 #: Operations with two operands. `div`/`mod` are float division and truncating integer
 #: division/remainder.
 BINARY_OPS = frozenset(
@@ -17,6 +19,7 @@ BINARY_OPS = frozenset(
         "eq", "ne", "lt", "le", "gt", "ge", "and", "or",
     )
 )  # fmt: skip
+_BITS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,9 +45,11 @@ class Buffer:
 
 
 def dtype_bytes(dtype: str) -> int:
-    """Returns the size in bytes of a scalar dtype name such as `float32`, `int8` or `bool`."""
-    digits = "".join(character for character in dtype if character.isdigit())
-    return max(1, int(digits) // 8) if digits else 1
+    """Returns the size in bytes of a scalar dtype name such as `float32`, `float8_e4m3fn`, `int8`
+    or `bool`.
+    """
+    bits = _BITS.search(dtype)
+    return max(1, int(bits[0]) // 8) if bits else 1
 
 
 class Expr:

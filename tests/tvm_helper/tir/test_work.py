@@ -11,6 +11,7 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 from cdmpp.analytic.roofline.bounds import program_bounds
 from cdmpp.analytic.roofline.floor import program_floor
 from cdmpp.devices.registry import get_device
+from cdmpp.programs.loops.expr import dtype_bytes
 from cdmpp.programs.work import ProgramWork, as_floats, program_work
 from tvm_helper.predict.predictor import Predictor, program_samples
 from tvm_helper.predict.reading import ProgramReading, features_of, read_program
@@ -133,6 +134,13 @@ def test_the_work_of(name: str) -> None:
     assert (found.wide_flop, found.bytes) == (flop, moved)
     assert found.integer_op == 0
     assert found.kernels == 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("float8_e4m3fn", 1), ("bfloat16", 2), ("float64", 8), ("bool", 1)]
+)
+def test_the_bytes_of_a_type(dtype: str, size: int) -> None:
+    assert dtype_bytes(dtype) == size
 
 
 @pytest.mark.parametrize(
