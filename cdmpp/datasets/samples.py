@@ -33,7 +33,7 @@ class ProgramArrays:
         schedule_offset: int64 [P + 1]; likewise for `schedule`.
         schedule: uint8, UTF-8 of the programs' schedules, see `schedule_text` (possibly
             memory-mapped).
-        work: float64 [P, 8], the least that each does (`cdmpp.programs.work.WORK_COLUMNS`), NaN
+        work: float64 [P, 9], the least that each does (`cdmpp.programs.work.WORK_COLUMNS`), NaN
             where it was not counted; None = of none.
         is_doubtful: bool [P], whether a model cannot see all of it; None = none is.
     """

@@ -30,7 +30,9 @@ from cdmpp.programs.loops.loop_tree import (
 from cdmpp.programs.loops.simplify import Linear, Simplifier
 
 #: Sorts of arithmetic that devices do at different rates, narrowest first within a domain.
-OperationClass = Literal["int8_op", "int16_op", "int32_op", "narrow_flop", "wide_flop"]
+OperationClass = Literal[
+    "int8_op", "int16_op", "int32_op", "narrow_flop", "wide_flop", "double_flop"
+]
 _ARITHMETIC = frozenset(
     ("add", "sub", "mul", "div", "mod", "floordiv", "floormod", "min", "max",
      "lt", "le", "gt", "ge")
@@ -57,6 +59,7 @@ class ProgramWork:
 
     Attributes:
         wide_flop: floating-point operations on values of 4 bytes or more.
+        double_flop: those of them on values of 8 bytes.
         narrow_flop: those on narrower values (other pipes may do them).
         int32_op: integer operations on values of 4 bytes or more; comparisons count too.
         int16_op, int8_op: those on narrower values, also where sums are wide.
@@ -74,6 +77,7 @@ class ProgramWork:
     bytes: float = 0.0
     kernels: float = 1.0
     threads: float = 0.0
+    double_flop: float = 0.0
     uncounted: tuple[str, ...] = ()
 
     @property
@@ -225,10 +229,11 @@ class _Account:
                 return
             for argument in expr.args:
                 visit(argument)
-            kind = _class_of(expr)
-            if kind is not None and _has_load(expr):
+            kinds = _classes_of(expr)
+            if kinds and _has_load(expr):
                 times = self._times(place, self._depends(place, expr))
-                self.counts[kind] = self.counts.get(kind, 0.0) + times
+                for kind in kinds:
+                    self.counts[kind] = self.counts.get(kind, 0.0) + times
 
         visit(_renamed(store.value, place))
 
@@ -635,17 +640,18 @@ def _bits(dtype: str) -> int:
     return int(found[2]) if found and found[2] else 8
 
 
-def _class_of(expr: Expr) -> OperationClass | None:
-    """Returns which sort of arithmetic an operation is; None where it is none."""
+def _classes_of(expr: Expr) -> tuple[OperationClass, ...]:
+    """Returns which sorts of arithmetic an operation is; nothing where it is none."""
     if expr.op not in _ARITHMETIC and not (expr.op == "call" and expr.value in _MATH):
-        return None
+        return ()
     types = [one for one in map(_narrowest, expr.args) if one is not None]
     if not types:
-        return None
+        return ()
     is_float, bits = min(types)
     if is_float:
-        return "wide_flop" if bits >= 32 else "narrow_flop"
-    return "int32_op" if bits >= 32 else "int16_op" if bits >= 16 else "int8_op"
+        wide: tuple[OperationClass, ...] = ("wide_flop", "double_flop")
+        return wide if bits >= 64 else wide[:1] if bits >= 32 else ("narrow_flop",)
+    return ("int32_op" if bits >= 32 else "int16_op" if bits >= 16 else "int8_op",)
 
 
 def _narrowest(expr: Expr) -> tuple[bool, int] | None:

@@ -174,7 +174,7 @@ def _at_least(work: ProgramWork, source: Any) -> ProgramWork:
     if tree is None or isinstance(tree, ReplayError):
         return work
     found = program_work(tree)
-    found = replace(found, narrow_flop=found.flop, wide_flop=0.0)
+    found = replace(found, narrow_flop=found.flop, wide_flop=0.0, double_flop=0.0)
     return replace(
         work, **{name: max(getattr(work, name), getattr(found, name)) for name in WORK_COLUMNS}
     )

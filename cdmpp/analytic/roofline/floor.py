@@ -48,6 +48,17 @@ CPU_BANDWIDTH_RATIO = 1.5
 #: four times a multiply-add. Integers of 4 bytes count at the fp32 peak: a core has at most four
 #: pipes that add, where two multiply and add.
 INT16_RATIO, INT8_RATIO = 2.0, 4.0
+#: 16-bit floats over fp32 on a CPU of which no peak is known: vectors hold twice as many.
+CPU_FP16_RATIO = 2.0
+#: Operations on doubles over those on fp32, by compute capability of NVIDIA's GPUs and by target of
+#: AMD's, outside of matrix units, which no compiler uses by itself. Sources: CUDA C++ Programming
+#: Guide, throughput of native arithmetic instructions; data sheets of HGX B300 and AMD Instinct.
+_FP64_RATIO = {
+    "3.5": 1 / 3, "3.7": 1 / 3, "5.0": 1 / 32, "5.2": 1 / 32, "6.0": 1 / 2, "6.1": 1 / 32,
+    "7.0": 1 / 2, "7.5": 1 / 32, "8.0": 1 / 2, "8.6": 1 / 64, "8.9": 1 / 64, "9.0": 1 / 2,
+    "10.0": 1 / 2, "10.3": 1 / 64, "12.0": 1 / 64, "gfx906": 1 / 2, "gfx908": 1 / 2,
+    "gfx942": 1 / 2, "gfx950": 1 / 2,
+}  # fmt: skip
 #: Operations of a thread of a GPU in a cycle, at the most: two multiply-adds (packed).
 THREAD_FLOP_PER_CYCLE = 4.0
 #: The least share of the roofline's rates that what no model covers is taken to reach: a rule of
@@ -99,6 +110,7 @@ class LeastWork:
         bytes: inputs that are read and outputs that are written, each once.
         kernels: kernels on a GPU, at least 1.
         threads: of a GPU that run at once at the most; 0 and None = not known.
+        double_flop: those of `wide_flop` on values of 8 bytes; None = not counted.
         int32_op, int16_op, int8_op: integer operations by the narrowest operand, wider than 2
             bytes, of 2 bytes and of 1; None = not counted.
     """
@@ -111,6 +123,7 @@ class LeastWork:
     int16_op: FloatArray | None = None
     int8_op: FloatArray | None = None
     threads: FloatArray | None = None
+    double_flop: FloatArray | None = None
 
 
 @dataclass(frozen=True)
@@ -251,6 +264,13 @@ def least_kernel_s(device: DeviceSpec) -> float:
     return device.launch_s or LEAST_KERNEL_S
 
 
+def fp64_ratio(device: DeviceSpec) -> float:
+    """Returns how many operations on doubles a device does for one on fp32, at the most."""
+    if device.kind == "cpu":
+        return 1 / 2
+    return _FP64_RATIO.get(device.compute_capability or "", 1.0)
+
+
 def _launch_s(device: DeviceSpec, work: LeastWork) -> FloatArray:
     kernels = work.kernels if device.kind == "gpu" else np.ones(len(work.kernels))
     return kernels * least_kernel_s(device)
@@ -261,6 +281,8 @@ def _compute_s(device: DeviceSpec, work: LeastWork) -> FloatArray:
     wide = device.peak_fp32_flop_per_s
     halves = [device.peak_fp16_flop_per_s, device.peak_tensor_flop_per_s]
     narrow = max((rate for rate in halves if rate), default=None)
+    if narrow is None and wide and device.kind == "cpu":
+        narrow = CPU_FP16_RATIO * wide
     if wide is None and narrow is None:
         return np.full(len(work.bytes), np.nan)
     seconds = np.zeros(len(work.bytes))
@@ -271,7 +293,10 @@ def _compute_s(device: DeviceSpec, work: LeastWork) -> FloatArray:
         seconds = np.maximum(seconds, work.narrow_flop / (ratio * fastest))
     if wide:
         int8 = max(INT8_RATIO * wide, device.peak_int8_op_per_s or 0.0)
-        rates = (work.int32_op, wide), (work.int16_op, INT16_RATIO * wide), (work.int8_op, int8)
+        rates = (
+            (work.int32_op, wide), (work.int16_op, INT16_RATIO * wide), (work.int8_op, int8),
+            (work.double_flop, fp64_ratio(device) * wide),
+        )  # fmt: skip
         for operations, rate in rates:
             if operations is not None:
                 seconds = np.maximum(seconds, operations / (ratio * rate))
@@ -319,7 +344,7 @@ def _least_work(
     """
     if not has_added_columns(leaf_extra):  # nothing is sure without them
         none, one = np.zeros(count), np.ones(count)
-        return LeastWork(none, none, none, one, none, none, none, none)
+        return LeastWork(none, none, none, one, none, none, none, none, none)
     leaf = np.asarray(leaf_features[leaves[:, None], _LEAF_COLUMNS], np.float64)
     extra = np.asarray(leaf_extra[leaves[:, None], _EXTRA_COLUMNS], np.float64)
     products, sums = _undo_log(leaf[:, _PRODUCTS]), _undo_log(leaf[:, _SUMS])
@@ -349,6 +374,7 @@ def _least_work(
         int16_op=np.zeros(count),
         int8_op=np.zeros(count),
         threads=np.zeros(count),
+        double_flop=np.zeros(count),
     )
 
 

@@ -136,6 +136,38 @@ def test_the_work_of(name: str) -> None:
     assert found.kernels == 1
 
 
+def test_doubles_take_as_long_as_their_own_units_do() -> None:
+    found = work_of(product("float64", "float64"))
+    assert found.double_flop == found.wide_flop == 2 * 64 * 32 * 48
+    assert work_of(product("float32", "float32")).double_flop == 0
+    # 2 x 4096^3 operations at 1/32 of 8.14 TFLOP/s, and at 1/2 of 19.5 TFLOP/s
+    size = (4096, 4096, "float64")
+    wide = PRODUCT.format(out="float64").replace("64, 32, 48", "4096, 4096, 4096")
+    module = module_of(wide, A=size, B=size, C=size)
+    programs = [NamedProgram("product", module)]
+    t4, a100 = Predictor("pretrained", ["t4", "a100"]).programs(programs)
+    assert t4.low_s == pytest.approx(0.540, rel=0.01)
+    assert a100.low_s == pytest.approx(14.1e-3, rel=0.01)
+    assert t4.latency_s is not None
+    assert t4.high_s is not None
+    assert t4.low_s <= t4.latency_s < t4.high_s
+
+
+def test_weights_of_four_bits_are_unpacked() -> None:
+    body = """
+    for i, k in T.grid(64, 256):
+        with T.sblock("B"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                B[vi] = T.float32(0)
+            B[vi] = B[vi] + X[vk] * T.Cast("float32", T.bitwise_and(
+                T.shift_right(~Q[vi, vk // 8], T.Cast("uint32", vk % 8 * 4)) | T.uint32(16),
+                T.shift_left(T.uint32(1), T.uint32(4)) ^ T.uint32(31)))
+"""
+    found = work_of(module_of(body, Q=(64, 32, "uint32"), X=(256,), B=(64,)))
+    assert (found.wide_flop, found.bytes) == (2 * 64 * 256, 4 * (64 * 32 + 256 + 64))
+
+
 @pytest.mark.parametrize(
     ("dtype", "size"), [("float8_e4m3fn", 1), ("bfloat16", 2), ("float64", 8), ("bool", 1)]
 )
