@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 #: What names of `T` are called in this TVM.
@@ -13,9 +14,20 @@ RENAMES = (
     "in this TVM tvm.script.tir is tvm.script.tirx, T.block is T.sblock, T.block_attr is "
     "T.sblock_attr, T.alloc_buffer is T.sblock_alloc_buffer, and @T.prim_func takes s_tir=True"
 )
-_IMPORT = re.compile(r"^[ \t]*(#[ \t]*)?from tvm\.script import (?:ir as I, )?tir as T\b.*$", re.M)
+_IMPORT = re.compile(
+    r"^[ \t]*(#[ \t]*)?from tvm\.script(\.parser)? import (\w+ as \w+, )*tir as T\b.*$", re.M
+)
 _ANY_IMPORT = re.compile(r"^[ \t]*(#[ \t]*)?(from tvm\.script import|import tvm)\b", re.M)
 _NAME = re.compile(rf"\bT\.({'|'.join(RENAMED)})(?=\()")
+#: A buffer's type as it was written up to TVM 0.10, and a value that gets a name.
+_BUFFER = re.compile(r"\bT\.Buffer\[((?:[^\[\]]|\[[^\[\]]*\])*)\]")
+_LET = re.compile(
+    r"^([ \t]+\w+): (T\.(?:u?int|float|bfloat|bool|handle)\w*(?:\([^)]*\))?) = ", re.M
+)
+_ALLOCATE = re.compile(r'\bT\.allocate\((\[[^\]]*\]), ("[^"]*"), ("[^"]*")\)')
+_DATA = re.compile(r"(?<== )T\.Buffer\((.*?)\bdata=(\w+)(?:\.data)?\b")
+_MODULE = re.compile(r"@tvm\.script\.ir_module\b")
+_DEFINES = ("T.prim_func", "I.ir_module")
 _PLAIN = re.compile(r"@T\.prim_func(?!\w)(\((?P<options>[^)]*)\))?")
 
 
@@ -32,7 +44,44 @@ def renamed(text: str) -> str:
     """Returns an older script with the names of this TVM; its lines stay where they are."""
     text = _IMPORT.sub("from tvm.script import tirx as T", text)
     text = _NAME.sub(lambda found: f"T.{RENAMED[found[1]]}", text)
-    return _PLAIN.sub(_decorator, text)
+    text = _BUFFER.sub(r"T.Buffer(\1)", _MODULE.sub("@I.ir_module", text))
+    text = _ALLOCATE.sub(r"T.alloc_buffer(\1, \2, scope=\3)", text)
+    text = _DATA.sub(r"T.decl_buffer(\1data=\2.data", text)
+    return _PLAIN.sub(_decorator, _LET.sub(r"\1: T.let[\2] = ", text))
+
+
+def definitions(text: str) -> list[tuple[str, str]]:
+    """Returns the names of a script's definitions, each with a text of it alone in its lines.
+
+    Functions of Relax are left out, so is all else that a file does with what it defines. A text
+    that is no Python has no definition.
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    found = []
+    for node in tree.body:
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef) or not _is_defined(node):
+            continue
+        lines = text.splitlines()
+        for other in (*tree.body, *(node.body if isinstance(node, ast.ClassDef) else ())):
+            is_kept = not isinstance(other, ast.FunctionDef) or _is_defined(other)
+            if other is not node and not (other in node.body and is_kept):
+                first, last = _lines(other)
+                lines[first:last] = [""] * (last - first)
+        found.append((node.name, "\n".join(lines)))
+    return found
+
+
+def _is_defined(node: ast.FunctionDef | ast.ClassDef) -> bool:
+    return any(ast.unparse(one).startswith(_DEFINES) for one in node.decorator_list)
+
+
+def _lines(node: ast.stmt) -> tuple[int, int]:
+    decorators = getattr(node, "decorator_list", ())
+    first = min(part.lineno for part in (node, *decorators))
+    return first - 1, node.end_lineno or first
 
 
 def hint(sentence: str) -> str:
@@ -40,6 +89,8 @@ def hint(sentence: str) -> str:
     for old, new in RENAMED.items():
         if f"no attribute '{old}'" in sentence:
             return f"T.{old} is T.{new} in this TVM"
+    if "TIR is ill-formed: buffer" in sentence and "without a prior" in sentence:
+        return "in this TVM `x: T.int32 = ...` makes a buffer; a value is `x: T.let[T.int32] = ...`"
     is_old = "import name 'tir'" in sentence or "name 'T' is not defined" in sentence
     return RENAMES if is_old else ""
 

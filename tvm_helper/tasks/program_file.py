@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cdmpp.errors import DataError, UsageError
-from cdmpp.programs.older_script import RENAMES, is_older, renamed
+from cdmpp.programs.older_script import RENAMES, definitions, is_older, renamed
 from tvm_helper.tasks.script import located, read_plain_script
 from tvm_helper.tir.named_program import NamedProgram, is_scheduled, programs_of
 from tvm_helper.tir.symbolic import symbolic_sizes, with_sizes
@@ -32,14 +32,41 @@ def read_programs(path: Path) -> list[NamedProgram]:
     except (OSError, UnicodeDecodeError) as error:
         why = "no such file" if not path.is_file() else f"cannot be read ({error})"
         raise DataError(f"{path}: {why}; expected Python with a TVMScript PrimFunc") from None
-    older = is_older(text)
-    try:
-        found = read_plain_script(renamed(text) if older else text, path.name)
-    except DataError:  # there is more in it
-        found = _run(path)
+    if is_older(text):
+        found = _read_older(renamed(text), path)
+    else:
+        try:
+            found = read_plain_script(text, path.name)
+        except DataError:  # there is more in it
+            found = _run(path)
     if all(one.fault for one in found):
         raise DataError(f"{path.parent / found[0].fault}; no program of the file can be read")
-    return [replace(one, note=f"older TVMScript; {RENAMES}") for one in found] if older else found
+    return found
+
+
+def _read_older(text: str, path: Path) -> list[NamedProgram]:
+    """Returns the programs of a script that has the names of this TVM now.
+
+    What else its file does needs the older TVM and is not run.
+
+    Raises:
+        DataError: it defines no program.
+    """
+    note = f"older TVMScript; {RENAMES}"
+    try:
+        return [replace(one, note=note) for one in read_plain_script(text, path.name)]
+    except DataError as error:
+        parts = definitions(text)
+        if not parts:
+            raise DataError(f"{path}: {error}") from None
+    found: list[NamedProgram] = []
+    for name, part in parts:
+        try:
+            found += read_plain_script(part, path.name)
+        except DataError as error:
+            found.append(NamedProgram(name, None, f"{path.name}: {name}: {error}"))
+    note = f"older TVMScript, of which only functions of tensor programs are read; {RENAMES}"
+    return [replace(one, note=note) for one in found]
 
 
 def sized(programs: list[NamedProgram], sizes: Mapping[str, int]) -> list[NamedProgram]:

@@ -35,9 +35,9 @@ _OPERATIONS = (
     "Select Shuffle Sub abs acos acosh asin asinh assume atan atan2 atanh bitwise_and bitwise_not "
     "bitwise_or bitwise_xor bool boolean broadcast cast ceil ceildiv clz copysign cos cosh erf exp "
     "exp10 exp2 fabs floor floordiv floormod fma fmod handle hypot if_then_else infinity isfinite "
-    "isinf isnan ldexp likely log log10 log1p log2 max max_value min min_value nearbyint nextafter "
-    "popcount pow q_multiply_shift ramp reinterpret round rsqrt shift_left shift_right sigmoid sin "
-    "sinh sqrt tan tanh trunc truncdiv truncmod undef vscale"
+    "isinf isnan ldexp let likely log log10 log1p log2 max max_value min min_value nearbyint "
+    "nextafter popcount pow q_multiply_shift ramp reinterpret round rsqrt shift_left shift_right "
+    "sigmoid sin sinh sqrt tan tanh trunc truncdiv truncmod undef vscale"
 )
 _NAMES = frozenset(f"{_STATEMENTS} {_OPERATIONS}".split())
 _TYPE = re.compile(r"(u?int|float|bfloat)[0-9][0-9a-z_]*")
@@ -52,14 +52,16 @@ _NODE = re.compile(
 )
 #: TVM's diagnosis: the place, and what is wrong there.
 _LINE, _SENTENCE = re.compile(r"^ *--> .*?:(\d+):\d+", re.M), re.compile(r"^error: (.*)$", re.M)
+#: Why its checks refuse a program, which it says below that they do.
+_ILL_FORMED = re.compile(r"^Traceback: (TIR is ill-formed.*?)\.?$", re.M)
 _CONSTANTS = (str, int, float, type(None))
 _FORMS = (
-    ast.Assign, ast.AugAssign, ast.Expr, ast.For, ast.While, ast.If, ast.With, ast.withitem,
-    ast.Pass, ast.Name, ast.Load, ast.Store, ast.Constant, ast.Attribute, ast.Subscript, ast.Slice,
-    ast.Tuple, ast.List, ast.Dict, ast.Call, ast.keyword, ast.BinOp, ast.UnaryOp, ast.BoolOp,
-    ast.Compare, ast.IfExp, ast.And, ast.Or, ast.Not, ast.Invert, ast.USub, ast.UAdd, ast.Add,
-    ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.BitAnd, ast.BitOr, ast.BitXor,
-    ast.RShift, ast.cmpop, ast.arguments, ast.arg,
+    ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.For, ast.While, ast.If, ast.With,
+    ast.withitem, ast.Pass, ast.Name, ast.Load, ast.Store, ast.Constant, ast.Attribute,
+    ast.Subscript, ast.Slice, ast.Tuple, ast.List, ast.Dict, ast.Call, ast.keyword, ast.BinOp,
+    ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.And, ast.Or, ast.Not, ast.Invert,
+    ast.USub, ast.UAdd, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.BitAnd,
+    ast.BitOr, ast.BitXor, ast.RShift, ast.cmpop, ast.arguments, ast.arg,
 )  # fmt: skip
 
 
@@ -112,8 +114,9 @@ def read_plain_script(text: str, name: str) -> list[NamedProgram]:
 def located(error: BaseException, name: str) -> str:
     """Returns what TVM says of a script with the line that it speaks of: `FILE:LINE: sentence`."""
     text = str(error)
-    at = _LINE.search(text)
-    said = _SENTENCE.search(text)
+    why = _ILL_FORMED.search(text)
+    at = None if why else _LINE.search(text)
+    said = why or _SENTENCE.search(text)
     sentence = said[1][:300] if said else last_line(error)
     more = hint(sentence)
     return f"{name}{f':{at[1]}' if at else ''}: {sentence}{f' ({more})' if more else ''}"
@@ -154,6 +157,11 @@ def checked(text: str) -> list[ast.FunctionDef | ast.ClassDef]:
     return found
 
 
+def _returns(node: ast.FunctionDef) -> bool:
+    """Whether a function is said to return anything but nothing."""
+    return node.returns is not None and ast.unparse(node.returns) != "None"
+
+
 def _is_prelude(node: ast.stmt) -> bool:
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return True
@@ -186,7 +194,7 @@ class _Check:
         arguments = node.args
         is_plain = not (
             arguments.posonlyargs or arguments.kwonlyargs or arguments.vararg or arguments.kwarg
-            or arguments.defaults or arguments.kw_defaults or node.returns
+            or arguments.defaults or arguments.kw_defaults or _returns(node)
             or getattr(node, "type_params", None)
         )  # fmt: skip
         if len(decorators) != 1 or not re.fullmatch(
@@ -203,19 +211,24 @@ class _Check:
     def _argument(self, argument: ast.arg) -> None:
         if argument.annotation is None or not self._is_free(argument.arg):
             raise _refusal(argument)
-        self._visit(argument.annotation)
-        for part in ast.walk(argument.annotation):
+        self._annotation(argument.annotation)
+        argument.arg = self._renamed.get(argument.arg, argument.arg)
+
+    def _annotation(self, annotation: ast.expr) -> None:
+        self._visit(annotation)
+        for part in ast.walk(annotation):
             if (
                 isinstance(part, ast.Constant)
                 and isinstance(part.value, str)
                 and not _SIGNATURE_TEXT.fullmatch(part.value)
             ):
                 raise _refusal(part)
-        argument.arg = self._renamed.get(argument.arg, argument.arg)
 
     def _visit(self, node: ast.AST) -> None:
         if not isinstance(node, _FORMS):
             raise _refusal(node)
+        if isinstance(node, ast.AnnAssign):
+            self._annotation(node.annotation)
         if isinstance(node, ast.Name):
             if not self._is_free(node.id) or node.id not in self._names:
                 raise _refusal(node)
@@ -282,13 +295,16 @@ def _refusal(node: ast.AST) -> DataError:
     except (AttributeError, IndexError, RecursionError, ValueError):
         what = type(node).__name__
     return DataError(
-        f"line {line}: `{what}` is not allowed in untrusted programs; expected plain TVMScript "
-        "as module.script() prints it, or TIR JSON"
+        f"line {line}: `{what}` is not allowed in a script that is not run; expected plain "
+        "TVMScript as module.script() prints it, or TIR JSON"
     )
 
 
 def _reason(error: Exception) -> str:
     """Returns what TVM says: its diagnosis, else the last line."""
+    why = _ILL_FORMED.search(str(error))
+    if why:
+        return why[1][:200]
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     return (said or lines[-1:] or [type(error).__name__])[0][:200]

@@ -8,6 +8,8 @@ from typing import Any
 from cdmpp.programs.loops.loop_tree import Loop, LoopTree, stores_with_path
 from tvm_helper.compat import tirx, tvm
 
+_OF_RELAX = "of a Relax module, whose other operators are not predicted"
+
 
 @dataclass(frozen=True)
 class NamedProgram:
@@ -45,8 +47,10 @@ def programs_of(values: dict[str, Any]) -> list[NamedProgram]:
                 for key, function in value.functions.items()
                 if isinstance(function, tirx.PrimFunc)
             ]
+            note = _OF_RELAX if len(functions) < len(value.functions) else ""
             found += [
-                NamedProgram(f"{name}.{own}", _main_module(function)) for own, function in functions
+                NamedProgram(f"{name}.{own}", _main_module(function), note=note)
+                for own, function in functions
             ]
     return found
 

@@ -109,6 +109,10 @@ ATTACKS = {
     "annotation": PLAIN.replace('T.Buffer((16,), "float32"), B', 'open("/etc/passwd"), B'),
     "text in a signature": PLAIN.replace("(16,)", '("__import__(0).system(1)",)', 1),
     "text in a shape": PLAIN.replace("(16,)", '("open(n)",)', 1),
+    "annotation of a value": PLAIN.replace(
+        _BODY, '            v: open("/etc/passwd") = A[vi]\n            B[vi] = v'),
+    "text in an annotation": PLAIN.replace(
+        _BODY, '            v: T.let["open(0)"] = A[vi]\n            B[vi] = v'),
     "annotation as text": PLAIN.replace('T.Buffer((16,), "float32"), B', '"open(0)", B'),
     "returns": PLAIN.replace("):\n    for", ') -> open("/etc/passwd"):\n    for'),
     "builtin": PLAIN.replace("T.float32(1)", "open('/etc/passwd')"),

@@ -9,8 +9,10 @@ import pytest
 pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 from cdmpp.errors import DataError, UsageError
+from cdmpp.programs.work import program_work
 from tvm_helper.predict.predictor import Predictor
 from tvm_helper.tasks.program_file import NamedProgram, read_programs, sized
+from tvm_helper.tir.loop_tree import loop_tree_from_tir
 from tvm_helper.tir.symbolic import symbolic_sizes
 
 pytestmark = pytest.mark.tvm
@@ -97,8 +99,9 @@ def test_an_older_name_is_said_with_its_line(tmp_path: Path) -> None:
     typo = GOOD.replace("T.sblock", "T.block")
     with pytest.raises(DataError, match=r"programs\.py:7: .*'block' \(T\.block is T\.sblock in"):
         read(tmp_path, HEAD + typo)
-    with pytest.raises(DataError, match=r"programs\.py:2: .*T\.block is T\.sblock"):
-        read(tmp_path, "x = 1\nfrom tvm.script import tir as T\n" + OLDER)
+    other = OLDER.replace("C[vi] =", "C[vi] = open(0) +")
+    with pytest.raises(DataError, match=r"older: line 10: `open` is not allowed"):
+        read(tmp_path, "x = 1\nfrom tvm.script import tir as T\n" + other)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +113,73 @@ def test_older_tvmscript_is_read_by_the_names_of_this_tvm(
     (found,) = read(tmp_path, head + OLDER)
     assert "T.block is T.sblock" in found.note
     assert all(one.latency_s and one.note for one in predictor.programs([found]))
+
+
+OLDER_FORMS = {
+    "a result": OLDER.replace('"float32")):', '"float32")) -> None:'),
+    "buffers in brackets": OLDER.replace("T.Buffer((128,), ", "T.Buffer[(128,), ").replace(
+        '"float32")', '"float32"]'),
+    "a module": "import tvm\n@tvm.script.ir_module\nclass Module:\n"
+        + OLDER.replace("@T", "    @T").replace("\n", "\n    "),
+    "parsers": "from tvm.script.parser import ir as I, relax as R, tir as T\n" + OLDER,
+    "named values": OLDER.replace(
+        "            C[vi] = A[vi]", "            v: T.float32 = A[vi]\n            C[vi] = v"),
+    "more than functions": f"import tvm\n\n{OLDER}\nsch = tvm.tir.Schedule(older)\n",
+    "relax": "@I.ir_module\nclass Module:\n" + OLDER.replace("@T", "    @T").replace("\n", "\n    ")
+        + '\n    @R.function\n    def main(x: R.Tensor((1,), "float32")):\n        return x\n',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", OLDER_FORMS)
+def test_forms_of_older_tvmscript(tmp_path: Path, form: str) -> None:
+    (plain,) = read(tmp_path, OLDER)
+    (found,) = read(tmp_path, "from tvm.script import tir as T\n" + OLDER_FORMS[form])
+    is_part = form in ("more than functions", "relax")
+    assert found.note.startswith(
+        "older TVMScript, of which only" if is_part else "older TVMScript;"
+    )
+    trees = [loop_tree_from_tir(one.module) for one in (plain, found)]
+    assert program_work(trees[0]) == program_work(trees[1])
+
+
+def test_an_older_lowered_kernel_is_read(tmp_path: Path) -> None:
+    (found,) = read(
+        tmp_path,
+        """# from tvm.script import tir as T
+@T.prim_func
+def rows(A: T.Buffer((32, 64), "float32"), B: T.Buffer((32,), "float32")):
+    blockIdx_x = T.launch_thread("blockIdx.x", 4)
+    total = T.allocate([1], "float32", "local")
+    threadIdx_x = T.launch_thread("threadIdx.x", 8)
+    total_1 = T.Buffer((1,), data=total, scope="local")
+    total_1[0] = T.float32(0)
+    A_1 = T.Buffer((2048,), data=A.data)
+    for k in range(64):
+        total_1[0] = total_1[0] + A_1[blockIdx_x * 512 + threadIdx_x * 64 + k]
+    B[blockIdx_x * 8 + threadIdx_x] = total_1[0]
+""",
+    )
+    work = program_work(loop_tree_from_tir(found.module))
+    assert (work.wide_flop, work.bytes, work.threads) == (32 * 64, 4 * (32 * 64 + 32), 32)
+
+
+def test_what_makes_a_program_ill_formed_is_said(tmp_path: Path) -> None:
+    text = GOOD.replace(
+        "            B[vi] = A[vi]", "            v: T.float32 = A[vi]\n            B[vi] = v"
+    )
+    with pytest.raises(DataError, match=r"programs\.py: TIR is ill-formed: buffer v .*T\.let"):
+        read(tmp_path, HEAD + text)
+    (found,) = read(tmp_path, HEAD + text.replace("v: T.float32", "v: T.let[T.float32]"))
+    assert program_work(loop_tree_from_tir(found.module)).wide_flop == 128
+
+
+def test_a_program_of_a_relax_module_is_marked(tmp_path: Path) -> None:
+    module = "@I.ir_module\nclass Module:\n" + GOOD.replace("@T", "    @T").replace("\n", "\n    ")
+    relax = '\n    @R.function\n    def main(x: R.Tensor((1,), "float32")):\n        return x\n'
+    head = "from tvm.script import ir as I\nfrom tvm.script import relax as R\n" + HEAD
+    assert [one.note for one in read(tmp_path, head + module)] == [""]
+    (found,) = read(tmp_path, head + module + relax)
+    assert found.note == "of a Relax module, whose other operators are not predicted"
 
 
 def test_symbolic_sizes_are_named_and_given(tmp_path: Path, predictor: Predictor) -> None:
