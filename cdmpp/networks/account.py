@@ -46,6 +46,8 @@ class Account:
         least_share: of the products' operations, what no algorithm in use saves.
         least_bytes: tensors that it reads and writes, each once; None = those of its row.
         is_covered: whether all of its work is known.
+        passes: how often it goes over its tensors, about; 1 = once. Sorts, searches and scans go
+            over them several times, or wait for one element after the other.
     """
 
     products: tuple[Product, ...] = ()
@@ -55,6 +57,7 @@ class Account:
     least_share: float = 1.0
     least_bytes: float | None = None
     is_covered: bool = True
+    passes: float = 1.0
 
     @property
     def product_flop(self) -> float:

@@ -68,12 +68,24 @@ class Domain:
                     f"{side} {_RANGES[name]} ({math.expm1(value):.3g}) than all measured "
                     f"networks ({math.expm1(end):.3g})"
                 )
-        traffic = graph.graph.column("bytes")
-        for number in np.unique(graph.family).tolist():
-            share = float(traffic[graph.family == number].sum()) / max(float(traffic.sum()), 1.0)
-            if FAMILIES[number] not in self.families and share >= _NEW_SHARE:
-                kinds = {
-                    k for k, f in zip(graph.graph.kinds, graph.family, strict=True) if f == number
-                }
-                found.append(f"unseen operators: {', '.join(sorted(kinds))}")
+        unseen = self.unseen(graph)
+        if unseen:
+            found.append(f"unseen operators: {', '.join(sorted(unseen))}")
         return tuple(found)
+
+    def unseen(self, graph: EncodedGraph) -> dict[str, float]:
+        """Returns the kinds of operators that were never seen and matter, with their shares of the
+        bytes moved.
+        """
+        traffic = graph.graph.column("bytes")
+        whole = max(float(traffic.sum()), 1.0)
+        found: dict[str, float] = {}
+        for number in np.unique(graph.family).tolist():
+            is_own = graph.family == number
+            share = float(traffic[is_own].sum()) / whole
+            if FAMILIES[number] in self.families or share < _NEW_SHARE:
+                continue
+            for node in np.flatnonzero(is_own).tolist():
+                kind = graph.graph.kinds[node]
+                found[kind] = found.get(kind, 0.0) + float(traffic[node]) / whole
+        return found

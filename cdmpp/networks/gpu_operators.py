@@ -137,6 +137,7 @@ class _Task:
         other_flop: operations that no model of its kernels knows.
         least_share: of its operations, what no algorithm saves.
         is_covered: whether all of its work is known.
+        passes: how often it goes over its tensors, about.
     """
 
     words: str
@@ -146,6 +147,7 @@ class _Task:
     other_flop: float = 0.0
     least_share: float = 1.0
     is_covered: bool = True
+    passes: float = 1.0
 
     @property
     def is_fused(self) -> bool:
@@ -177,7 +179,8 @@ class _Pricer:
         operations_s = task.other_flop / (self._device.peak_fp32_flop_per_s or math.inf)
         if operations_s > seconds:
             seconds, high_s = operations_s, max(high_s, operations_s / LEAST_SHARE)
-        if not task.is_covered:
+        seconds *= task.passes
+        if not task.is_covered or task.passes > 1.0:
             high_s = max(high_s, seconds / LEAST_SHARE)
         if task.is_fused:  # one kernel may do all, without the tensors in between
             low_s = floor_s
@@ -266,7 +269,7 @@ def _task(row: _Row, kind: str, account: Account) -> _Task:
         others = others or row.flop
         return _Task(
             _WORDS[moved.name], ((moved, 1),), account.steps, other_flop=others,
-            is_covered=account.is_covered,
+            is_covered=account.is_covered, passes=account.passes,
         )  # fmt: skip
     words = _FORMS.get(account.form, _WORDS[products[0][0].name])
     if account.form == "attention":
@@ -281,7 +284,7 @@ def _task(row: _Row, kind: str, account: Account) -> _Task:
     shown = account.least_share if account.form == "attention" else 1.0
     return _Task(
         words, tuple(products), account.steps, shown, others, account.least_share,
-        account.is_covered,
+        account.is_covered, account.passes,
     )  # fmt: skip
 
 

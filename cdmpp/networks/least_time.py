@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from cdmpp.analytic.roofline.floor import LeastWork, floor_on
+from cdmpp.analytic.roofline.floor import LEAST_SHARE, LeastWork, floor_on
 from cdmpp.arrays import FloatArray
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.networks.account import Account, Product
@@ -16,6 +18,8 @@ _FLOAT_BYTES = 4
 _COLUMNS = ("linear_in_features", "linear_out_features", "output_h", "output_w", "output_size")
 #: Operators whose output is their input seen otherwise.
 _VIEWS = frozenset({"Flatten"})
+#: Share of the bytes moved from which operators of several passes are named.
+_NAMED_SHARE = 0.01
 #: Matrix units may do float32 so many times faster than the peak that is known: 2 times on AMD's
 #: CDNA and CDNA 2 (data sheets), of other makers' GPUs but NVIDIA's an assumption.
 _AMD_MATRIX_RATIO, _MATRIX_RATIO = 2.0, 4.0
@@ -74,21 +78,43 @@ def least_product_seconds(graph: NetworkGraph, device: DeviceSpec, execution: Ex
     return flop / max(products, convolutions)
 
 
-def uncovered(graph: NetworkGraph) -> str:
-    """Returns which operators have work that is not known, with their share of the bytes moved, as
-    a clause; empty = none.
+@dataclass(frozen=True)
+class Uncovered:
+    """What of a network's work is not known, or goes over its tensors several times.
+
+    Attributes:
+        text: these operators with their share of the bytes moved, as a clause; empty = none, or too
+            few to be named.
+        times: how often what it moves is moved, about; 1 = once.
+        most_times: that at the most.
     """
+
+    text: str
+    times: float
+    most_times: float
+
+
+def uncovered(graph: NetworkGraph) -> Uncovered:
+    """Returns what of a network's work is not known, from its operators' accounts."""
     moved = graph.column("bytes")
     shares: dict[str, float] = {}
+    times = most = 1.0
     for kind, one, size in zip(graph.kinds, accounts_of(graph), moved.tolist(), strict=True):
+        share = size / max(float(moved.sum()), 1.0)
+        if one.passes > 1.0:
+            times += share * (one.passes - 1.0)
+            most += share * (one.passes / LEAST_SHARE - 1.0)
+        if not one.is_covered or (one.passes > 1.0 and share >= _NAMED_SHARE):
+            shares[kind] = shares.get(kind, 0.0) + share
         if not one.is_covered:
-            shares[kind] = shares.get(kind, 0.0) + size / max(float(moved.sum()), 1.0)
+            most = max(most, times / LEAST_SHARE)
     if not shares:
-        return ""
+        return Uncovered("", times, most)
     listed = ", ".join(
-        f"{kind} ({100 * share:.2g} % of the bytes)" for kind, share in shares.items()
+        f"{kind} ({100 * share:.3g} % of the bytes)" for kind, share in shares.items()
     )
-    return f"operators with unknown work, counted by their bytes: {listed}"
+    text = f"operators with unknown work, counted by their bytes: {listed}"
+    return Uncovered(text, times, most)
 
 
 def _rate(device: DeviceSpec, peak: float, account: Account) -> float:

@@ -24,7 +24,7 @@ from cdmpp.networks.gpu_operators import MEASURED, WHOLE_ROOFLINE
 from cdmpp.networks.graph.execution import MODES, Running
 from cdmpp.networks.graph.graph import NetworkGraph
 from cdmpp.networks.graph.torch_graph import made_module, torch_graph
-from cdmpp.networks.least_time import least_seconds, uncovered
+from cdmpp.networks.least_time import Uncovered, least_seconds, uncovered
 from cdmpp.networks.on_gpu import on_gpu
 from cdmpp.networks.packaged import model_folder
 from cdmpp.networks.prediction import UNKNOWN, Estimate, TorchPrediction
@@ -177,10 +177,11 @@ class NetworkPredictor:
                 target: Estimate(*(_known(part[row, column]) for part in ends))
                 for column, target in enumerate(TARGETS)
             }
+            domain, encoded = self.trained.domain, samples.graphs[place]
             result += self._modes(
                 graphs[place], specs[device], whole, rooflines_s[row].tolist(),
-                self.trained.domain.reasons(samples.graphs[place], specs[device].name),
-                running, memory_limit_bytes,
+                domain.reasons(encoded, specs[device].name),
+                sum(domain.unseen(encoded).values()), running, memory_limit_bytes,
             )  # fmt: skip
         self.prediction_s = time.perf_counter() - start
         return result
@@ -192,6 +193,7 @@ class NetworkPredictor:
         whole: Mapping[str, Estimate],
         rooflines_s: Sequence[float],
         doubts: tuple[str, ...],
+        unseen: float,
         running: Running,
         memory_limit_bytes: float | None,
     ) -> list[TorchPrediction]:
@@ -201,6 +203,7 @@ class NetworkPredictor:
             whole: target -> what the model says of it.
             rooflines_s: sum of the operators' rooflines in each mode.
             doubts: why the model's answer is a guess.
+            unseen: share of the bytes moved of operators that the model was not trained on.
             memory_limit_bytes: what there is; None = the device's.
         """
         is_measured = spec.name in self._measured
@@ -223,12 +226,14 @@ class NetworkPredictor:
                 fits=None, reasons=doubts,
                 method=MEASURED if is_measured else WHOLE_ROOFLINE,
             )  # fmt: skip
+        unknown = uncovered(graph)
         if spec.kind == "gpu" and not is_measured:
             found = on_gpu(graph, spec, found, floor_s)
         else:
             found = {mode: _on_others(one, running) for mode, one in found.items()}
-        unknown = uncovered(graph)
-        if unknown:
+            most = 1.0 + unseen * (1.0 / LEAST_SHARE - 1.0)
+            found = {mode: _in_passes(one, unknown.times, most) for mode, one in found.items()}
+        if unknown.most_times > 1.0:
             found = {mode: _with_unknown(one, unknown) for mode, one in found.items()}
         least = found["infer"].time_s  # a training step goes forward too
         found["train"] = replace(found["train"], time_s=found["train"].time_s.not_below(least))
@@ -259,12 +264,30 @@ def _along_roofline(time_s: Estimate, roofline_s: float, floor_s: float) -> Esti
     return Estimate(time_s.value, low_s, time_s.value + roofline_s / LEAST_SHARE)
 
 
-def _with_unknown(found: TorchPrediction, unknown: str) -> TorchPrediction:
+def _with_unknown(found: TorchPrediction, unknown: Uncovered) -> TorchPrediction:
     """Returns a prediction marked, with an interval as wide as that of what no model covers."""
     time_s = found.time_s
     if time_s.value is not None and time_s.high is not None:
-        time_s = replace(time_s, high=max(time_s.high, time_s.value / LEAST_SHARE))
-    return replace(found, time_s=time_s, reasons=(*found.reasons, unknown))
+        most_s = time_s.value * unknown.most_times / unknown.times
+        time_s = replace(time_s, high=max(time_s.high, most_s))
+    reasons = (*found.reasons, unknown.text) if unknown.text else found.reasons
+    return replace(found, time_s=time_s, reasons=reasons)
+
+
+def _in_passes(found: TorchPrediction, times: float, most: float) -> TorchPrediction:
+    """Returns the prediction of a model that takes every operator to move its tensors once, and
+    knows nothing of some.
+
+    Args:
+        times: how often it moves them.
+        most: times its time that it may take with what the model does not know.
+    """
+    time_s = found.time_s
+    if time_s.value is None or time_s.high is None:
+        return found
+    value_s = times * time_s.value
+    high_s = max(times * time_s.high, most * value_s)
+    return replace(found, time_s=replace(time_s, value=value_s, high=high_s))
 
 
 def _on_others(found: TorchPrediction, running: Running) -> TorchPrediction:

@@ -20,36 +20,33 @@ from cdmpp.networks.account import (
 _MOVES = frozenset(
     {"_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "_embedding_bag",
      "_embedding_bag_forward_only", "_linalg_check_errors", "_log_softmax",
-     "_native_batch_norm_legit_no_training", "_pack_padded_sequence", "_safe_softmax", "_softmax",
-     "_to_copy", "_unsafe_index", "_unsafe_view", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
-     "adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d", "affine_grid_generator",
-     "arange", "argsort", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm", "bernoulli",
-     "bincount", "bucketize", "cat", "channel_shuffle", "clone", "col2im", "constant_pad_nd",
-     "copy", "count_nonzero", "cross", "cummax", "cummin", "cumprod", "cumsum", "detach",
-     "diag_embed", "embedding", "embedding_bag", "empty", "empty_like", "empty_permuted",
-     "empty_strided", "eye", "fill", "flip", "frac", "full", "full_like", "gather", "glu",
-     "grid_sampler_2d", "grid_sampler_3d", "group_norm", "histc", "im2col", "index", "index_add",
-     "index_copy", "index_fill", "index_put", "index_reduce", "index_select", "instance_norm",
-     "kthvalue", "layer_norm", "linalg_cross", "linalg_vector_norm", "linspace",
-     "local_scalar_dense", "log_softmax", "logcumsumexp", "logspace", "logsumexp", "masked_fill",
+     "_native_batch_norm_legit_no_training", "_pack_padded_sequence", "_safe_softmax",
+     "_softmax", "_to_copy", "_unsafe_index", "_unsafe_view", "adaptive_avg_pool1d",
+     "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d",
+     "affine_grid_generator", "arange", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm",
+     "bernoulli", "bincount", "cat", "channel_shuffle", "clone", "col2im", "constant_pad_nd",
+     "copy", "count_nonzero", "cross", "detach", "diag_embed", "embedding", "embedding_bag",
+     "empty", "empty_like", "empty_permuted", "empty_strided", "eye", "fill", "flip", "frac",
+     "full", "full_like", "gather", "glu", "grid_sampler_2d", "grid_sampler_3d", "group_norm",
+     "im2col", "index", "index_add", "index_copy", "index_fill", "index_put", "index_reduce",
+     "index_select", "instance_norm", "layer_norm", "linalg_cross", "linalg_vector_norm",
+     "linspace", "local_scalar_dense", "log_softmax", "logspace", "logsumexp", "masked_fill",
      "masked_scatter", "max_pool1d", "max_pool2d_with_indices", "max_pool3d_with_indices",
-     "median", "mode", "native_batch_norm", "native_dropout", "native_group_norm",
-     "native_layer_norm", "new_empty", "new_full", "new_ones", "new_zeros", "nll_loss2d_forward",
-     "nll_loss_forward", "nonzero", "norm", "normal", "one_hot", "ones", "ones_like",
-     "pixel_shuffle", "pixel_unshuffle", "put", "rand", "rand_like", "randint", "randn",
-     "randn_like", "randperm", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d",
-     "renorm", "repeat", "repeat_interleave", "replication_pad1d", "replication_pad2d",
-     "replication_pad3d", "resize", "rms_norm", "_fused_rms_norm", "roll", "rot90",
-     "scalar_tensor", "scatter", "scatter_add", "scatter_reduce", "searchsorted", "segment_reduce",
-     "select_scatter", "set_", "slice_scatter", "softmax", "sort", "split_with_sizes_copy",
-     "stack", "std_mean", "take", "topk", "trace", "tril", "tril_indices", "triu", "triu_indices",
-     "unfold", "uniform", "unique_consecutive", "unique_dim", "unsafe_split",
-     "unsafe_split_with_sizes", "unsafe_chunk", "upsample_bicubic2d", "upsample_bilinear2d",
-     "upsample_linear1d", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
-     "upsample_trilinear3d", "_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa", "var_mean",
-     "vander", "zero", "zeros", "zeros_like"}
+     "native_batch_norm", "native_dropout", "native_group_norm", "native_layer_norm",
+     "new_empty", "new_full", "new_ones", "new_zeros", "nll_loss2d_forward", "nll_loss_forward",
+     "norm", "normal", "one_hot", "ones", "ones_like", "pixel_shuffle", "pixel_unshuffle", "put",
+     "rand", "rand_like", "randint", "randn", "randn_like", "reflection_pad1d",
+     "reflection_pad2d", "reflection_pad3d", "renorm", "repeat", "repeat_interleave",
+     "replication_pad1d", "replication_pad2d", "replication_pad3d", "resize", "rms_norm",
+     "_fused_rms_norm", "roll", "rot90", "scalar_tensor", "scatter", "scatter_add",
+     "scatter_reduce", "select_scatter", "set_", "slice_scatter", "softmax",
+     "split_with_sizes_copy", "stack", "std_mean", "take", "trace", "tril", "tril_indices",
+     "triu", "triu_indices", "unfold", "uniform", "unsafe_split", "unsafe_split_with_sizes",
+     "unsafe_chunk", "upsample_bicubic2d", "upsample_bilinear2d", "upsample_linear1d",
+     "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_trilinear3d",
+     "_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa", "var_mean", "vander", "zero", "zeros",
+     "zeros_like"}
 )  # fmt: skip
-
 _Count = Callable[[Sequence[Any], Any], Account]
 
 
@@ -85,6 +82,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             form=forms.pop() if len(forms) == 1 else "plain",
             least_share=kept / flop if flop else 1.0,
             is_covered=all(one.is_covered for one in self._found),
+            passes=max(one.passes for one in self._found),
         )
 
 
@@ -119,7 +117,7 @@ def account_of(func: Any, args: Sequence[Any], out: Any) -> Account | None:
     tags = getattr(func, "tags", ())
     if getattr(func, "is_view", False) or name in ("detach", "lift_fresh", "alias", "empty"):
         return None
-    count = _COUNTS.get(name)
+    count = _COUNTS.get(name) or _COUNTS.get(name.rstrip("_"))
     if getattr(func, "namespace", "") != "aten":
         return Account(is_covered=False)
     if count is not None:
@@ -232,6 +230,44 @@ def _triangular(args: Sequence[Any], out: Any) -> Account:
     return Account(other_flop=math.prod(args[0].shape[:-2]) * float(n * n * columns))
 
 
+def _sorted(args: Sequence[Any], out: Any) -> Account:
+    """A pass for every doubling of what is in order."""
+    del out
+    first = args[0]
+    if not isinstance(first, torch.Tensor):  # randperm
+        return _in_passes(math.log2(max(int(first), 2)))
+    axis = next((one for one in reversed(args[1:]) if type(one) is int), -1)
+    length = first.shape[axis] if -first.dim() <= axis < first.dim() else first.numel()
+    return _in_passes(math.log2(max(length, 2)))
+
+
+def _largest(args: Sequence[Any], out: Any) -> Account:
+    del out
+    return _in_passes(math.log2(max(int(args[1]), 4)))
+
+
+def _searched(place: int) -> _Count:
+    """Returns the count of binary searches in the argument at a place."""
+
+    def count(args: Sequence[Any], out: Any) -> Account:
+        del out
+        where = args[place]
+        length = where.shape[-1] if isinstance(where, torch.Tensor) and where.dim() else 2
+        return _in_passes(math.log2(max(length, 2)))
+
+    return count
+
+
+def _scanned(args: Sequence[Any], out: Any) -> Account:
+    """One pass for each block's sum, one to add up."""
+    del args, out
+    return _in_passes(2.0)
+
+
+def _in_passes(passes: float) -> Account:
+    return Account(passes=max(passes, 2.0))
+
+
 def _columns(matrix: torch.Tensor, right: torch.Tensor) -> int:
     return right.shape[-1] if right.dim() >= matrix.dim() else 1
 
@@ -267,6 +303,21 @@ _COUNTS: dict[str, _Count] = {
     "linalg_inv_ex": _of_matrix(lambda m, n: 2.0 * n**3),
     "_linalg_svd": _of_matrix(lambda m, n: 14.0 * m * n * n + 8.0 * n**3),
     "_linalg_eigh": _of_matrix(lambda m, n: 9.0 * n**3),
+    **dict.fromkeys(
+        (
+            "argsort", "kthvalue", "median", "mode", "randperm", "sort", "unique_consecutive",
+            "unique_dim", "_unique2",
+        ), _sorted,
+    ),
+    "topk": _largest,
+    "searchsorted": _searched(0),
+    "bucketize": _searched(1),
+    **dict.fromkeys(
+        (
+            "cummax", "cummin", "cumprod", "cumsum", "histc", "logcumsumexp", "nonzero",
+            "segment_reduce",
+        ), _scanned,
+    ),
     "_linalg_solve_ex": _solved,
     "linalg_solve_triangular": _triangular,
 }  # fmt: skip
