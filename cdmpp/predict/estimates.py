@@ -275,7 +275,7 @@ def _by_schedule(
     answered, log_s, half_width = schedule_estimates(samples, is_asked, floor_s)
     if not answered.any():
         return found
-    latency_s = np.exp(log_s)
+    latency_s = np.maximum(np.exp(log_s), floor_s[answered])  # exp(log(x)) may be below x
     new = interval_s(latency_s, latency_s, half_width, floor_s[answered])
     new["is_floor"] = log_s <= np.log(floor_s[answered])
     values = {name: getattr(found, name).copy() for name in new}

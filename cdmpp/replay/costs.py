@@ -56,20 +56,21 @@ class OperatorCost:
 
     @property
     def shared_low_s(self) -> float:
-        """Lower end without what is its own."""
-        return self._shared(self.low_s)
+        """Lower end without what is its own; where a lower bound holds it, not above that."""
+        if not self.own_width or self.low_s <= 0:
+            return self.low_s
+        width = max(self._shared_width(self.low_s), self._shared_width(self.high_s))
+        return max(self.low_s, self.latency_s * math.exp(-width))
 
     @property
     def shared_high_s(self) -> float:
         """Upper end without what is its own."""
-        return self._shared(self.high_s)
+        if not self.own_width:
+            return self.high_s
+        return self.latency_s * math.exp(self._shared_width(self.high_s))
 
-    def _shared(self, end_s: float) -> float:
-        if not self.own_width or end_s <= 0:
-            return end_s
-        log_width = math.log(end_s / self.latency_s)
-        shared = math.sqrt(max(log_width**2 - self.own_width**2, 0.0))
-        return self.latency_s * math.exp(math.copysign(shared, log_width))
+    def _shared_width(self, end_s: float) -> float:
+        return math.sqrt(max(math.log(end_s / self.latency_s) ** 2 - self.own_width**2, 0.0))
 
 
 def exact(latency_s: float, source: Source, reason: str = "") -> OperatorCost:
