@@ -37,15 +37,15 @@ _TABLES: tuple[tuple[str, Callable[[str], bool], Callable[[Path, str], Profile]]
     ("nvprof metrics", is_nvprof_metrics, read_nvprof_metrics),
     ("ncu raw CSV", is_ncu_raw, read_ncu_raw),
     ("CUTLASS CSV", is_cutlass_csv, read_cutlass_csv),
-    ("nsys CSV", is_nsys_summary, read_nsys_summary),
+    ("nsys summary", is_nsys_summary, read_nsys_summary),
     ("GPU-trace CSV", is_launch_csv, read_launch_csv),
     ("nvprof CSV", is_nvprof_summary_csv, read_nvprof_summary_csv),
     ("nvprof GPU trace", is_launch_text, read_launch_text),
     ("nvprof text", is_nvprof_summary, read_nvprof_summary),
 )
 EXPECTED = (
-    "nvprof (text, CSV, -o file), nsys (CSV or SQLite), ncu --csv --page raw, a trace of "
-    "torch.profiler or TensorBoard, CUTLASS profiler CSV, or an HL-100 operator trace"
+    "nvprof (text, CSV, -o file), nsys (stats as text or CSV, or SQLite), ncu --csv --page raw, "
+    "a trace of torch.profiler or TensorBoard, CUTLASS profiler CSV, or an HL-100 operator trace"
 )
 
 

@@ -1,4 +1,4 @@
-"""nsys's summaries as CSV (`nsys stats --format csv`), one or several tables in a file.
+"""nsys's summaries, as text or as CSV (`nsys stats --format csv`), one or several tables in a file.
 
 Source: Nsight Systems user guide, statistical reports.
 """
@@ -14,19 +14,23 @@ from cdmpp.profiling.formats.summary_rows import summary_notes, summary_row
 from cdmpp.profiling.formats.units import number, seconds
 from cdmpp.profiling.schema import Kind, Profile, ProfileRow
 
-FORMAT = "nsys summary (CSV)"
+FORMAT = "nsys summary"
 _TOTAL = re.compile(r"^Total Time(?: \((\w+)\))?$")
 #: Column that counts -> kind of the table's rows.
 _COUNTS: dict[str, Kind] = {
     "Instances": "kernel", "Count": "memcpy", "Num Calls": "api", "Operations": "memcpy",
 }  # fmt: skip
 _NAMES = ("Name", "Operation", "Range")
-_PATTERNS = {"total": "Total Time", "mean": "Avg", "low": "Min", "high": "Max"}
+_PATTERNS = {
+    "total": "Total Time", "mean": "Avg|Average", "low": "Min|Minimum", "high": "Max|Maximum",
+}  # fmt: skip
+#: The line below the names of a table as text: a run of dashes for every column.
+_RULE = re.compile(r"^ *-+(?: +-+){5,} *$")
 
 
 def is_nsys_summary(text: str) -> bool:
     """Whether a text has a table of nsys's statistics."""
-    return "Total Time" in text and any(_columns(row) is not None for row in csv_rows(text))
+    return "Total Time" in text and any(_columns(row) is not None for row in _rows(text))
 
 
 def read_nsys_summary(path: Path, text: str) -> Profile:
@@ -40,7 +44,7 @@ def read_nsys_summary(path: Path, text: str) -> Profile:
     block: list[tuple[ProfileRow, float]] = []
     columns: tuple[dict[str, int], dict[str, str], Kind] | None = None
     table = ""
-    for index, cells in enumerate(csv_rows(text)):
+    for index, cells in enumerate(_rows(text)):
         header = _columns(cells)
         if header is not None or len(cells) < 6:
             _close(table, block, rows, notes)
@@ -58,6 +62,24 @@ def read_nsys_summary(path: Path, text: str) -> Profile:
     if not rows:
         raise DataError(f"{path}: a table of nsys without rows; the file is truncated")
     return Profile(str(path), FORMAT, tuple(rows), notes=tuple(notes))
+
+
+def _rows(text: str) -> list[list[str]]:
+    """Returns the cells of all lines that have some; a line outside of tables as text is one."""
+    lines = text.splitlines()
+    if not any(map(_RULE.match, lines)):
+        return csv_rows(text)
+    rows: list[list[str]] = []
+    count = 1
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        if _RULE.match(below):
+            rows.append(re.split(" {2,}", line.strip()))
+            count = len(rows[-1])
+        elif not line.strip():
+            count = 1
+        elif not _RULE.match(line):
+            rows.append(line.split(None, count - 1))  # the name is the last, and may have spaces
+    return rows
 
 
 def _close(
@@ -93,7 +115,8 @@ def _columns(cells: list[str]) -> tuple[dict[str, int], dict[str, str], Kind] | 
     units = {}
     for key, prefix in _PATTERNS.items():
         place = next(
-            (i for i, cell in enumerate(cells) if re.match(rf"{prefix}(?: \(\w+\))?$", cell)), None
+            (i for i, cell in enumerate(cells) if re.match(rf"(?:{prefix})(?: \(\w+\))?$", cell)),
+            None,
         )
         if place is None:
             return None

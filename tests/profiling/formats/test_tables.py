@@ -60,6 +60,42 @@ def test_nsys_tables_of_one_file(tmp_path):
     assert profile.rows[2].total_s == pytest.approx(7e-6)
 
 
+NSYS_TEXT = """Processing [report.sqlite] with [cuda_gpu_kern_sum.py]...
+
+ ** CUDA GPU Kernel Summary (cuda_gpu_kern_sum):
+
+ Time (%)  Total Time (ns)  Instances  Avg (ns)  Min (ns)  Max (ns)       Name
+ --------  ---------------  ---------  --------  --------  --------  ---------------
+     60.0        6,000,000        100  60,000.0    50,000    70,000  sgemm_128x64_nn
+     40.0        4,000,000         50  80,000.0    70,000    90,000  add<float>(int, T2)
+
+ ** CUDA GPU MemOps Summary (by Time) (cuda_gpu_mem_time_sum):
+
+ Time (%)  Total Time (ns)  Count  Avg (ns)  Min (ns)  Max (ns)      Operation
+ --------  ---------------  -----  --------  --------  --------  ------------------
+    100.0            1,000      1   1,000.0     1,000     1,000  [CUDA memcpy HtoD]
+"""
+NSYS_OLDER = (
+    "Time(%),Total Time (ns),Instances,Average,Minimum,Maximum,Name\n"
+    "100.0,6000000,100,60000.0,50000,70000,sgemm\n"
+)
+
+
+def test_nsys_tables_as_text_and_of_older_versions(tmp_path):
+    path = tmp_path / "nsys.txt"
+    path.write_text(NSYS_TEXT)
+    found = read_profile(path)
+    assert [(one.kind, one.name, one.calls, one.total_s) for one in found.rows] == [
+        ("kernel", "sgemm_128x64_nn", 100, 6e-3),
+        ("kernel", "add<float>(int, T2)", 50, 4e-3),
+        ("memcpy", "[CUDA memcpy HtoD]", 1, 1e-6),
+    ]
+    assert not found.notes
+    path.write_text(NSYS_OLDER)
+    (row,) = read_profile(path).rows
+    assert (row.calls, row.total_s, row.min_s, row.max_s) == (100, 6e-3, 5e-5, 7e-5)
+
+
 def test_nsys_launches(tmp_path):
     profile = read(tmp_path, NSYS_TRACE)
     copy, kernel = profile.rows
@@ -98,7 +134,7 @@ def test_cutlass(tmp_path):
         (NCU.replace("==PROF== Disconnected", "==ERROR== ERR_NVGPUCTRPERM"), "not allowed to read"),
         (CUTLASS.replace("0.25,31", "fast,31"), "line 2: cannot read number 'fast'"),
         ("\n".join(CUTLASS.splitlines()[::2]), "no kernel that ran"),
-        (CUTLASS + NSYS, "tables of several kinds .CUTLASS CSV, nsys CSV."),
+        (CUTLASS + NSYS, "tables of several kinds .CUTLASS CSV, nsys summary."),
         (
             "just some text\nof nobody\n",
             "unknown kind of profile .it begins with 'just some text'.",
