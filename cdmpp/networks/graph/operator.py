@@ -128,7 +128,9 @@ def describe(operator: OperatorCall) -> Described:
     torch dispatches, or one an element where that has no products.
     """
     known = _KNOWN.get(operator.name)
-    if known is not None:
+    if known in (_product, None) and _is_linear(operator):
+        found = _linear(operator)
+    elif known is not None:
         found = known(operator)
     else:
         account = operator.account or Account()
@@ -288,11 +290,27 @@ def _convolution_account(
     )  # fmt: skip
 
 
+def _is_linear(operator: OperatorCall) -> bool:
+    """Whether all that torch does is one product of an activation and a matrix of weights, under
+    whatever name (einsum, tensordot, inner).
+    """
+    account = operator.account
+    if account is None or len(operator.inputs) != 1 or len(operator.weights) != 1:
+        return False
+    weight = operator.weights[0]
+    if len(weight.shape) != 2 or len(account.products) != 1 or account.other_flop:
+        return False
+    one = account.products[0]
+    return one.batch * one.times == 1 and weight.count in (one.k * one.n, one.k * one.m)
+
+
 def _linear(operator: OperatorCall) -> Described:
     """`linear`, or a product with one matrix of weights."""
     out = operator.outputs[0]
     columns = out.shape[-1] if out.shape else 1
     products = operator.account.products if operator.account else ()
+    if operator.name != "linear" and _is_linear(operator):  # its result may have any order
+        columns = operator.weights[0].count // max(products[0].k, 1)
     depth = products[0].k if len(products) == 1 else operator.inputs[0].shape[-1]
     if not products:
         products = (Product(1, out.count // max(columns, 1), columns, depth),)

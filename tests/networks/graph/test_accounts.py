@@ -167,6 +167,25 @@ def test_bytes_that_need_not_move() -> None:
     assert least(lambda m, x: torch.view_as_real(x + 0j), (100,)) == 4 * (200 + 400)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda m, x: x @ m.weight.t(), lambda m, x: torch.einsum("bi,oi->bo", x, m.weight),
+        lambda m, x: torch.tensordot(x, m.weight, ([1], [1])),
+        lambda m, x: torch.inner(x, m.weight),
+    ],
+)  # fmt: skip
+def test_a_product_with_weights_is_a_linear_layer_under_any_name(call: Callable[..., Any]) -> None:
+    plain, other = (
+        torch_graph(Calls(nn.Linear(7, 5, bias=False), one), [(7,)], batch=4, name="n")
+        for one in (lambda m, x: m(x), call)
+    )
+    assert plain.kinds == other.kinds == ("Gemm",)
+    for name in ("linear_in_features", "linear_out_features", "bytes"):
+        assert plain.column(name).tolist() == other.column(name).tolist()
+    assert plain.flops.tolist() == other.flops.tolist()
+
+
 @pytest.mark.parametrize("method", ["fx", "export"])
 def test_what_has_no_account_is_named(method: Literal["fx", "export"]) -> None:
     graph = torch_graph(
