@@ -241,6 +241,22 @@ def gpu() -> Predictor:
     return Predictor("pretrained", ["a100"])
 
 
+def test_eight_bit_floats_fill_a_byte_of_shared_memory(gpu: Predictor) -> None:
+    body = """
+    S = T.sblock_alloc_buffer((64, 256), "float8_e4m3fn", scope="shared")
+    for i in T.thread_binding(1, thread="blockIdx.x"):
+        for j in T.thread_binding(256, thread="threadIdx.x"):
+            for k in range(64):
+                S[k, j] = A[k, j]
+            for k in range(64):
+                B[k, j] = S[k, 255 - j]
+"""
+    size = (64, 256, "float8_e4m3fn")
+    (found,) = gpu.programs([NamedProgram("copy", module_of(body, A=size, B=size))])
+    assert found.reason is None
+    assert found.latency_s
+
+
 def test_what_threads_read_together_counts(gpu: Predictor) -> None:
     """268 MB take 146 us from the memory of an A100, beyond its cache of 40 MB."""
     module = module_of(ROW_SUM.replace("512", "65536"), A=(65536, 1024), B=(65536,))

@@ -101,7 +101,10 @@ class Program {
     i64 bits = 0;
     bool digits = false;
     for (const char c : text) {
-      if (c < '0' || c > '9') continue;
+      if (c < '0' || c > '9') {
+        if (digits) break;  // what follows is how `float8_e4m3fn` divides its bits
+        continue;
+      }
       digits = true;
       bits = std::min<i64>(bits * 10 + (c - '0'), 1 << 20);
     }
