@@ -83,7 +83,10 @@ def read_device_file(path: Path) -> DeviceFile:
             "files in cdmpp/devices"
         ) from None
     if not isinstance(content, dict) or not isinstance(content.get("devices"), dict):
-        raise DeviceError(f"{path}: expected a mapping with `devices` (label -> fields)")
+        raise DeviceError(
+            f"{path}: expected a mapping with `devices` (label -> fields), e.g. "
+            "devices: {my-gpu: {kind: gpu, vendor: NVIDIA}}"
+        )
     common = content.get("common") or {}
     unknown = sorted(set(content) - {"common", "devices"}, key=str)
     if unknown:

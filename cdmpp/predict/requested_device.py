@@ -101,10 +101,12 @@ def check_kinds(devices: Iterable[DeviceSpec], card: ModelCard) -> None:
         if kinds and spec.kind not in kinds:
             names = [one.name for one in trained]
             listed = ", ".join(names[:6]) + (" ..." if len(names) > 6 else "")
+            article = "an" if spec.kind == "accelerator" else "a"
+            other = ", or another model (--model pretrained was trained on both kinds)"
             raise DeviceError(
-                f"{spec.name} is a {spec.kind}, and the model was trained on no {spec.kind}, "
-                f"only on {listed}. Choose a {' or '.join(sorted(kinds))}, or another model "
-                "(--model pretrained was trained on both kinds)"
+                f"{spec.name} is {article} {spec.kind}, and the model was trained on no "
+                f"{spec.kind}, only on {listed}. Choose a {' or '.join(sorted(kinds))}"
+                f"{'' if spec.kind == 'accelerator' else other}"
             )
 
 

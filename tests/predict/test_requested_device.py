@@ -49,6 +49,8 @@ def test_a_model_answers_for_no_kind_of_device_that_it_has_not_learned() -> None
         with pytest.raises(DeviceError, match="the model was trained on no"):
             asked_device(label, by_kind[kind])
     assert asked_device("t4", by_kind["gpu"]).name == "t4"
+    with pytest.raises(DeviceError, match=r"gaudi2 is an accelerator, .* Choose a cpu or gpu$"):
+        asked_device("gaudi2", card)
 
 
 def test_an_unknown_device_has_three_suggestions() -> None:

@@ -217,6 +217,8 @@ def _without_lacking(model: Any, name: str) -> Any:
             return module.with_attr(_CUT, to_text(cut)) if cut else module
     kinds = list(dict.fromkeys(one.kind for one in cut))
     branches = [kind for kind in kinds if kind in CONTROL_FLOW]
+    if not kinds:
+        raise DataError(f"{name}: the ONNX model has no operator; expected at least one")
     if branches:
         raise DataError(
             f"{name}: control flow ({', '.join(branches)}) cannot be traced, and the network has "

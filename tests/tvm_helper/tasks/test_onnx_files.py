@@ -111,6 +111,13 @@ def test_a_campaign_a_search_and_a_comparison_take_the_sizes(
     assert "--input x=1x3x224x224" in capsys.readouterr().err
 
 
+def test_an_empty_file_has_no_operator(tmp_path: Path) -> None:
+    path = tmp_path / "empty.onnx"
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match=r"empty\.onnx: the ONNX model has no operator"):
+        load_network(path)
+
+
 def test_shape_arithmetic_is_computed(tmp_path: Path) -> None:
     path = save(tmp_path / "open.onnx", flattened(), ["N", 3, 32, 32], [KERNEL, *NUMBERS])
     plain = [CONV, helper.make_node("Reshape", ["c", "to"], ["y"])]
