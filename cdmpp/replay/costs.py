@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from cdmpp.text import seconds_text
 
 Source = Literal["given", "measured", "model", "records", "analytic", "link", "bound"]
 
+#: Operators that go over their tensors several times.
+_SORTS = frozenset({"argsort", "sort", "topk", "unique"})
+_SCANS = frozenset({"cumprod", "cumsum"})
 #: Stands in for a call of which neither operations nor bytes are known, seconds.
 NOMINAL_CALL_S = 1e-6
 
@@ -248,9 +252,25 @@ def bound(one: Operator, device: DeviceSpec, reason: str) -> OperatorCost:
         if unknown
         else ""
     )
+    passes = _passes(one)
+    often = f" of {passes:.0f} passes over its tensors" if passes > 1 else ""
     return OperatorCost(
-        seconds, seconds, seconds / LEAST_SHARE, "bound", f"{reason}; roofline estimate{assumed}"
-    )
+        passes * seconds, seconds, passes * seconds / LEAST_SHARE, "bound",
+        f"{reason}; roofline estimate{often}{assumed}",
+    )  # fmt: skip
+
+
+def _passes(one: Operator) -> float:
+    """Returns how often an operator goes over its tensors, about: a sort once for every doubling of
+    what is in order, a scan twice, others once.
+    """
+    name = re.split(r"[.:]+", one.kind)[-1]
+    if name in _SCANS:
+        return 2.0
+    length = one.shapes[0].rpartition("x")[2] if one.shapes else ""
+    if name not in _SORTS or not length.isdigit():
+        return 1.0
+    return math.log2(max(int(length), 2))
 
 
 def _device_of(one: Operator, devices: Mapping[str, DeviceSpec]) -> DeviceSpec:

@@ -168,6 +168,18 @@ def test_a_bound_is_never_nothing_and_widens_the_interval() -> None:
     assert values["uncovered"][0]["bound_s"] > 0
 
 
+def test_a_sort_goes_over_its_tensors_again() -> None:
+    device = get_device("v100")
+    once = bound(Operator("a", kind="relax.nn.pad", bytes=9e9), device, "no model")
+    shapes = ("64x65536", "64x10")
+    sort = bound(Operator("a", kind="relax.topk", bytes=9e9, shapes=shapes), device, "no model")
+    scan = bound(Operator("a", kind="relax.cumsum", bytes=9e9, shapes=shapes), device, "no model")
+    assert sort.latency_s == pytest.approx(16 * once.latency_s)
+    assert scan.latency_s == pytest.approx(2 * once.latency_s)
+    assert sort.low_s == scan.low_s == once.low_s
+    assert "of 16 passes over its tensors" in sort.reason
+
+
 def test_without_a_device_there_is_no_bound() -> None:
     with pytest.raises(DeviceError, match="--device LABEL"):
         gather_costs(OperatorGraph("n", (Operator("a", bytes=1.0),)), [], {})
