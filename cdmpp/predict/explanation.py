@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.analytic.roofline.floor import program_floor
+from cdmpp.analytic.roofline.floor import FLOOR_WORDS, program_floor
 from cdmpp.analytic.roofline.levels import in_memory, program_bound
 from cdmpp.analytic.roofline.programs import LeafWork, device_rates, leaf_work
 from cdmpp.devices.spec import DeviceSpec
@@ -143,10 +143,13 @@ class Explanation:
             f"{100 * one.share:.0f} % of {whose} is spent in store {one.leaf} of "
             f"{len(self.leaves)}, to {one.buffer}, bound by {LIMITS[one.bound]}{assumed}"
         )
-        if len(self.assumed) > 1:  # what the device needs at the least is not known either
+        is_unknown = self.assumed and self.least_why == FLOOR_WORDS["launch"]
+        if len(self.assumed) > 1 or is_unknown:  # nor is what the device needs at the least
             return said
+        ratio = latency_s / self.least_s
+        times = f"{ratio:.2g}" if ratio < 99.5 else f"{ratio:,.0f}"
         return (
-            f"{said}; predicted {latency_s / self.least_s:.2g} times the lower bound, "
+            f"{said}; predicted {times} times the lower bound, "
             f"{seconds_text(self.least_s)} ({self.least_why})"
         )
 

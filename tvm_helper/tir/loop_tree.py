@@ -26,7 +26,7 @@ from cdmpp.programs.loops.loop_tree import (
     Node,
     Store,
 )
-from tvm_helper.compat import Call, Sequential, TensorLoad, block_passes, tirx
+from tvm_helper.compat import Call, Sequential, TensorLoad, block_passes, tirx, tvm
 from tvm_helper.tir.packing import runnable
 from tvm_helper.tir.prim_func import TIRX_CLASS_OF_OP
 
@@ -270,7 +270,11 @@ class _Walker:
             return Expr("call", dtype, tuple(self._expr(one) for one in operands), intrinsic)
         if isinstance(node, Call):
             name = "tir." + str(node.op.name).rpartition(".")[2]
-            return Expr("call", dtype, tuple(self._expr(item) for item in node.args), name)
+            texts = [item for item in node.args if isinstance(item, tvm.ir.StringImm)]
+            if texts:  # a function of another library, by its name
+                self._uncounted[str(texts[0].value)] = None
+            given = [item for item in node.args if not isinstance(item, tvm.ir.StringImm)]
+            return Expr("call", dtype, tuple(map(self._expr, given)), name)
         if isinstance(node, tirx.Let):
             self._bound[node.var] = self._expr(node.value)
             return self._expr(node.body)

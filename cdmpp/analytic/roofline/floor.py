@@ -25,7 +25,7 @@ from cdmpp.programs.work import WORK_COLUMNS, ProgramWork
 #: What can set a floor, in the order of `Floor.terms`.
 FloorTerm = Literal["launch", "compute", "threads", "dram", "l2"]
 FLOOR_TERMS: tuple[FloorTerm, ...] = get_args(FloorTerm)
-_WORDS: dict[FloorTerm, str] = {
+FLOOR_WORDS: dict[FloorTerm, str] = {
     "launch": "its smallest kernels", "compute": "its operations at peak",
     "threads": "its operations on the threads in use",
     "dram": "its bytes at the memory bandwidth", "l2": "its bytes at the L2 bandwidth",
@@ -144,7 +144,7 @@ class Floor:
 
     def why(self, program: int) -> str:
         """Returns what sets the floor of one program, e.g. `its operations at peak`."""
-        return _WORDS[FLOOR_TERMS[int(np.nanargmax(self.terms[program]))]]
+        return FLOOR_WORDS[FLOOR_TERMS[int(np.nanargmax(self.terms[program]))]]
 
 
 def least_work(programs: ProgramArrays, rows: IntArray) -> LeastWork:

@@ -13,6 +13,7 @@ from cdmpp.analytic.roofline.floor import program_floor
 from cdmpp.devices.registry import get_device
 from cdmpp.programs.loops.expr import dtype_bytes
 from cdmpp.programs.work import ProgramWork, as_floats, program_work
+from tvm_helper.compat import te, tirx, tvm
 from tvm_helper.predict.predictor import Predictor, program_samples
 from tvm_helper.predict.reading import ProgramReading, features_of, read_program
 from tvm_helper.tasks.program_file import NamedProgram
@@ -239,6 +240,36 @@ def test_the_first_value_may_be_set_inside_or_before() -> None:
 @pytest.fixture(scope="module")
 def gpu() -> Predictor:
     return Predictor("pretrained", ["a100"])
+
+
+def test_a_function_of_another_library_is_named() -> None:
+    data = te.placeholder((64,), name="data")
+    result = te.compute((64,), lambda i: tirx.call_pure_extern("float32", "heavy", data[i]) + 1.0)
+    module = tvm.IRModule({"main": te.create_prim_func([data, result])})
+    found = work_of(module)
+    assert found.uncounted == ("heavy",)
+    assert found.bytes == 4 * 2 * 64
+    (one,) = Predictor("pretrained", ["epyc-avx512-1c"]).programs([NamedProgram("f", module)])
+    assert one.latency_s
+    assert "it calls heavy, whose operations are not counted" in one.reasons
+
+
+def test_a_bound_without_a_rate_is_not_compared() -> None:
+    predictor = Predictor("pretrained", ["epyc-avx512-1c", "a100"])
+    body = """
+    for b in T.thread_binding(4096, thread="blockIdx.x"):
+        for t in T.thread_binding(256, thread="threadIdx.x"):
+            B[b, t] = A[b, t]
+"""
+    copy = module_of(body.replace("T.thread_binding(4096, thread=\"blockIdx.x\")", "range(4096)")
+        .replace("T.thread_binding(256, thread=\"threadIdx.x\")", "T.vectorized(256)"),
+        A=(4096, 256), B=(4096, 256))  # fmt: skip
+    cpu, _ = predictor.programs([NamedProgram("f", copy)])
+    assert cpu.explanation is not None
+    assert "times the lower bound" not in cpu.explanation.text(1.0)  # its bandwidth is unknown
+    _, gpu = predictor.programs([NamedProgram("f", module_of(body, A=(4096, 256), B=(4096, 256)))])
+    assert gpu.explanation is not None
+    assert "predicted 444,444 times the lower bound, 2.25 µs" in gpu.explanation.text(1.0)
 
 
 def test_eight_bit_floats_fill_a_byte_of_shared_memory(gpu: Predictor) -> None:
