@@ -39,6 +39,8 @@ KINDS: dict[FileKind, tuple[str, str]] = {
     ),
 }  # fmt: skip
 _SUFFIXES: dict[str, FileKind] = {".py": "program", ".onnx": "network", ".pt2": "network"}
+#: Files of weights, or of a module without what it runs.
+_WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 _TEXT_SUFFIXES = (".json", ".log", ".txt", ".jsonl")
 #: Of AutoTVM before TVM 0.6, of Ansor, and of AutoTVM today.
 _RECORD_KEYS = ({"i", "r"}, {"input", "config", "result"})
@@ -73,6 +75,12 @@ def _kind(path: Path, wanted: Collection[FileKind]) -> FileKind:
     if is_metaschedule_database(path):
         return "records"
     if not path.is_file():
+        module, colon, factory = str(path).partition(".py:")
+        if colon and factory and Path(f"{module}.py").is_file():
+            raise UsageError(
+                f"{path} is a torch network; expected {expected(wanted)}. "
+                f"Run: cdmpp predict --torch {path}, or cdmpp compare {path} --all"
+            )
         what = "is a folder" if path.is_dir() else "no such file"
         raise DataError(f"{path}: {what}; expected {expected(wanted)}")
     suffixes = [part.lower() for part in path.suffixes]
@@ -87,6 +95,11 @@ def _kind(path: Path, wanted: Collection[FileKind]) -> FileKind:
         suffixes.pop()
     if suffixes[-1:] and suffixes[-1] in _TEXT_SUFFIXES:
         return _text_kind(path, wanted)
+    if path.suffix.lower() in _WEIGHTS:
+        raise DataError(
+            f"{path}: holds weights, not what is computed with them; expected {expected(wanted)}. "
+            "Write a network with torch.export.save(torch.export.export(module, inputs), 'x.pt2')"
+        )
     raise DataError(f"{path}: unknown kind of file; expected {expected(wanted)}")
 
 

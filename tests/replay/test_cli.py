@@ -201,6 +201,8 @@ def test_drawn_records_cost_what_is_to_be_expected_and_the_fastest_what_is_likel
         (["none.json"], "no such file", 3),
         (["{tmp}"], "is a folder", 3),
         (["{tmp}/x.txt"], "unknown kind of file", 3),
+        (["{tmp}/x.pt"], "holds weights, not what is computed with them", 3),
+        (["{tmp}/nets.py:mlp"], "is a torch network", 2),
         (["{tmp}/empty.json"], "is empty", 3),
         (["{tmp}/keys.json"], "its keys are a, b", 3),
         (["{tmp}/keys.yaml"], "format None; expected format: cdmpp-operator-graph", 3),
@@ -244,6 +246,8 @@ def test_bad_calls(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "x.txt").write_text("x")
+    (tmp_path / "x.pt").write_bytes(b"PK")
+    (tmp_path / "nets.py").write_text("")
     (tmp_path / "empty.json").write_text("")
     (tmp_path / "keys.json").write_text('{"a": 1, "b": 2}')
     (tmp_path / "keys.yaml").write_text("a: 1\n")
