@@ -67,8 +67,27 @@ def exported_graph(
         elif node.op == "get_attr":
             weights.add(node)
         elif node.op == "call_function":
+            _check_sizes(node, name)
             _add(assembler, node, weights, origins)
     return assembler.graph()
+
+
+def _check_sizes(node: fx.Node, name: str) -> None:
+    """Checks that what a call makes has sizes that are numbers.
+
+    Raises:
+        DataError: one depends on the data.
+    """
+    import torch
+
+    for value in torch.utils._pytree.tree_leaves(node.meta.get("val")):
+        shape = getattr(value, "shape", ())
+        if any(isinstance(side, torch.SymInt) for side in shape):
+            raise DataError(
+                f"{name}: the size of what {function_name(node.target, node.args)} makes depends "
+                f"on the data, got {'x'.join(map(str, shape))}; expected fixed sizes. Replace it, "
+                "e.g. x[mask] by torch.where(mask, x, 0)"
+            )
 
 
 def _add(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
+from cdmpp.errors import DataError
 from cdmpp.networks.account import Account, Product
 from cdmpp.networks.graph.torch_graph import torch_graph
 from cdmpp.networks.least_time import uncovered
@@ -196,6 +197,12 @@ def test_what_has_no_account_is_named(method: Literal["fx", "export"]) -> None:
     assert "LinalgMatrixExp (50 % of the bytes)" in found.text
     assert "Relu" not in found.text
     assert (found.times, found.most_times) == (1.0, 20.0)
+
+
+def test_a_size_that_depends_on_the_data_is_refused() -> None:
+    network = Calls(nn.Identity(), lambda m, x: x[x > 0] * 2)
+    with pytest.raises(DataError, match="n: the size of what index makes depends on the data"):
+        torch_graph(network, [(8,)], batch=2, name="n")
 
 
 def test_simple_operators_are_covered() -> None:
