@@ -10,7 +10,6 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-_BITS = re.compile(r"\d+")
 #: Operations with two operands. `div`/`mod` are float division and truncating integer
 #: division/remainder.
 BINARY_OPS = frozenset(
