@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from cdmpp.analytic.gpu_kernels.calls import GpuCall
 from cdmpp.analytic.gpu_kernels.serving_calls import SparseBlock
 from cdmpp.comparison.llm.config_file import decoder_of_config, known_models
 from cdmpp.comparison.llm.decoder import Decoder, Format, Parallel
@@ -14,9 +17,11 @@ from cdmpp.comparison.llm.kernels import ServingStep, SparseKernels, step_kernel
 from cdmpp.comparison.llm.measured_calls import measured_call
 from cdmpp.comparison.llm.memory import cache_bytes, least_step_s
 from cdmpp.comparison.llm.step_table import StepTable
+from cdmpp.comparison.llm.times import step_times
 from cdmpp.devices.registry import get_device
+from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import CdmppError
-from tests.comparison.llama import Millisecond
+from tests.comparison.llama import Answer, Millisecond
 
 _V32 = {"index_topk": 2048, "index_n_heads": 64, "index_head_dim": 128}
 _GLM = _V32 | {
@@ -100,9 +105,11 @@ def test_a_block_of_sparse_attention_has_its_products() -> None:
     step = ServingStep(prompts=1, chunk=512, past=1024, sequences=8, context=4096)
     launches, moves = step_kernels(model, step, Parallel(8))
     own = [one for one in launches if one.kind == "attention" and one.count == 58]
-    assert [one.call.block for one in own] == [
-        SparseBlock("deepseek-v3.2", "dsa", "prefill", 1, 512, 1024, 16),
-        SparseBlock("deepseek-v3.2", "dsa", "decode", 8, 1, 4095, 16),
+    facts = "deepseek-v3.2", "dsa"
+    assert [(one.call.block, one.share) for one in own] == [
+        (SparseBlock(*facts, "prefill", 1, 512 + 8, 1024, 16), 1),
+        (SparseBlock(*facts, "decode", 8, 1, 4095, 16), 1),
+        (SparseBlock(*facts, "decode", 8, 1, 0, 16), -1),
     ]
     assert {one.call.n for one in launches if one.kind == "products"} == {
         256, 512, 4608, 7168, 16160,
@@ -138,10 +145,33 @@ def test_a_step_reads_what_is_selected_and_memory_holds_all() -> None:
     assert long - short == pytest.approx(read / device.mem_bandwidth_bytes_per_s)
 
 
-def test_later_chunks_of_sparse_prompts_cost_as_their_tokens() -> None:
-    """A millisecond for each call: a prompt has no more of it than its first chunk."""
-    model = _sparse("DeepseekV32ForCausalLM", _V32)
-    table = StepTable.of(model, Parallel(8), get_device("b200"), Millisecond(), "sglang")
-    first = table.seconds(1024, 0, 0, 0, prompt=4096)
-    later = table.seconds(1024, 3072, 0, 0, prompt=4096)
-    assert later == pytest.approx(first - 0.061, rel=1e-3)
+class PerToken(Millisecond):
+    """Blocks take a millisecond and ten microseconds for every new token."""
+
+    def times(
+        self, calls: Sequence[GpuCall], device: DeviceSpec, *, software: str | None = None
+    ) -> Answer:
+        """Returns the times of calls."""
+        ones = np.array([
+            1e-3 + 1e-5 * one.batch * one.length if isinstance(one, SparseBlock) else 1e-3
+            for one in calls
+        ])  # fmt: skip
+        return Answer(ones, 0.9 * ones, 1.2 * ones)
+
+
+def test_a_step_reads_the_weights_of_sparse_attention_once() -> None:
+    """However many prompts, tokens before them and sequences it has."""
+    model, device, parallel = (
+        _sparse("DeepseekV32ForCausalLM", _V32), get_device("b200"), Parallel(8),
+    )  # fmt: skip
+    table = StepTable.of(model, parallel, device, PerToken(), "sglang")
+    tokens_s = 61 * 1e-5 * 4096
+    first = table.seconds(4096, 0, 0, 0, prompt=4096)
+    assert first == pytest.approx(table.seconds(32, 0, 0, 0, prompt=32) + tokens_s, rel=0.01)
+    assert table.seconds(4096, 0, 0, 0, prompt=512) == pytest.approx(first, rel=0.01)
+    assert table.seconds(4096, 4096, 0, 0, prompt=8192) == pytest.approx(first, rel=0.01)
+    mixed = table.seconds(4032, 0, 64, 4096, prompt=4032)
+    assert mixed == pytest.approx(first, rel=0.01)
+    step = ServingStep(prompts=1, chunk=4032, sequences=64, context=4096)
+    (whole,) = step_times(model, parallel, [step], device, PerToken(), "sglang")
+    assert whole.ends[0] == pytest.approx(mixed, rel=0.01)

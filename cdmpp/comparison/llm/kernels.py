@@ -154,7 +154,8 @@ class Launches:
         kind: of kernels, for the sums.
         call: what is asked.
         count: of all layers of the kind.
-        share: of its time that counts: a chunk of a prompt takes its part of the whole prompt's.
+        share: of its time that counts: a chunk of a prompt takes its part of the whole prompt's;
+            below 0 = it is in the time of another launch.
     """
 
     what: str
@@ -243,9 +244,9 @@ def _attention(
         )
 
     if isinstance(attention, SparseAttention):
-        for block in _blocks(attention, step, heads, _CACHE_TYPES[model.kv_dtype]):
+        for block, share in _blocks(attention, step, heads, _CACHE_TYPES[model.kv_dtype]):
             whole = SparseKernels(block, format)
-            yield Launches(WHOLE_BLOCK, layer.text, "attention", whole, layer.count)
+            yield Launches(WHOLE_BLOCK, layer.text, "attention", whole, layer.count, share)
         return
     if isinstance(attention, GroupedAttention):
         yield product("queries, keys, values", _qkv(attention, degree), width)
@@ -278,16 +279,25 @@ def _attention(
 
 def _blocks(
     attention: SparseAttention, step: ServingStep, heads: int, kv_dtype: str
-) -> Iterator[SparseBlock]:
-    """Yields the blocks of prompts and of sequences: each with products of its own."""
-    facts = attention.model, attention.kind
-    indexed = int(attention.indexed)
+) -> Iterator[tuple[SparseBlock, float]]:
+    """Yields the blocks of a step with the share that counts. A block has its products. Where a
+    step has prompts and sequences, the block of the prompts has the products of all tokens, and
+    sequences add what their block takes beyond one with an empty cache.
+    """
+
+    def block(phase: str, batch: int, length: int, past: int) -> SparseBlock:
+        return SparseBlock(
+            attention.model, attention.kind, phase, batch, length, past, heads,
+            int(attention.indexed), kv_dtype=kv_dtype,
+        )  # fmt: skip
+
     if step.prompts:
-        yield SparseBlock(*facts, "prefill", step.prompts, step.chunk, step.past, heads, indexed,
-                          kv_dtype=kv_dtype)  # fmt: skip
+        others = -(-step.sequences // step.prompts)
+        yield block("prefill", step.prompts, step.chunk + others, step.past), 1.0
     if step.sequences:
-        yield SparseBlock(*facts, "decode", step.sequences, 1, max(0, step.context - 1), heads,
-                          indexed, kv_dtype=kv_dtype)  # fmt: skip
+        yield block("decode", step.sequences, 1, max(0, step.context - 1)), 1.0
+        if step.prompts:
+            yield block("decode", step.sequences, 1, 0), -1.0
 
 
 def _qkv(attention: GroupedAttention, degree: int) -> int:

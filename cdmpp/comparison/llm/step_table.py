@@ -17,7 +17,7 @@ _CONTEXTS = tuple(2**power for power in range(6, 18))
 _TOKENS = tuple(
     sorted({*_SEQUENCES, *(3 * 2**power for power in range(13)), *(2**p for p in range(11, 15))})
 )
-_PROMPTS = tuple(2**power for power in range(5, 18))
+_PROMPTS: tuple[int, ...] = tuple(2**power for power in range(5, 18))
 _ATTENTION, _LOGITS = ("attention", WHOLE_BLOCK), ("logits", "logits of all devices")
 
 
@@ -124,14 +124,25 @@ class StepTable:
         if tokens:
             found += max(0.0, self._prefill(tokens) - self._decode(tokens))
             each = min(tokens, max(1, prompt - past))
-            share = 1.0 - (past / (past + each)) ** 2
-            whole = self._of_prompt(past + each)
-            if self._has_blocks and past:  # they grow with tokens, pairs of them only in the index
-                share = max(0.0, 1.0 - self._of_prompt(past) / whole)
-            found += tokens / each * share * whole
+            if self._has_blocks:
+                found += self._of_blocks(tokens + sequences, each, past)
+            else:
+                share = 1.0 - (past / (past + each)) ** 2
+                found += tokens / each * share * self._of_prompt(past + each)
         if sequences:
             found += self._logits(sequences) + self._of_sequences(sequences, context)
+            if tokens and self._has_blocks:  # their products are in the prompts' blocks
+                found -= self._of_sequences(sequences, _CONTEXTS[0])
         return found
+
+    def _of_blocks(self, tokens: int, each: int, past: int) -> float:
+        """Returns what blocks with their products take: once what the shortest prompt takes, which
+        reads the weights, and for every other token what it adds to a prompt of `past + each`.
+        """
+        few = _PROMPTS[0]
+        known, end = max(past, few), max(past + each, 2 * few)
+        each_s = max(0.0, self._of_prompt(end) - self._of_prompt(known)) / (end - known)
+        return self._of_prompt(few) + max(0, tokens - few) * each_s
 
     def _of_sequences(self, sequences: int, context: float) -> float:
         power = math.log2(sequences)
