@@ -227,6 +227,12 @@ def family_of(call: GpuCall) -> Family:
     return _FAMILY[type(call)]
 
 
+def field_names(family: Family) -> tuple[str, ...]:
+    """Returns the fields of a family's calls, in their order."""
+    made = next(call for call, name in _FAMILY.items() if name == family)
+    return tuple(one.name for one in fields(made))
+
+
 def _check_attention(call: PrefillAttention | DecodeAttention) -> None:
     check_word(call, "dtype", ATTENTION_DTYPES)
     check_word(call, "kv_dtype", ATTENTION_DTYPES)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.analytic.gpu_kernels.account.work import Columns
-from cdmpp.analytic.gpu_kernels.calls import FAMILIES, LIBRARIES, SERVING, Family
+from cdmpp.analytic.gpu_kernels.calls import FAMILIES, LIBRARIES, SERVING, Family, field_names
 from cdmpp.analytic.gpu_kernels.frameworks import releases_of
 from cdmpp.analytic.rows import Rows
 from cdmpp.arrays import FloatArray, TextArray
@@ -221,6 +221,8 @@ def read_kernels(folder: Path, family: Family) -> GpuKernelTable:
         columns["context"] = columns["context"] + 1  # the new token beside those before it
     if family in SERVING:
         columns = {**columns, **_of_framework(family, raw)}
+        # In the order of a call's fields: the words of `NearRows` have one order.
+        columns = {name: columns[name] for name in (*field_names(family), "release")}
     if family == "collective":
         halves = np.where(raw["nccl_dtype"] == "half", 2, 1)
         columns["message_bytes"] = columns["message_bytes"] * halves

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -256,6 +256,27 @@ def test_a_version_is_an_option_of_the_command(capsys):
     assert row["device_was_measured"]
     assert not row["version_was_measured"]
     assert "moe" in KERNELS
+
+
+@pytest.mark.parametrize("family", ["linear", "sparse", "latent_decode"])
+def test_measured_times_correct_calls_as_they_correct_rows(family):
+    """A call of a measured row has the words of the row."""
+    measured = read_measured(shared("llm-kernels"), family)
+    table = measured.table
+    facts = np.stack([table.device, table.software, table.version])
+    device, software, version = facts[:, 0]
+    rows = np.flatnonzero(np.all(facts == facts[:, :1], axis=0))[:40]
+    made = type(next(call for call in CALLS if family_of(call) == family))
+    names = [one.name for one in fields(made)]
+    assert [*table.columns] == [*names, "release"]
+    calls = [made(**{name: table.columns[name][row].item() for name in names}) for row in rows]
+    model = GpuKernels.packaged()
+    of_calls = model.times(
+        calls, get_device(str(device)), software=str(software), version=str(version)
+    )
+    chosen = np.isin(np.arange(len(table)), rows)
+    of_rows = measured.predicted_s(model.families[family], chosen)
+    assert of_calls.latency_s == pytest.approx(of_rows, rel=1e-6)
 
 
 @pytest.mark.parametrize(
