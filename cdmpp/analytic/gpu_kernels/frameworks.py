@@ -96,6 +96,11 @@ class Frameworks:
         known = self.versions.get(software) or max(self.versions.values(), key=len)
         return release_of(known[-1])
 
+    def version(self, software: str, release: float) -> str:
+        """Returns the version of a release, empty where it was not measured."""
+        known = self.versions.get(software, ())
+        return next((one for one in known if release_of(one) == release), "")
+
     def knows(self, software: str, version: str | None) -> bool:
         """Whether the version, or any of the software, was measured."""
         known = self.versions.get(software, ())

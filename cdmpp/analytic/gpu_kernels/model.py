@@ -35,7 +35,7 @@ from cdmpp.analytic.gpu_kernels.measured import Measured
 from cdmpp.analytic.gpu_kernels.nearest import NearRows
 from cdmpp.analytic.gpu_kernels.unseen import NEW_VERSION, errors_of
 from cdmpp.analytic.intervals import DeviceErrors, LogErrors
-from cdmpp.arrays import FloatArray, TextArray
+from cdmpp.arrays import BoolArray, FloatArray, TextArray
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
@@ -61,7 +61,10 @@ class GpuKernelTimes:
         floor_s: float64 [N], what no kernel can beat.
         bound: what sets the floor of each call: `compute`, `memory`, `cache`, `link`, `launch`.
         is_seen_device: whether the model was fitted on the device, for products in their type.
-        is_seen_version: whether the version of the software was measured, where one was named.
+        is_seen_version: whether the version of the software was measured, where one was named, with
+            the kinds of these calls.
+        versions: software and version that answer each call of a family of `SERVING`, e.g. `sglang
+            0.5.14`; empty of other families, and where none was measured.
     """
 
     latency_s: FloatArray
@@ -71,6 +74,7 @@ class GpuKernelTimes:
     bound: list[str]
     is_seen_device: bool
     is_seen_version: bool
+    versions: list[str]
 
 
 @dataclass(frozen=True)
@@ -114,8 +118,9 @@ class GpuKernels(AnalyticModel):
         Args:
             software: whose kernels, one of `SOFTWARE`; None = `default_software`, or the one with
                 most rows of a family of `SERVING` that it was not measured with.
-            version: of the software, for the families of `SERVING`; None = the newest that was
-                measured. Another than those has an interval as wide as versions differ.
+            version: of the software, for the families of `SERVING`; None = the newest in which the
+                kind of the call was measured (its types and kernel). Another than those has an
+                interval as wide as versions differ.
 
         Raises:
             UsageError: the software is not known, or the version cannot be read; or a version or a
@@ -128,7 +133,7 @@ class GpuKernels(AnalyticModel):
                 f"unknown software {software!r}; expected one of {', '.join(SOFTWARE)}"
             )
         numbers = {name: np.zeros(len(calls)) for name in ("latency", "low", "high", "floor")}
-        bound = [""] * len(calls)
+        bound, versions = [""] * len(calls), [""] * len(calls)
         is_seen = is_seen_version = True
         whose_family = [self._family_of(call, device, software) for call in calls]
         for family in self.families:
@@ -141,13 +146,15 @@ class GpuKernels(AnalyticModel):
             groups = error_groups(family, columns)
             is_seen &= self._is_measured(family, groups, device)
             name = software or default_software(family, device)
-            is_new = False
+            is_new = np.zeros(len(rows), np.bool_)
             if family in SERVING:
                 if software is None and name not in self.families[family].launch_s:
                     name = next(iter(self.families[family].launch_s))
-                columns = self._of_framework(family, columns, name, version, device)
-                is_new = not self.frameworks[family].knows(name, version)
-                is_seen_version &= not is_new
+                columns, is_new = self._of_framework(family, columns, name, version, device)
+                is_seen_version &= not is_new.any()
+                for i, release in zip(rows, columns["release"], strict=True):
+                    found = self.frameworks[family].version(name, release)
+                    versions[i] = found and f"{name} {found}"
             work = work_on(family, columns, device)
             whose = whose_kernels(family, columns, np.full(len(rows), name))
             latency_s = self.families[family].near_s(work, family, columns, whose, device)
@@ -165,6 +172,7 @@ class GpuKernels(AnalyticModel):
             bound,
             is_seen,
             is_seen_version,
+            versions,
         )
 
     def ends_of_rows(
@@ -182,7 +190,7 @@ class GpuKernels(AnalyticModel):
             is_new = known is not None and not known.knows(str(software), str(version))
             low_s[rows], high_s[rows] = self._ends(
                 family, measured.groups[rows], get_device(str(label)), latency_s[rows],
-                is_new=is_new,
+                is_new=np.full(rows.sum(), is_new),
             )  # fmt: skip
         floor_s = measured.work.floor_s
         return np.maximum(low_s, floor_s), np.maximum(high_s, floor_s)
@@ -194,18 +202,26 @@ class GpuKernels(AnalyticModel):
         software: str,
         version: str | None,
         device: DeviceSpec,
-    ) -> Columns:
-        """Returns the columns of calls with their release, and with the kind of kernel that the
-        software takes where none is named.
+    ) -> tuple[Columns, BoolArray]:
+        """Returns the columns of calls with the kind of kernel that the software takes where none
+        is named, and their release, and bool [N], whether they were not measured in it.
         """
-        facts = self.frameworks[family]
-        count = len(next(iter(columns.values())))
-        found = {**columns, "release": np.full(count, facts.release(software, version))}
+        facts, near = self.frameworks[family], self.families[family].near
+        assert near is not None  # all of `SERVING` have it
+        whose = np.full(len(next(iter(columns.values()))), software)
+        found = dict(columns)
         if "kernel" in columns:
-            types = type_words(columns, np.full(count, software))
+            types = type_words(columns, whose)
             chosen = [facts.kernel(software, str(word), device) for word in types]
             found["kernel"] = np.where(columns["kernel"] == "", chosen, columns["kernel"])
-        return found
+        release = np.full(len(whose), facts.release(software, version))
+        is_new = np.full(len(whose), not facts.knows(software, version))
+        for place, measured in enumerate(near.releases(found, whose)):
+            if len(measured) and version is None:
+                release[place] = measured[-1]
+            elif len(measured):
+                is_new[place] |= release[place] not in measured
+        return {**found, "release": release}, is_new
 
     def _family_of(self, call: GpuCall, device: DeviceSpec, software: str | None) -> Family:
         """Returns whose model answers for a call: that of the library, where it has one."""
@@ -228,11 +244,14 @@ class GpuKernels(AnalyticModel):
         device: DeviceSpec,
         latency_s: FloatArray,
         *,
-        is_new: bool,
+        is_new: BoolArray,
     ) -> tuple[FloatArray, FloatArray]:
-        names, place = np.unique(groups, return_inverse=True)
-        spread = [self._errors_of(str(name), family, device, is_new=is_new) for name in names]
-        ends = np.array(spread)[place]
+        kinds = list(zip(groups.tolist(), is_new.tolist(), strict=True))
+        known = {
+            (group, new): self._errors_of(group, family, device, is_new=new)
+            for group, new in set(kinds)
+        }
+        ends = np.array([known[one] for one in kinds])
         return latency_s * np.exp(ends[:, 0]), latency_s * np.exp(ends[:, 1])
 
     def _errors_of(

@@ -104,6 +104,15 @@ class NearRows:
             table.column("effort").to_numpy() * np.float32(_STEP),
         )
 
+    def releases(self, columns: Columns, software: TextArray) -> list[FloatArray]:
+        """Returns for each of N calls the releases in which its kind was measured, ascending."""
+        words = _words(columns, software).tolist()
+        known = {}
+        for one in set(words):
+            rows = self.words.get(one, np.empty(0, np.intp))
+            known[one] = np.unique(self.sizes["release"][rows].astype(np.float64))
+        return [known[one] for one in words]
+
     def correction(
         self,
         family: str,

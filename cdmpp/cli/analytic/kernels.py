@@ -74,7 +74,7 @@ def add_predict_options(parser: argparse.ArgumentParser) -> None:
         --software {"|".join(SOFTWARE)}  framework of the kernels (default: the one with most of the
             data)
         --software-version V  version of the framework, e.g. 0.24.0, for LLM serving kernels
-            (default: the newest measured)
+            (default: the newest with measurements of this kind of kernel)
         --model DIR: Path = pretrained  a fitted model (default: pretrained, the packaged one)
     """)  # fmt: skip
     add_device_spec_option(parser, of="if the file names a sweep, the sweep corrects the times")
@@ -150,6 +150,7 @@ def run_predict(args: argparse.Namespace) -> int:
             "bound": times.bound[0],
             "device_was_measured": times.is_seen_device,
             "version_was_measured": times.is_seen_version,
+            "answered_by": times.versions[0] or None,
             "is_in_16_bits": is_in_16_bits(call, device),
             "is_corrected_by_sweep": is_corrected,
         }
@@ -162,6 +163,8 @@ def run_predict(args: argparse.Namespace) -> int:
             notes += ["no fp8 units: in 16 bits"] if row["is_in_16_bits"] else []
             if not times.is_seen_version:
                 notes.append("unseen version: from other versions")
+            elif times.versions[0]:
+                notes.append(times.versions[0])
             note = f"   ({'; '.join(notes)})" if notes else ""
             print(f"{device.name:14}{text:>24}   {share}{note}")
     if args.json:

@@ -144,6 +144,37 @@ def test_a_version_that_was_not_measured_has_a_wider_interval():
     assert newest.latency_s == known.latency_s
 
 
+@pytest.mark.parametrize(
+    ("call", "software", "version"),
+    [
+        (CALLS[4], "sglang", "0.5.14"),  # 0.5.16 has MiniMax's blocks alone
+        (replace(CALLS[4], model="minimax-m3", kind="msa"), "sglang", "0.5.16"),
+        (CALLS[3], "vllm", "0.24.0"),  # the development build has Kimi's alone
+        (DEEPSEEK, "vllm", "0.24.0"),
+        (CALLS[1], "vllm", ""),
+    ],
+)  # fmt: skip
+def test_the_newest_version_that_has_the_kind_answers(call, software, version):
+    model = GpuKernels.packaged()
+    found = model.times([call], B200, software=software)
+    assert found.versions == [f"{software} {version}" if version else ""]
+    assert found.is_seen_version == bool(version)
+    if version:
+        named = model.times([call], B200, software=software, version=version)
+        assert named.latency_s == found.latency_s
+        assert named.is_seen_version
+
+
+def test_a_version_without_the_kind_has_a_wider_interval():
+    model = GpuKernels.packaged()
+    known, new = (
+        model.times([CALLS[4]], B200, software="sglang", version=version)
+        for version in ("0.5.14", "0.5.16")
+    )
+    assert not new.is_seen_version
+    assert new.high_s / new.low_s > known.high_s / known.low_s
+
+
 def test_precision_changes_an_expert_layer():
     model = GpuKernels.packaged()
     large = replace(DEEPSEEK, tokens=16384)
