@@ -19,6 +19,7 @@ from cdmpp.analytic.rows import Rows
 from cdmpp.arrays import FloatArray, TextArray
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError, UsageError
+from cdmpp.text import nearest
 
 FILES: Mapping[Family, str] = {
     "gemm": "gemm.parquet",
@@ -176,10 +177,17 @@ class GpuKernelTable(Rows):
 def families_in(folder: Path) -> list[Family]:
     """Returns the families that a folder is for: those of `LIBRARIES` and of `SERVING` that it has
     a file of, and all of `FAMILIES`, whose files it must have unless it has one of `SERVING`.
+
+    Raises:
+        DataError: no folder.
     """
+    folder = Path(folder)
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "does not exist"
+        raise DataError(f"{folder} {what}; expected a folder of measured kernels (.parquet)")
 
     def known(families: Iterable[Family]) -> list[Family]:
-        return [family for family in families if (Path(folder) / FILES[family]).exists()]
+        return [family for family in families if (folder / FILES[family]).exists()]
 
     serving = known(SERVING)
     return [*(known(FAMILIES) if serving else FAMILIES), *known(LIBRARIES), *serving]
@@ -189,13 +197,22 @@ def asked_families(folder: Path, names: Sequence[str]) -> list[Family]:
     """Returns the families of a folder that are named; all where none is.
 
     Raises:
-        UsageError: the folder has none of a name.
+        DataError: no folder.
+        UsageError: no such family, or the folder has no file of it.
     """
     known = families_in(folder)
+    there = [family for family in known if (Path(folder) / FILES[family]).exists()]
+    files: Mapping[str, str] = {str(family): file for family, file in FILES.items()}
     for name in names:
-        if name not in known:
-            raise UsageError(f"no kernels {name!r} in {folder}; expected some of "
-                             f"{', '.join(known)}")  # fmt: skip
+        if name not in files:
+            raise UsageError(
+                f"no kernels {name!r}{nearest(name, FILES)}; expected some of {', '.join(FILES)}"
+            )
+        if name not in there:
+            raise UsageError(
+                f"no kernels {name!r} in {folder}: it has no {files[name]}"
+                + (f"; expected some of {', '.join(there)}" if there else "")
+            )
     return [family for family in known if not names or family in names]
 
 
@@ -325,8 +342,9 @@ def _read(path: Path, names: Sequence[str], maybe: Sequence[str]) -> dict[str, N
         if missing:
             raise KeyError(f"no column {', '.join(missing)}")
     except (OSError, KeyError, pa.ArrowException) as error:
+        why = "no such file" if isinstance(error, FileNotFoundError) else error
         raise DataError(
-            f"{path}: cannot read the measured kernels ({error}); expected a Parquet file with "
+            f"{path}: cannot read the measured kernels ({why}); expected a Parquet file with "
             f"{', '.join(names)}"
         ) from None
     found: dict[str, NDArray[np.generic]] = {

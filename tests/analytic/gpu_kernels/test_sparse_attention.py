@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,11 +10,11 @@ import pytest
 
 from cdmpp.analytic.gpu_kernels.account.sparse import sparse_weights
 from cdmpp.analytic.gpu_kernels.calls import make_call
-from cdmpp.analytic.gpu_kernels.evaluate import evaluate_kernels
 from cdmpp.analytic.gpu_kernels.families import columns_of, error_groups, work_on
 from cdmpp.analytic.gpu_kernels.measured import read_measured
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
 from cdmpp.analytic.gpu_kernels.serving_calls import SPARSE_DTYPES, SparseBlock
+from cdmpp.cli.main import main
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import write_columns
@@ -155,10 +156,27 @@ def test_blocks_that_hide_the_host_are_kept(tmp_path):
     assert graphs.left_out == {}
 
 
-def test_one_family_is_judged_alone(tmp_path):
-    _rows(tmp_path)
-    with pytest.raises(UsageError, match=r"no kernels 'moe' in .*expected some of sparse"):
-        evaluate_kernels(tmp_path, [0], ["moe"])
+@pytest.mark.parametrize(
+    ("data", "families", "message"),
+    [
+        ("here", "moe", r"no kernels 'moe' in \S+: it has no moe.parquet; expected some of sparse"),
+        ("here", "sparze", "no kernels 'sparze', did you mean 'sparse'"),
+        ("empty", "sparse", "it has no sparse_attention.parquet$"),
+        ("empty", "", r"gemm.parquet: cannot read the measured kernels \(no such file\)"),
+        ("missing", "sparse", "missing does not exist; expected a folder of measured kernels"),
+        ("missing", "", "missing does not exist; expected a folder of measured kernels"),
+        ("here/sparse_attention.parquet", "sparse", "sparse_attention.parquet is not a folder"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("command", ["fit", "evaluate"])
+def test_what_a_folder_lacks_is_said(tmp_path, capsys, command, data, families, message):
+    for name in ("here", "empty"):
+        (tmp_path / name).mkdir()
+    _rows(tmp_path / "here")
+    words = ["analytic", "kernels", command, "--data", str(tmp_path / data)]
+    more = ["--out", str(tmp_path / "model")] if command == "fit" else []
+    assert main([*words, *more, "--families", families]) in (2, 3)
+    assert re.search(message, capsys.readouterr().err.strip())
 
 
 def test_the_packaged_model_knows_what_was_measured_where():
