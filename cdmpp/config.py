@@ -163,7 +163,7 @@ def _build(cls: Any, values: Any, base: Any, *, where: str) -> Any:
     for name in values:
         if name not in fields:
             known = ", ".join(where + field for field in fields)
-            near = nearest(str(name), fields)
+            near = nearest(str(name), fields, before=where)
             raise UsageError(f"unknown setting {where}{name}{near} (known: {known})")
     arguments: dict[str, Any] = {}
     for name, field in fields.items():

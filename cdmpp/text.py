@@ -99,10 +99,14 @@ def shortened(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Returns `, did you mean ...?` for the most similar known name, else an empty text."""
+def nearest(name: str, known: Iterable[str], *, before: str = "") -> str:
+    """Returns `, did you mean ...?` for the most similar known name, else an empty text.
+
+    Args:
+        before: what stands before all these names, such as the path to a setting.
+    """
     match = difflib.get_close_matches(name, list(known), n=1)
-    return f", did you mean {match[0]!r}?" if match else ""
+    return f", did you mean {before + match[0]!r}?" if match else ""
 
 
 def printable(text: str) -> str:

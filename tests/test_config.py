@@ -73,7 +73,7 @@ def test_a_base_replaces_the_defaults() -> None:
     ("text", "message"),
     [
         ("nam: y", "unknown setting nam, did you mean 'name'?"),
-        ("inner: {widht: 3}", "unknown setting inner.widht, did you mean 'width'?"),
+        ("inner: {widht: 3}", "unknown setting inner.widht, did you mean 'inner.width'?"),
         ("inner: 3", "inner: expected a mapping"),
         ("inner: {width: 3.5}", "inner.width is 3.5, expected a whole number"),
         ("inner: {width: true}", "inner.width is True, expected a whole number"),

@@ -49,7 +49,7 @@ def test_a_dataset_is_read_once_and_settings_are_checked(tiny_dataset, tmp_path,
     )
     assert model.devices == data.devices[1:]
     assert model.predict(data)[0].latency_s > 0
-    with pytest.raises(UsageError, match=r"unknown setting gbdt\.tree, did you mean 'trees'"):
+    with pytest.raises(UsageError, match=r"unknown setting gbdt\.tree, did you mean 'gbdt.trees'"):
         cdmpp.train(data, out=tmp_path / "other", settings={"gbdt": {"tree": 3}})
     with pytest.raises(UsageError, match="did you mean 'gbdt'"):
         cdmpp.train(data, model="gbtd", out=tmp_path / "other")

@@ -295,7 +295,7 @@ def test_tables_of_an_interrupted_campaign(
     ("words", "code", "text"),
     [
         (["--architectures", "0"], 2, "architectures is 0"),
-        (["--set", "space.depht=[1,2]"], 2, "did you mean 'depth'"),
+        (["--set", "space.depht=[1,2]"], 2, "did you mean 'space.depth'"),
         (["--config", "missing.yaml"], 2, "missing.yaml"),
         (["--device", "nowhere"], 4, "unknown device 'nowhere'"),
         ([], 2, "no device label"),
