@@ -148,7 +148,8 @@ EXPERIMENTS = (
     Experiment("llm-kernels", "kernels of LLM serving: devices and versions of frameworks left out",
                "36 min", place="analytic:llm_kernels", options=("seeds=0,1,2",)),
     Experiment("sparse-attention", "whole blocks of sparse attention, as llm-kernels judges them",
-               "4 min", place="analytic:sparse_attention", options=("seeds=0,1,2",)),
+               "4 min", place="analytic:llm_kernels",
+               options=("page=sparse-attention", "families=sparse", "seeds=0,1,2")),
     Experiment("embedding", "the embedding models on a CPU", "2 min"),
     # Devices and machine code.
     Experiment("adapting", "the model that fine-tuning selects, and every candidate", "16 min"),

@@ -57,20 +57,12 @@ def llm_kernels(
     data: Path = SHARED_DATA / "llm-kernels",
     out: Path = RESULTS,
     seeds: str = "0",
+    families: str = "",
+    page: str = "llm-kernels",
     is_json: bool = False,
 ) -> None:
     """The same of the kernels of LLM serving, with versions of the frameworks left out."""
-    _kernels("llm-kernels", data, out, seeds, "", is_json)
-
-
-def sparse_attention(
-    data: Path = SHARED_DATA / "llm-kernels",
-    out: Path = RESULTS,
-    seeds: str = "0,1,2",
-    is_json: bool = False,
-) -> None:
-    """The same of whole blocks of sparse attention alone."""
-    _kernels("sparse-attention", data, out, seeds, "sparse", is_json)
+    _kernels(page, data, out, seeds, families, is_json)
 
 
 def _kernels(name: str, data: Path, out: Path, seeds: str, families: str, is_json: bool) -> None:
