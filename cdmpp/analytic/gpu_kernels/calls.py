@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from cdmpp.analytic.gpu_kernels.call_checks import check_sizes, check_word
 from cdmpp.analytic.gpu_kernels.serving_calls import (
+    HyperConnections,
     LatentDecode,
     LatentPrefill,
     LinearAttention,
@@ -23,12 +24,13 @@ from cdmpp.errors import UsageError
 Family = Literal[
     "gemm", "prefill", "decode", "collective", "gemm_tuned", "gemm_tile", "moe_tuned", "moe",
     "latent_prefill", "latent_decode", "linear", "sparse", "exchange", "one_shot", "quantize",
+    "hyper",
 ]  # fmt: skip
 FAMILIES: tuple[Family, ...] = ("gemm", "prefill", "decode", "collective")
 #: Families whose calls have a framework's version: those of data in the layout of llm-kernels.
 SERVING: tuple[Family, ...] = (
     "moe", "latent_prefill", "latent_decode", "linear", "sparse", "exchange", "one_shot",
-    "quantize",
+    "quantize", "hyper",
 )  # fmt: skip
 
 #: Families whose calls go over the links between GPUs.
@@ -173,6 +175,7 @@ _FAMILY: Mapping[type[GpuCall], Family] = {
     MoeExchange: "exchange",
     OneShotReduce: "one_shot",
     QuantizeMatrix: "quantize",
+    HyperConnections: "hyper",
 }
 
 
@@ -190,6 +193,7 @@ KERNELS: Mapping[str, type[GpuCall]] = {
     "exchange": MoeExchange,
     "one_shot": OneShotReduce,
     "quantize": QuantizeMatrix,
+    "hyper": HyperConnections,
 }
 
 

@@ -17,6 +17,7 @@ from cdmpp.analytic.gpu_kernels.account.exchange import (
     quantize_work,
 )
 from cdmpp.analytic.gpu_kernels.account.gemm import gemm_work, tile_gemm_work, tuned_gemm_work
+from cdmpp.analytic.gpu_kernels.account.hyper import hyper_work
 from cdmpp.analytic.gpu_kernels.account.latent import latent_decode_work, latent_prefill_work
 from cdmpp.analytic.gpu_kernels.account.linear import linear_work
 from cdmpp.analytic.gpu_kernels.account.moe import moe_work, tuned_moe_work
@@ -42,6 +43,7 @@ _WORK: Mapping[Family, Callable[[Columns, ChipRows], KernelWork]] = {
     "exchange": exchange_work,
     "one_shot": one_shot_work,
     "quantize": quantize_work,
+    "hyper": hyper_work,
 }
 
 
@@ -79,14 +81,16 @@ def whose_kernels(family: Family, columns: Columns, software: NDArray[np.str_]) 
 
 def has_groups(family: Family) -> bool:
     """Whether kernels of a family err in ways of their own: each type of products and of expert
-    layers, prefill attention with a window, and each kind and phase of sparse attention.
+    layers, prefill attention with a window, each kind and phase of sparse attention, and each step
+    of hyper-connections.
     """
-    return family.startswith(("gemm", "moe")) or family in ("prefill", "sparse")
+    return family.startswith(("gemm", "moe")) or family in ("prefill", "sparse", "hyper")
 
 
 def error_groups(family: Family, columns: Columns) -> NDArray[np.str_]:
     """Returns text [N], what each call is judged with: its family, and the type of a product or of
-    an expert layer, whether prefill attention has a window, or kind and phase of sparse attention.
+    an expert layer, whether prefill attention has a window, kind and phase of sparse attention, or
+    the step of hyper-connections.
     """
     count = len(next(iter(columns.values())))
     if not has_groups(family):
@@ -96,7 +100,8 @@ def error_groups(family: Family, columns: Columns) -> NDArray[np.str_]:
     if family == "sparse":
         kinds, phases = (np.asarray(columns[name], np.str_) for name in ("kind", "phase"))
         return np.char.add(np.char.add("sparse ", kinds), np.char.add(" ", phases))
-    return np.char.add(f"{family} ", columns["dtype"].astype(np.str_))
+    word = "step" if family == "hyper" else "dtype"
+    return np.char.add(f"{family} ", columns[word].astype(np.str_))
 
 
 def is_in_16_bits(call: GpuCall, device: DeviceSpec) -> bool:

@@ -38,6 +38,8 @@ _SPARSE_KINDS_OF = {
 }  # fmt: skip
 PHASES = ("prefill", "decode")
 EXCHANGE_STEPS = ("dispatch", "combine")
+#: Hyper-connections: before the parts of a layer, and after them.
+HYPER_STEPS = ("pre", "post")
 EXCHANGE_MODES = ("normal", "low_latency")
 
 
@@ -292,6 +294,31 @@ class QuantizeMatrix:
         check_sizes(self)
 
 
+@dataclass(frozen=True)
+class HyperConnections:
+    """Hyper-connections of both parts of a layer (DeepSeek-V4), of attention and of what feeds
+    forward: `pre` mixes the copies of a token into one, `post` spreads the result over them.
+
+    Attributes:
+        step: one of `HYPER_STEPS`.
+        tokens: of a rank.
+        hidden: elements of a token.
+        streams: copies of it.
+
+    Raises:
+        UsageError: a size is not positive, or the step is unknown.
+    """
+
+    step: str
+    tokens: int
+    hidden: int
+    streams: int = 4
+
+    def __post_init__(self) -> None:
+        check_sizes(self)
+        check_word(self, "step", HYPER_STEPS)
+
+
 ServingCall = (
     MoeLayer
     | LatentPrefill
@@ -301,4 +328,5 @@ ServingCall = (
     | MoeExchange
     | OneShotReduce
     | QuantizeMatrix
+    | HyperConnections
 )

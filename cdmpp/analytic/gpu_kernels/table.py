@@ -37,6 +37,7 @@ FILES: Mapping[Family, str] = {
     "exchange": "deepep.parquet",
     "one_shot": "allreduce.parquet",
     "quantize": "quantize.parquet",
+    "hyper": "mhc.parquet",
 }
 _GEMM = {"m": "m", "n": "n", "k": "k", "dtype": "gemm_dtype"}
 _MOE = {
@@ -81,6 +82,9 @@ _NAMES: Mapping[Family, Mapping[str, str]] = {
     },
     "one_shot": {"message_bytes": "message_size", "gpus": "num_gpus"},
     "quantize": {"rows": "m", "columns": "k"},
+    "hyper": {
+        "step": "op_name", "tokens": "num_tokens", "hidden": "hidden_size", "streams": "hc_mult",
+    },
 }  # fmt: skip
 #: Further columns that are read of a family's file.
 _MORE: Mapping[Family, tuple[str, ...]] = {
@@ -93,6 +97,7 @@ _MORE: Mapping[Family, tuple[str, ...]] = {
     "sparse": ("table", "op_name", "kernel_source", "architecture", "model", "kv_cache_dtype"),
     "exchange": ("op_name",),
     "one_shot": ("kernel_source", "table"),
+    "hyper": ("kernel_source",),
 }  # fmt: skip
 #: The same, of which a file may have none: its words are empty then.
 _MAYBE: Mapping[Family, tuple[str, ...]] = {"prefill": ("kernel_source",)}
@@ -132,6 +137,7 @@ FAULTS: Mapping[Family, Mapping[str, tuple[str, str]]] = {
     "moe": {"drawn with exponent 0, a single row": ("distribution", "power_law_0")},
     "linear": {"steps that verify drafts": ("phase", "verify")},
     "one_shot": {"timed eagerly, with the host": ("kernel_source", "eager")},
+    "hyper": {"SGLang's path in torch": ("kernel_source", "sglang_torch")},
 }
 
 

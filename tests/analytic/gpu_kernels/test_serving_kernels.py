@@ -17,6 +17,7 @@ from cdmpp.analytic.gpu_kernels.measured import read_measured
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
 from cdmpp.analytic.gpu_kernels.references import version_before_s
 from cdmpp.analytic.gpu_kernels.serving_calls import (
+    HyperConnections,
     LatentDecode,
     LatentPrefill,
     LinearAttention,
@@ -44,6 +45,7 @@ CALLS = (
     MoeExchange("dispatch", 128, 7168, 8, 256),
     OneShotReduce(2**20, 8),
     QuantizeMatrix(128, 7168),
+    HyperConnections("pre", 128, 4096),
 )
 
 
@@ -88,6 +90,17 @@ def test_latent_decode_reads_one_latent_for_all_heads():
     assert many.limits["memory"][0] < 1.1 * few.limits["memory"][0]
 
 
+def test_hyper_connections_read_and_write_every_copy():
+    """Both parts of a layer: four copies in and one out, or five in and four out."""
+    before, after = (_work(HyperConnections(step, 8192, 4096)) for step in ("pre", "post"))
+    token = 2 * 8192 * 4096 * 2
+    for work, copies in ((before, 5), (after, 9)):
+        expected = (copies * token - H100.l2_bytes) / H100.mem_bandwidth_bytes_per_s
+        assert work.limits["memory"][0] == pytest.approx(expected)
+    flops = 2 * 2 * 8192 * 4096 * 4 * 24
+    assert before.terms["mixture"][0] == pytest.approx(flops / H100.peak_fp32_flop_per_s)
+
+
 @pytest.mark.parametrize(
     ("earlier", "later"),
     [("0.5.9", "0.5.10"), ("0.5.6", "0.5.6.post2"), ("1.3.0rc10", "1.3.0rc20"),
@@ -107,6 +120,7 @@ def test_versions_are_ordered(earlier, later):
         (lambda: LatentDecode(1, 0, 16), "context is 0"),
         (lambda: LinearAttention("rwkv", "scan", "decode", 1, 1, 1, 1), "kind is 'rwkv'"),
         (lambda: OneShotReduce(8, 1), "at least 2"),
+        (lambda: HyperConnections("mid", 1, 4096), "step is 'mid'"),
         (lambda: make_call("moe", {"tokens": "4"}), "hidden, inter, top_k, experts missing"),
         (lambda: release_of("newest"), "version 'newest' cannot be read"),
     ],
