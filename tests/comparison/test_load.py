@@ -147,6 +147,16 @@ def test_what_does_not_fit_says_so() -> None:
     assert "does not fit" in cell.reasons[0]
 
 
+def test_multi_token_prediction_is_off(capsys: pytest.CaptureFixture[str]) -> None:
+    """A note for all devices; H100's memory is too small for the model."""
+    words = ["compare", "--model", "deepseek-ai/DeepSeek-V3", "--tensor-parallel", "8"]
+    load = ["--concurrency", "8", "--input-tokens", "256", "--output-tokens", "64"]
+    assert main([*words, *load, "--device", "h100,b200"]) == 0
+    assert "\n  multi-token prediction is off" in capsys.readouterr().out
+    plain = read_model("moonshotai/Kimi-K2-Instruct")
+    assert not plain.has_drafts
+
+
 def test_nvidias_server_runs_on_nvidias_gpus_only(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["compare", "--model", "meta-llama/Llama-3.1-8B", "--concurrency", "8", "--json"]
     words += ["--input-tokens", "256", "--output-tokens", "64", "--device", "mi300x,h100"]

@@ -22,6 +22,7 @@ from cdmpp.comparison.llm.decoder import (
     GroupedAttention,
     LatentAttention,
     Parallel,
+    SparseAttention,
 )
 from cdmpp.comparison.llm.kernels import (
     ExpertProducts,
@@ -328,6 +329,6 @@ def test_every_model_that_comes_along_is_read() -> None:
         model = read_model(name)
         assert model.depth > 10
         assert all(
-            isinstance(layer.attention, GroupedAttention | LatentAttention)
+            isinstance(layer.attention, GroupedAttention | LatentAttention | SparseAttention)
             for layer in model.layers
         )

@@ -13,7 +13,7 @@ from cdmpp.analytic.gpu_kernels.calls import GpuCall
 from cdmpp.analytic.gpu_kernels.serving_calls import SparseBlock
 from cdmpp.comparison.llm.config_file import decoder_of_config, known_models
 from cdmpp.comparison.llm.decoder import Decoder, Format, Parallel
-from cdmpp.comparison.llm.kernels import ServingStep, SparseKernels, step_kernels
+from cdmpp.comparison.llm.kernels import WHOLE_BLOCK, ServingStep, SparseKernels, step_kernels
 from cdmpp.comparison.llm.measured_calls import measured_call
 from cdmpp.comparison.llm.memory import cache_bytes, least_step_s
 from cdmpp.comparison.llm.step_table import StepTable
@@ -42,9 +42,26 @@ _M3 = {
 }  # fmt: skip
 
 
+_V4 = {
+    "compress_ratios": [0, 0, *[4, 128] * 20, 4, 0], "head_dim": 512, "hidden_size": 4096,
+    "hc_mult": 4, "index_head_dim": 128, "index_n_heads": 64, "index_topk": 512,
+    "expert_dtype": "fp4", "moe_intermediate_size": 2048, "n_routed_experts": 256,
+    "n_shared_experts": 1, "num_attention_heads": 64, "num_experts_per_tok": 6,
+    "num_hidden_layers": 43, "num_key_value_heads": 1, "o_groups": 8, "o_lora_rank": 1024,
+    "q_lora_rank": 1024, "sliding_window": 128, "vocab_size": 129280,
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+}  # fmt: skip
+_NAMED = {
+    "compress_ratios": None,
+    "layer_types": ["sliding_attention", *["compressed_sparse_attention"] * 42],
+    "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128},
+}
+
+
 def _sparse(architecture: str, keys: dict[str, Any], **changes: Any) -> Decoder:
     """Returns the decoder of a file with sparse attention."""
-    base = {} if "MiniMax" in architecture else known_models()["deepseek-ai/DeepSeek-V3"]
+    is_whole = keys is _V4 or "MiniMax" in architecture
+    base = {} if is_whole else known_models()["deepseek-ai/DeepSeek-V3"]
     content = {**base, **keys, "architectures": [architecture], **changes}
     return decoder_of_config(content, "model")
 
@@ -61,6 +78,11 @@ def _sparse(architecture: str, keys: dict[str, Any], **changes: Any) -> Decoder:
         (
             "MiniMaxM3SparseForConditionalGeneration", _M3, 428,
             {"attention": 3, "sparse attention": 57},
+        ),
+        (
+            "DeepseekV4ForCausalLM", _V4, 284,
+            {"attention, window 128": 2, "compressed sparse attention": 21,
+             "heavily compressed attention": 20},
         ),
     ],
 )  # fmt: skip
@@ -90,7 +112,11 @@ def test_indexes_may_be_named_by_layer() -> None:
         ("DeepseekV32ForCausalLM", {"index_topk": None}, "missing index_topk"),
         ("GlmMoeDsaForCausalLM", {"indexer_types": ["full"]}, "indexer_types must have 61 entries"),
         ("DeepseekV3ForCausalLM", {}, r"sparse attention \(index_topk\), which is not supported"),
-        ("DeepseekV4ForCausalLM", {}, "'DeepseekV4ForCausalLM' is not supported"),
+        (
+            "DeepseekV4ForCausalLM",
+            {},
+            "missing compress_ratios, head_dim, sliding_window, o_lora_rank, o_groups, hc_mult",
+        ),
     ],
 )
 def test_sparse_attention_of_other_sizes_is_refused(
@@ -175,3 +201,47 @@ def test_a_step_reads_the_weights_of_sparse_attention_once() -> None:
     step = ServingStep(prompts=1, chunk=4032, sequences=64, context=4096)
     (whole,) = step_times(model, parallel, [step], device, PerToken(), "sglang")
     assert whole.ends[0] == pytest.approx(mixed, rel=0.01)
+
+
+def test_layers_of_deepseek_v4_may_be_named() -> None:
+    model = _sparse("DeepseekV4ForCausalLM", _V4, **_NAMED)
+    assert [layer.attention.text for layer in model.layers] == [
+        "attention, window 128", "compressed sparse attention",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"compress_ratios": [2] * 43}, "compress_ratios has 2, expected 0 or 4 or 128"),
+        ({"compress_ratios": [{}] * 43}, "compress_ratios has {}, expected 0 or 4 or 128"),
+        ({"compress_ratios": [4]}, "compress_ratios must have 43 entries"),
+        ({"hc_mult": None, "compress_ratios": None}, "missing compress_ratios, hc_mult"),
+        ({**_NAMED, "compress_rates": {"a": 1}}, "compress_rates is {'a': 1}, expected"),
+        ({"index_topk": 2048}, "selected 2048.* was not measured; expected the sizes of deepseek"),
+        ({"expert_dtype": "fp6"}, "expert_dtype is 'fp6', expected fp4, fp8 or bf16"),
+    ],
+)
+def test_other_layers_of_deepseek_v4_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(CdmppError, match=message):
+        _sparse("DeepseekV4ForCausalLM", _V4, **changes)
+
+
+def test_deepseek_v4_keeps_few_entries_and_mixes_its_streams() -> None:
+    """A token in the window, an entry and a key for each 4 tokens, an entry for each 128."""
+    model, device = _sparse("DeepseekV4ForCausalLM", _V4), get_device("b200")
+    assert model.kv_dtype == "fp8"
+    assert (model.formats.attention, model.formats.experts) == ("fp8_block", "mxfp4")
+    kept = 43 * 128 * 512 + 21 * 2048 * (512 + 128) + 20 * 64 * 512
+    assert cache_bytes(model, Parallel(), 8192) == kept
+    launches, _ = step_kernels(model, ServingStep(sequences=8, context=8192), Parallel(4))
+    mixed = [one for one in launches if one.what == "hyper-connections"]
+    assert {(one.call.step, one.call.tokens, one.call.hidden) for one in mixed} == {
+        ("pre", 8, 4096), ("post", 8, 4096),
+    }  # fmt: skip
+    assert sum(one.count for one in mixed) == 2 * 43
+    blocks = [measured_call(one.call, device) for one in launches if one.what == WHOLE_BLOCK]
+    assert [(one.call.kind, one.call.past, bool(one.reason)) for one in blocks] == [
+        ("hca", 128, True), ("csa", 8191, False), ("hca", 8191, False),
+    ]  # fmt: skip
+    assert {(one.call.dtype, one.call.kv_dtype) for one in blocks} == {("fp8_block", "fp8")}

@@ -23,6 +23,7 @@ from cdmpp.comparison.llm.decoder import (
     LatentAttention,
     Layer,
     SparseAttention,
+    SparseKind,
 )
 from cdmpp.comparison.llm.quantization import stored_formats
 from cdmpp.errors import DataError, UsageError
@@ -41,6 +42,14 @@ _NOT_COVERED = {
     "cross_attention_layers": "cross-attention", "layer_types_linear": "linear attention",
 }  # fmt: skip
 _WINDOWED, _FULL = "sliding_attention", "full_attention"
+#: DeepSeek-V4: tokens that an entry of a layer's cache stands for -> kind of the layer, and the
+#: same by Transformers' name of it.
+_RATIOS: Mapping[Any, SparseKind] = {0: "window", 4: "csa", 128: "hca"}
+_COMPRESSED_LAYERS: Mapping[Any, SparseKind] = {
+    _WINDOWED: "window", "compressed_sparse_attention": "csa",
+    "heavily_compressed_attention": "hca",
+}  # fmt: skip
+_RATES = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
 #: Models with pictures keep the decoder here.
 _TEXT = "text_config"
 
@@ -95,13 +104,15 @@ class _Values:
 
 @dataclass(frozen=True)
 class _Architecture:
-    """How an architecture's file is read: attention and feed-forward part of the i-th layer, and
-    whether it has sparse attention.
+    """How an architecture's file is read: attention and feed-forward part of the i-th layer,
+    whether it has sparse attention, and whether it has DeepSeek-V4's hyper-connections and cache in
+    8 bits.
     """
 
     attention: Callable[[_Values, int], Attention]
     feed_forward: Callable[[_Values, int], FeedForward]
     is_sparse: bool = False
+    has_streams: bool = False
 
 
 def _grouped(values: _Values, place: int) -> GroupedAttention:
@@ -199,6 +210,35 @@ def _block_selecting(values: _Values, place: int) -> Attention:
     return SparseAttention(_measured_sizes(values, ("minimax-m3",), sizes, size), "msa")
 
 
+def _compressing(values: _Values, place: int) -> SparseAttention:
+    """DeepSeek-V4: layers whose cache has an entry for 4 tokens, of which an index selects, or for
+    128, or a window alone; by `compress_ratios`, or by `layer_types` in Transformers' own files.
+    """
+    kinds = values.values.get("layer_types")
+    if kinds is not None:
+        key, known = "layer_types", _COMPRESSED_LAYERS
+    else:
+        key, known, kinds = "compress_ratios", _RATIOS, values.values.get("compress_ratios")
+    found = _of_layer(values, key, kinds, place)
+    kind = next((kind for name, kind in known.items() if name == found), None)
+    if kind is None:
+        values.refuse(f"{key} has {found!r}, expected {' or '.join(map(str, known))}")
+    rates = values.values.get("compress_rates")
+    if rates is not None and rates != _RATES:
+        values.refuse(f"compress_rates is {rates!r}, expected {_RATES!r}")
+    head = values.size("head_dim")
+    sizes = {
+        "width": values.size("hidden_size"), "heads": values.size("num_attention_heads"),
+        "head": head, "value": head, "latent": head, "query_rank": values.size("q_lora_rank"),
+        "index_heads": values.size("index_n_heads"), "selected": values.size("index_topk"),
+        "window": values.size("sliding_window"), "out_rank": values.size("o_lora_rank"),
+        "out_groups": values.size("o_groups"),
+    }  # fmt: skip
+    models = ("deepseek-v4-pro", "deepseek-v4-flash")
+    name = _measured_sizes(values, models, sizes, values.size("index_head_dim"))
+    return SparseAttention(name, kind or "window")
+
+
 def _of_layer(values: _Values, key: str, found: Any, place: int) -> Any:
     """Returns what a list has for a layer."""
     depth = values.size("num_hidden_layers")
@@ -251,6 +291,14 @@ def _deepseek_experts(values: _Values, place: int) -> FeedForward:
     return _experts(values, "n_routed_experts", "moe_intermediate_size", shared=shared)
 
 
+def _hashed_experts(values: _Values, place: int) -> Experts:
+    """DeepSeek-V4: experts in every layer. In the first ones a table says which; the products are
+    the same.
+    """
+    ffn, shared = "moe_intermediate_size", values.size("n_shared_experts", default=0, least=0)
+    return _experts(values, "n_routed_experts", ffn, shared=shared)
+
+
 def _glm_experts(values: _Values, place: int) -> FeedForward:
     """As DeepSeek's, or by `mlp_layer_types`."""
     kinds = values.values.get("mlp_layer_types")
@@ -297,6 +345,9 @@ ARCHITECTURES: Mapping[str, _Architecture] = {
     "KimiK2ForCausalLM": _Architecture(_latent, _deepseek_experts),
     "DeepseekV32ForCausalLM": _Architecture(_selecting, _deepseek_experts, is_sparse=True),
     "GlmMoeDsaForCausalLM": _Architecture(_selecting, _glm_experts, is_sparse=True),
+    "DeepseekV4ForCausalLM": _Architecture(
+        _compressing, _hashed_experts, is_sparse=True, has_streams=True
+    ),
     "MiniMaxM3ForCausalLM": _Architecture(_block_selecting, _minimax_experts, is_sparse=True),
     "MiniMaxM3SparseForConditionalGeneration": _Architecture(
         _block_selecting, _minimax_experts, is_sparse=True
@@ -374,17 +425,21 @@ def _decoder(
     for place in range(_SOME_LAYERS if values.missing else depth):
         kind = read.attention(values, place), read.feed_forward(values, place)
         kinds[kind] = kinds.get(kind, 0) + 1
+    streams = values.size("hc_mult") if read.has_streams else 1
     if values.missing:
         raise values.error()
     layers = tuple(Layer(*kind, count) for kind, count in kinds.items())
     dtype = given.get("torch_dtype", given.get("dtype"))
     wide: Literal["bf16", "fp16"] = "fp16" if dtype == "float16" else "bf16"
     stored, stored_kv = stored_formats(content, depth, wide, path)
+    stored_kv = "fp8" if read.has_streams else stored_kv
     formats = stored if precision is None else Formats(*[_precision(precision)] * 3)
     return Decoder(
         name, width, vocabulary, layers, formats,
         wide=wide, kv_dtype=stored_kv if kv_precision is None else _cache(kv_precision),
         is_tied=bool(given.get("tie_word_embeddings", architecture.startswith("Gemma3"))),
+        streams=streams,
+        has_drafts=bool(given.get("num_nextn_predict_layers")),
     )  # fmt: skip
 
 

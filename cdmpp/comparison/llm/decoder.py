@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from cdmpp.analytic.gpu_kernels.account.sparse import INDEX_HEAD, SPARSE_SIZES, sparse_weights
+from cdmpp.analytic.gpu_kernels.account.sparse import (
+    INDEX_HEAD,
+    RATIOS,
+    SPARSE_SIZES,
+    sparse_weights,
+)
 from cdmpp.errors import UsageError
 
 #: How the weights of a product are stored. `fp8_block` has a scale for each block of 128 x 128,
@@ -20,6 +25,8 @@ WEIGHT_BYTES: Mapping[Format, float] = {
 }  # fmt: skip
 CacheFormat = Literal["bf16", "fp8"]
 CACHE_BYTES: Mapping[CacheFormat, float] = {"bf16": 2.0, "fp8": 1.0}
+#: Kinds of sparse attention whose cache has entries that stand for several tokens.
+COMPRESSED = ("csa", "hca")
 #: Activations, embedding and the last product are 16 bits wide, whatever the layers' weights are.
 WIDE_BYTES = 2
 #: Logits are read in float32.
@@ -115,24 +122,32 @@ class LatentAttention:
         return self.heads // tensor * (2 * (self.nope + self.rope) + 2 * self.value) + self.down
 
 
+SparseKind = Literal["dsa", "msa", "csa", "hca", "window"]
+
+
 @dataclass(frozen=True)
 class SparseAttention:
     """Attention to the tokens that an index selects, in the sizes of a model that was measured.
 
     Attributes:
         model: whose sizes, one of `SPARSE_SIZES`.
-        kind: `dsa` (DeepSeek-V3.2, GLM-5) or `msa` (MiniMax-M3).
+        kind: `dsa` (DeepSeek-V3.2, GLM-5), `msa` (MiniMax-M3), or of DeepSeek-V4 `csa`, `hca` or
+            `window`, which compresses nothing.
         indexed: whether it selects itself; else it takes the selection of a layer before.
     """
 
     model: str
-    kind: Literal["dsa", "msa"]
+    kind: SparseKind
     indexed: bool = True
 
     @property
     def text(self) -> str:
         """What it is, in words."""
-        return "sparse attention" + ("" if self.indexed else " without an index")
+        what = {
+            "csa": "compressed sparse attention", "hca": "heavily compressed attention",
+            "window": f"attention, window {SPARSE_SIZES[self.model].window}",
+        }.get(self.kind, "sparse attention")  # fmt: skip
+        return what + ("" if self.indexed else " without an index")
 
     @property
     def heads(self) -> int:
@@ -155,12 +170,24 @@ class SparseAttention:
 
     def cached(self, length: int, tensor: int) -> int:
         """Elements that one device keeps of a sequence, with the keys of the index."""
-        return length * (self._entry(tensor) + self._key)
+        entries, key = self._entries(length), self._key
+        return self._near(length) * self._entry(tensor) + entries * (self._entry(tensor) + key)
 
     def read(self, length: int, tensor: int) -> int:
         """Elements of them that a new token needs."""
-        selected = min(length, SPARSE_SIZES[self.model].selected)
-        return selected * self._entry(tensor) + length * self._key
+        entries = self._entries(length)
+        selected = (
+            min(entries, SPARSE_SIZES[self.model].selected) if self.kind != "hca" else entries
+        )
+        return (self._near(length) + selected) * self._entry(tensor) + entries * self._key
+
+    def _entries(self, length: int) -> int:
+        """Entries of a sequence that stand for tokens, or for several."""
+        return 0 if self.kind == "window" else length // int(RATIOS[self.kind])
+
+    def _near(self, length: int) -> int:
+        """Tokens that are kept besides, one by one."""
+        return min(length, SPARSE_SIZES[self.model].window)
 
     def _entry(self, tensor: int) -> int:
         sizes = SPARSE_SIZES[self.model]
@@ -168,7 +195,7 @@ class SparseAttention:
 
     @property
     def _key(self) -> int:
-        return INDEX_HEAD if self.indexed else 0
+        return INDEX_HEAD if self.indexed and self.kind not in ("hca", "window") else 0
 
     def alive(self, tensor: int) -> int:
         """Elements of a token that are alive at once: queries, keys, values and the result."""
@@ -258,6 +285,10 @@ class Decoder:
         wide: type of activations, embedding and the last product.
         kv_dtype: of the cache.
         is_tied: whether the embedding is also the last product's weight.
+        streams: copies of a token that go from layer to layer, mixed by hyper-connections; 1 = a
+            residual.
+        has_drafts: whether it has layers that predict further tokens; servers use them where they
+            are told to.
     """
 
     name: str
@@ -268,6 +299,8 @@ class Decoder:
     wide: Literal["bf16", "fp16"] = "bf16"
     kv_dtype: CacheFormat = "bf16"
     is_tied: bool = False
+    streams: int = 1
+    has_drafts: bool = False
 
     @property
     def depth(self) -> int:
@@ -297,8 +330,9 @@ class Decoder:
 
     @property
     def norms(self) -> int:
-        """Elements of its norms."""
-        return (2 * self.depth + 1) * self.width
+        """Elements of its norms, and of what mixes its streams."""
+        mixing = (self.streams + 2) * self.streams**2 if self.streams > 1 else 0
+        return (2 * self.depth * (1 + mixing) + 1) * self.width
 
     @property
     def parameters(self) -> int:

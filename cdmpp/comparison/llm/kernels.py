@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from cdmpp.analytic.gpu_kernels.account.sparse import SPARSE_SIZES
 from cdmpp.analytic.gpu_kernels.calls import (
     Collective,
     DecodeAttention,
@@ -14,7 +15,9 @@ from cdmpp.analytic.gpu_kernels.calls import (
 )
 from cdmpp.analytic.gpu_kernels.serving_calls import (
     EXCHANGE_STEPS,
+    HYPER_STEPS,
     NODE_RANKS,
+    HyperConnections,
     MoeExchange,
     SparseBlock,
 )
@@ -134,10 +137,12 @@ class SparseKernels:
     Attributes:
         block: what was measured, with products in 16 bits.
         format: of the weights.
+        is_window: whether the layer has its window alone.
     """
 
     block: SparseBlock
     format: Format
+    is_window: bool = False
 
 
 #: A call of a layer: one that has a model, or what stands above the models.
@@ -192,7 +197,8 @@ def step_kernels(
     product for gate and up, their product, and one product; experts have a router, the same for the
     tokens of each expert, and a dense part for a shared one. Replicas of attention send the tokens
     to the experts' devices and back instead of adding up. After the layers a norm, and the logits
-    of the last token of every sequence. Residuals are added inside of the norms.
+    of the last token of every sequence. Residuals are added inside of the norms, or mixed by
+    hyper-connections.
 
     Raises:
         UsageError: the devices cannot share the decoder.
@@ -205,6 +211,11 @@ def step_kernels(
     for layer in model.layers:
         launches += _attention(model, layer, step, parallel)
         launches += _feed_forward(model, layer, step, parallel)
+        for place in HYPER_STEPS if model.streams > 1 else ():
+            mixed = HyperConnections(place, tokens, width, model.streams)
+            launches.append(
+                Launches("hyper-connections", layer.text, "element-wise", mixed, layer.count)
+            )
     degree, wide = parallel.tensor, model.wide
     launches.append(
         _outside("logits", "products", WeightProduct(step.rows, model.vocab // degree, width, wide))
@@ -220,7 +231,8 @@ def step_kernels(
             Launches("tokens to the next stage", "", "collectives", sent, parallel.pipeline - 1)
         )
     # token and residual, in and out
-    moves.append(Moves("norm", 4.0 * element * width, 2 * model.depth + 1))
+    normed = (4.0 if model.streams == 1 else 2.0) * element * width
+    moves.append(Moves("norm", normed, 2 * model.depth + 1))
     for layer in model.layers:
         moves += _layer_moves(model, layer, step, parallel)
     moves.append(Moves("embedding", 2.0 * element * width, 1))
@@ -245,7 +257,7 @@ def _attention(
 
     if isinstance(attention, SparseAttention):
         for block, share in _blocks(attention, step, heads, _CACHE_TYPES[model.kv_dtype]):
-            whole = SparseKernels(block, format)
+            whole = SparseKernels(block, format, attention.kind == "window")
             yield Launches(WHOLE_BLOCK, layer.text, "attention", whole, layer.count, share)
         return
     if isinstance(attention, GroupedAttention):
@@ -282,12 +294,16 @@ def _blocks(
 ) -> Iterator[tuple[SparseBlock, float]]:
     """Yields the blocks of a step with the share that counts. A block has its products. Where a
     step has prompts and sequences, the block of the prompts has the products of all tokens, and
-    sequences add what their block takes beyond one with an empty cache.
+    sequences add what their block takes beyond one with an empty cache. A layer that has a window
+    alone is a heavily compressed one with little before the window.
     """
+    is_window = attention.kind == "window"
+    kind = "hca" if is_window else attention.kind
 
     def block(phase: str, batch: int, length: int, past: int) -> SparseBlock:
+        past = min(past, SPARSE_SIZES[attention.model].window) if is_window else past
         return SparseBlock(
-            attention.model, attention.kind, phase, batch, length, past, heads,
+            attention.model, kind, phase, batch, length, past, heads,
             int(attention.indexed), kv_dtype=kv_dtype,
         )  # fmt: skip
 

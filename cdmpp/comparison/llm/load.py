@@ -29,6 +29,9 @@ RULES: Mapping[Backend, Rules] = {
 }  # fmt: skip
 #: Share of a device's memory that servers use by default.
 _USED = 0.9
+_NO_DRAFTS = (
+    "multi-token prediction is off, as in servers by default: its layers take no memory and no time"
+)
 _HOUR_S, _MILLION, _GIB = 3600.0, 1e6, 1024.0**3
 Ends = tuple[float, float, float]
 
@@ -213,6 +216,7 @@ class LoadedServer:
         rate = value, value * tpot[0] / tpot[2], value * tpot[0] / tpot[1]
         each = load.input_tokens + load.output_tokens
         reasons = self.table.reasons(load.concurrency * each, load.input_tokens)
+        reasons += (_NO_DRAFTS,) * self.model.has_drafts
         if found.waited:
             ttft = None
             reasons = (self._queues(found.waited, free / one), *reasons)

@@ -13,7 +13,12 @@ from cdmpp.analytic.gpu_kernels.serving_calls import (
     MoeLayer,
     OneShotReduce,
 )
-from cdmpp.comparison.llm.decoder import WEIGHT_BYTES, WIDE_BYTES, LatentAttention
+from cdmpp.comparison.llm.decoder import (
+    COMPRESSED,
+    WEIGHT_BYTES,
+    WIDE_BYTES,
+    LatentAttention,
+)
 from cdmpp.comparison.llm.kernels import (
     ExpertProducts,
     LatentKernel,
@@ -40,6 +45,9 @@ _LATENT = LatentAttention(0, 0, 512, 128, 64, 128)
 #: Types of the products of sparse attention; others stand for the nearest of as many bits.
 _SPARSE_TYPES = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8_block": "fp8_block", "fp4": "nvfp4"}
 _NEAR_TYPES = {"fp8": "fp8_block", "mxfp4": "nvfp4", "int4": "bfloat16"}
+#: The same of DeepSeek-V4's.
+_COMPRESSED_TYPES = {name: one for name, one in _SPARSE_TYPES.items() if one != "nvfp4"}
+_NEAR_COMPRESSED_TYPES = {**_NEAR_TYPES, "fp4": "fp8_block", "mxfp4": "fp8_block"}
 #: Most tokens of an expert layer, of prompts and of caches of latent attention in llm-kernels.
 _MOST_TOKENS = {MoeLayer: 65_536, LatentPrefill: 65_536, LatentDecode: 2**24}
 #: The same of prompts and of caches of sparse attention.
@@ -145,15 +153,24 @@ def _latent(call: LatentKernel, device: DeviceSpec) -> AskedCall:
 
 @measured_call.register
 def _sparse(call: SparseKernels, device: DeviceSpec) -> AskedCall:
-    dtype = _SPARSE_TYPES.get(call.format) or _NEAR_TYPES[call.format]
-    block = replace(call.block, dtype=dtype)
+    is_compressed = call.block.kind in COMPRESSED
+    types = _COMPRESSED_TYPES if is_compressed else _SPARSE_TYPES
+    near = types.get(call.format) or (
+        _NEAR_COMPRESSED_TYPES if is_compressed else _NEAR_TYPES
+    )[call.format]  # fmt: skip
+    kv_dtype = "fp8" if is_compressed else call.block.kv_dtype
+    block = replace(call.block, dtype=near, kv_dtype=kv_dtype)
     tokens, most = block.batch * block.length, _MOST_SPARSE[block.phase]
     if block.phase == "decode":
         tokens *= block.past + 1
-    if call.format not in _SPARSE_TYPES:
+    if call.format not in types:
         reason = f"sparse attention was not measured with {call.format} weights"
+    elif kv_dtype != call.block.kv_dtype:
+        reason = "compressed attention was measured with an fp8 cache only"
     elif tokens > most:
         reason = f"sparse attention of more than {most:,} tokens at once was not measured"
+    elif call.is_window:
+        reason = "attention with a window alone is predicted as heavily compressed attention"
     else:
         return AskedCall(block)
     return AskedCall(block, reason, _OTHER_SIZES_SPREAD)

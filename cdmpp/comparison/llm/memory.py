@@ -126,7 +126,7 @@ def activation_bytes(model: Decoder, parallel: Parallel, step: ServingStep) -> f
             copies = part.active * parallel.data / parallel.expert
             fed = round(copies * (2 * model.width + 3 * part.ffn // parallel.expert_tensor))
         widest = max(widest, model.width + attention, fed)
-    alive = WIDE_BYTES * step.tokens * (model.width + widest)
+    alive = WIDE_BYTES * step.tokens * (model.streams * model.width + widest)
     return float(alive + LOGIT_BYTES * step.rows * model.vocab)
 
 

@@ -39,8 +39,9 @@ def stored_formats(
     found = content.get("quantization_config") or (
         inner.get("quantization_config") if isinstance(inner, dict) else None
     )
+    narrow = _expert_format(content, path)
     if found is None:
-        return Formats(wide, wide, wide), "bf16"
+        return Formats(wide, wide, narrow or wide), "bf16"
     if not isinstance(found, dict):
         raise DataError(f"{path}: quantization_config is {found!r}, expected its keys")
     format = _format(found, path)
@@ -51,7 +52,21 @@ def stored_formats(
     }
     if format == "mxfp4" and not listed:  # MXFP4 is for experts
         parts |= {"attention": wide, "dense": wide}
+    if narrow is not None:
+        parts["experts"] = narrow
     return Formats(**parts), _cache(found)
+
+
+def _expert_format(content: Mapping[str, Any], path: Path) -> Format | None:
+    """Returns the format of experts that have one of their own, as DeepSeek-V4's: 4 bits with a
+    scale for each 32.
+    """
+    named = content.get("expert_dtype")
+    if named in (None, "fp8", "bf16"):
+        return None
+    if named != "fp4":
+        raise DataError(f"{path}: expert_dtype is {named!r}, expected fp4, fp8 or bf16")
+    return "mxfp4"
 
 
 def _format(found: Mapping[str, Any], path: Path) -> Format:

@@ -154,7 +154,7 @@ def sweep_notes(cells: Sequence[LoadCell], target_tpot_s: float | None) -> list[
     for reason, places in said.items():
         names = list(dict.fromkeys(places))
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        is_all = len(names) == len(cells)
+        is_all = all(reason in cell.reasons for cell in cells if cell.tpot_s is not None)
         found.append(reason if is_all else f"{', '.join(names[:3])}{more}: {reason}")
     return found
 

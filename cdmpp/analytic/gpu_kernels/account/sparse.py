@@ -26,7 +26,7 @@ from cdmpp.arrays import FloatArray
 #: Elements of a head of every index, and bytes of a token in it in 8 bits with a scale.
 INDEX_HEAD, _INDEX_BYTES = 128, 132.0
 #: Tokens that a compressed entry stands for.
-_RATIOS = {"dsa": 1.0, "msa": 1.0, "csa": 4.0, "hca": 128.0}
+RATIOS = {"dsa": 1.0, "msa": 1.0, "csa": 4.0, "hca": 128.0}
 #: Kernels of a block that reads its index; one that has none, or takes another's, launches fewer.
 _KERNELS = {"dsa": 24.0, "msa": 10.0, "csa": 24.0, "hca": 14.0}
 _INDEX_KERNELS = {"dsa": 9.0, "msa": 3.0, "csa": 9.0, "hca": 0.0}
@@ -91,7 +91,7 @@ def sparse_weights(
     """Returns float64 [N], elements of the matrices of a block on a rank with so many heads.
 
     Args:
-        kind: one of `SPARSE_KINDS`.
+        kind: one of `SPARSE_KINDS`, or `window`: a layer that compresses nothing.
         model: one of `SPARSE_MODELS`.
         indexed: 1 = the block has an index of its own, else 0.
     """
@@ -109,14 +109,14 @@ def sparse_weights(
             INDEX_HEAD + one.index_heads
         )
     else:
-        compressors = 2.0 * one.latent * (2.0 if kind == "csa" else 1.0)
+        compressors = 2.0 * one.latent * {"csa": 2.0, "hca": 1.0}.get(kind, 0.0)
         found = found + one.width * (one.latent + compressors)
         out = one.latent + one.out_groups / one.heads * one.width
         found = found + heads * out * one.out_rank
         index = one.query_rank * one.index_heads * INDEX_HEAD + one.width * (
             4.0 * INDEX_HEAD + one.index_heads
         )
-    has_index = indexed * (kind != "hca")
+    has_index = indexed * (kind not in ("hca", "window"))
     return np.asarray(found + has_index * index, np.float64)
 
 
@@ -235,7 +235,7 @@ class _Rows:
                 "shared": min(one.latent, 512), "kv_heads": kv_heads,
                 "index_heads": kv_heads if kind == "msa" else one.index_heads * (kind != "hca"),
                 "selected": 0.0 if kind == "hca" else one.selected, "window": one.window,
-                "ratio": _RATIOS[kind], "kernels": _KERNELS[kind],
+                "ratio": RATIOS[kind], "kernels": _KERNELS[kind],
                 "index_kernels": _INDEX_KERNELS[kind],
                 "weights": sparse_weights(kind, model, heads[own], indexed[own]),
             }  # fmt: skip
