@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,16 @@ def test_a_request_waits_for_the_step_in_which_it_comes() -> None:
     assert found.tpot_s == pytest.approx(0.1)
     alone = serve(Load(1, 100, 11), Rules(), lambda *_: 0.1, request_s=0.25)
     assert alone.ttft_s == pytest.approx(0.35)
+
+
+def test_requests_wait_until_the_server_looks_for_them() -> None:
+    """A user who asks while another is served waits for up to ten steps, five in the mean."""
+    load, rules = Load(2, 100, 101, 0.8), Rules(is_mixed=False)
+    often = serve(load, rules, lambda *_: 0.1)
+    rarely = serve(load, replace(rules, poll_steps=10), lambda *_: 0.1)
+    assert 0.2 < rarely.ttft_s - often.ttft_s < 1.0
+    alone = serve(Load(1, 100, 101), replace(rules, poll_steps=10), lambda *_: 0.1)
+    assert alone.ttft_s == pytest.approx(0.1)
 
 
 def test_a_full_cache_makes_requests_wait() -> None:

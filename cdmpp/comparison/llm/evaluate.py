@@ -29,7 +29,8 @@ _COLUMNS = (
     "moe_quant_mode", "mode", "isl", "osl", "concurrency", "tp_size", "pp_size",
     "attention_dp_size", "moe_tp_size", "moe_ep_size", "ttft_ms", "tpot_ms", "parallel_suspect",
 )  # fmt: skip
-_OPTIONAL = ("tpot_min_ms", "tpot_max_ms")
+#: The last is SGLang's flag; servers of rows without it look for requests in every step.
+_OPTIONAL = ("tpot_min_ms", "tpot_max_ms", "scheduler_recv_interval")
 _FORMATS = {"fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "fp4", "int4_wo": "int4"}
 #: Repeats of one configuration that differ by more: not one kind of server.
 _TWO_POPULATIONS = 1.5
@@ -139,7 +140,8 @@ def evaluate_serving(
             continue
         try:
             server = _server(row, kernels, models or {}, servers)
-            server = replace(server, hosts=hosts or packaged_hosts())
+            polls = row.get("scheduler_recv_interval") or 1
+            server = replace(server, hosts=hosts or packaged_hosts(), poll_steps=polls)
             load = Load(row["concurrency"], row["isl"], row["osl"], LEAST_SHARE)
             one = _measured(row, server, server.cell(load))
         except CdmppError as error:

@@ -151,6 +151,7 @@ class LoadedServer:
         table: times of its steps; None = it cannot run, see `refusal`.
         refusal: why not.
         hosts: fitted times of the host.
+        poll_steps: see `Rules`.
     """
 
     model: Decoder
@@ -160,6 +161,7 @@ class LoadedServer:
     table: StepTable | None
     refusal: str = ""
     hosts: HostFit = field(default_factory=packaged_hosts)
+    poll_steps: int = 1
 
     @property
     def free_bytes(self) -> float:
@@ -177,7 +179,10 @@ class LoadedServer:
         whole = load.input_tokens + load.output_tokens
         groups = self.parallel.data * self.parallel.pipeline
         room = self.free_bytes / cache_bytes(self.model, self.parallel, whole) * whole
-        rules = replace(RULES[self.backend], cache_tokens=room / self.parallel.pipeline)
+        rules = replace(
+            RULES[self.backend], cache_tokens=room / self.parallel.pipeline,
+            poll_steps=self.poll_steps,
+        )  # fmt: skip
         own = replace(load, concurrency=-(-load.concurrency // groups))
         prompt = round(load.input_tokens * (1 + load.least_share) / 2)
         of_kernels = partial(self.table.seconds, prompt=prompt)

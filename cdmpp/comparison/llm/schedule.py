@@ -64,12 +64,15 @@ class Rules:
             in steps of their own, which come first.
         sequences: most that run at once.
         cache_tokens: that fit in the cache of all of them.
+        poll_steps: steps without prompts after which a server looks for new requests (SGLang's
+            `--scheduler-recv-interval`).
     """
 
     step_tokens: int = 8192
     is_mixed: bool = True
     sequences: int = 1_000_000
     cache_tokens: float = float("inf")
+    poll_steps: int = 1
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,7 @@ class _Server:
         self._blocked_s = -1.0  # when somebody last found no room
         self._cached = 0.0  # tokens of running sequences
         self._reserved = 0.0  # tokens that all admitted ones may come to
+        self._unpolled = 0  # steps since it looked for requests
         self.done: list[tuple[_Request, float]] = []
         for _ in range(load.concurrency):
             self._arrive()
@@ -133,7 +137,9 @@ class _Server:
     def run(self) -> None:
         """Runs until all requests have their answer."""
         while self._waiting or self._reading or self._running:
-            self._admit()
+            if not self._running or self._unpolled >= self._rules.poll_steps:
+                self._unpolled = 0
+                self._admit()
             if self._reading:
                 self._read()
             elif self._running:
@@ -175,6 +181,7 @@ class _Server:
             finished.append(self._reading.popleft())
         mean = self._cached / sequences if sequences else 0.0
         self.now_s += self._seconds(tokens, round(weighted / tokens), sequences, mean)
+        self._unpolled = rules.poll_steps
         if sequences:
             self._advance(1)
         for one in finished:
@@ -187,11 +194,14 @@ class _Server:
         """Makes all steps until a sequence is done, a request comes, or caches have grown."""
         count = len(self._running)
         steps = max(1, min(self._running[0][0] - self._step, _STRETCH))
+        if self._rules.poll_steps > 1:
+            steps = min(steps, self._rules.poll_steps - self._unpolled)
         each_s = self._seconds(0, 0, count, self._cached / count + steps / 2)
         until_s = self._waiting[0].ready_s - self.now_s if self._waiting else 0.0
         if until_s > 0:
             steps = min(steps, math.ceil(until_s / each_s))
         self.now_s += steps * each_s
+        self._unpolled += steps
         self._advance(steps)
 
     def _advance(self, steps: int) -> None:
