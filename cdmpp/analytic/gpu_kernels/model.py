@@ -125,6 +125,7 @@ class GpuKernels(AnalyticModel):
         Raises:
             UsageError: the software is not known, or the version cannot be read; or a version or a
                 kind of kernel is named of expert layers of AMD's library, whose data name neither.
+            DataError: the model has no such kernels.
             DeviceError: no GPU, one without the pipe that a call is for, or one of which the
                 registry knows too little.
         """
@@ -136,6 +137,9 @@ class GpuKernels(AnalyticModel):
         bound, versions = [""] * len(calls), [""] * len(calls)
         is_seen = is_seen_version = True
         whose_family = [self._family_of(call, device, software) for call in calls]
+        missing = next((family for family in whose_family if family not in self.families), None)
+        if missing is not None:
+            raise DataError(f"the {self.what} has no kernels {missing!r}; {self.again}")
         for family in self.families:
             rows = [i for i, one in enumerate(whose_family) if one == family]
             if not rows:

@@ -30,7 +30,7 @@ from cdmpp.analytic.gpu_kernels.serving_calls import (
 from cdmpp.analytic.gpu_kernels.table import read_kernels
 from cdmpp.cli.main import main
 from cdmpp.devices.registry import get_device
-from cdmpp.errors import UsageError
+from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import write_columns
 from tests.paths import shared
 
@@ -138,6 +138,13 @@ def test_the_packaged_model_answers_every_family_within_its_interval():
     assert np.all((times.low_s <= times.latency_s) & (times.latency_s <= times.high_s))
     assert np.all(times.latency_s < 1.0)
     assert times.is_seen_version
+
+
+def test_a_model_without_a_family_says_so():
+    model = GpuKernels.packaged()
+    families = {name: one for name, one in model.families.items() if name != "hyper"}
+    with pytest.raises(DataError, match="has no kernels 'hyper'; refit it"):
+        replace(model, families=families).times(CALLS, H100)
 
 
 def test_a_block_of_linear_attention_is_its_steps():
