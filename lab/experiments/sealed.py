@@ -30,7 +30,8 @@ LINES = {
 
 #: Folder of `data/` -> name of its sections.
 CAMPAIGNS = {
-    "sealed4-cpu": "newest_kernels", "pasted-cpu-sealed-zen4": "newest_pasted",
+    "sealed5-cpu": "newest_kernels", "pasted-cpu-sealed5": "newest_pasted",
+    "sealed4-cpu": "opened_kernels", "pasted-cpu-sealed-zen4": "opened_pasted",
     "sealed3-cpu": "kernels", "pasted-cpu-sealed": "pasted", "sealed2-cpu": "kernels_before",
     "sealed-cpu": "kernels_first",
 }  # fmt: skip
