@@ -343,36 +343,50 @@ def _sure_part(
         form, most = known.add(left, right, -1), -1 if op in ("lt", "gt") else 0  # form <= most
         if known.bounds_of(form)[1] <= most:
             continue
-        plain = [
-            (abs(coefficient), coefficient, str(base.value), lower, upper)
-            for (base, lower, upper), coefficient in form.terms.items()
-            if base.op == "var" and base.value in found
-            and ((lower, upper) == (1, 0) or (shares is not None and coefficient > 0 and upper))
-        ]  # fmt: skip
-        if not plain:
+        cuts = [
+            cut
+            for (base, lower, upper), slope in form.terms.items()
+            if base.op == "var" and base.value in found and base.value not in (shares or ())
+            if (lower, upper) == (1, 0) or (shares is not None and slope > 0 and upper)
+            if (cut := _cut(form, most, Linear({(base, lower, upper): slope}), found, known))
+        ]
+        if not cuts:
             return None
-        _, slope, name, lower, upper = max(plain)
-        term = next(key for key in form.terms if key[0].value == name and key[1:] == (lower, upper))
-        rest = known.bounds_of(known.add(form, Linear({term: 1}), -slope))[1]
-        loop = found[name]
-        if math.isinf(rest) or name in (shares or ()):
-            return None
-        assert isinstance(loop.minimum, int)
-        assert isinstance(loop.extent, int)
-        low, top, reach = loop.minimum, loop.minimum + loop.extent - 1, most - int(rest)
-        if upper:
-            digits = upper // lower
-            if low % upper or loop.extent % upper or upper % lower or reach < 0:
-                return None
+        share, _, name, loop = max(cuts, key=lambda cut: cut[:3])
+        if loop is None:
             assert shares is not None
-            shares[name] = Fraction(min(reach // slope + 1, digits), digits)
-            continue
-        low, top = (low, min(top, reach // slope)) if slope > 0 else (
-            max(low, -(reach // -slope)), top)  # fmt: skip
-        if top < low:
-            return None
-        found[name] = replace(loop, minimum=low, extent=top - low + 1)
+            shares[name] = share
+        else:
+            found[name] = loop
     return found
+
+
+def _cut(
+    form: Linear, most: int, term: Linear, loops: Mapping[str, Loop], known: Simplifier
+) -> tuple[Fraction, int, str, Loop | None] | None:
+    """Returns how `form <= most` is sure to hold where one term of it is small enough: the share of
+    the iterations that stay, the term's coefficient, the loop's variable, and the loop with those
+    alone, None where they are spread over it; None where that is not found.
+    """
+    (((base, lower, upper), slope),) = term.terms.items()
+    name, rest = str(base.value), known.bounds_of(known.add(form, term, -1))[1]
+    loop = loops[name]
+    if math.isinf(rest):
+        return None
+    assert isinstance(loop.minimum, int)
+    assert isinstance(loop.extent, int)
+    low, top, reach = loop.minimum, loop.minimum + loop.extent - 1, most - int(rest)
+    if upper:
+        digits = upper // lower
+        if low % upper or loop.extent % upper or upper % lower or reach < 0:
+            return None
+        return Fraction(min(reach // slope + 1, digits), digits), slope, name, None
+    low, top = (low, min(top, reach // slope)) if slope > 0 else (
+        max(low, -(reach // -slope)), top)  # fmt: skip
+    if top < low:
+        return None
+    kept = replace(loop, minimum=low, extent=top - low + 1)
+    return Fraction(top - low + 1, loop.extent), slope, name, kept
 
 
 def _one_number(dims: Sequence[Expr], loops: Mapping[str, Loop]) -> Expr:

@@ -255,7 +255,7 @@ def test_a_function_of_another_library_is_named() -> None:
 
 
 def test_a_bound_without_a_rate_is_not_compared() -> None:
-    predictor = Predictor("pretrained", ["epyc-avx512-1c", "a100"])
+    predictor = Predictor("pretrained", ["cortex-a72", "a100"])
     body = """
     for b in T.thread_binding(4096, thread="blockIdx.x"):
         for t in T.thread_binding(256, thread="threadIdx.x"):
@@ -270,6 +270,18 @@ def test_a_bound_without_a_rate_is_not_compared() -> None:
     _, gpu = predictor.programs([NamedProgram("f", module_of(body, A=(4096, 256), B=(4096, 256)))])
     assert gpu.explanation is not None
     assert "predicted 444,444 times the lower bound, 2.25 µs" in gpu.explanation.text(1.0)
+
+
+def test_a_condition_bounds_the_longer_loop() -> None:
+    body = """
+    for i in range(335544):
+        for j in range(100):
+            if j <= i:
+                B[i, j] = A[i, j] * A[i, j]
+"""
+    found = work_of(module_of(body, A=(335544, 100), B=(335544, 100)))
+    # Rows from the 100th on are whole.
+    assert found.bytes == 2 * 4 * (335544 - 99) * 100
 
 
 def test_eight_bit_floats_fill_a_byte_of_shared_memory(gpu: Predictor) -> None:
