@@ -71,7 +71,9 @@ def least_s(case: Case, device: DeviceSpec) -> float:
         "float16": max(half, fp32) if half else math.inf,  # of a CPU's matrix units, unknown
         "int8": max(device.peak_int8_op_per_s or 0.0, 4 * fp32),
     }.get(case.dtype, fp32)
-    beyond = max(case.moved - (device.l2_bytes or 0) - (device.l3_bytes or 0), 0.0)
+    own = 1 if is_gpu else device.core_count or 1  # caches of the second level
+    cached = own * (device.l2_bytes or 0) + (device.l3_bytes or 0)
+    beyond = max(case.moved - cached, 0.0)
     memory = beyond / (device.mem_bandwidth_bytes_per_s or math.inf)
     if not is_gpu:
         return max(case.operations / (1.6 * rate), memory / 1.5)
