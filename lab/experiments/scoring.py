@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -20,11 +19,11 @@ import torch
 from tvm.s_tir import meta_schedule
 
 from cdmpp.predict.estimates import TrainedModel, load_trained
+from cdmpp.pretrained import PRETRAINED, model_folder
 from cdmpp.report.page import Page, Section
 from cdmpp.report.tables import plain_table
 from cdmpp.text import percent_text
 from lab.pages import write_page
-from lab.paths import ROOT
 from lab.stamp import PROGRAMS, stamp
 from tests.tvm_helper.sampled import WORKLOADS, sample_schedules, sample_target
 from tvm_helper.compat import stub_tensor_intrinsics
@@ -130,26 +129,23 @@ def _timed(call: Callable[[], object], candidates: int) -> tuple[float, float]:
     return calls * candidates / seconds, calls * candidates / cpu_s
 
 
-def experiment(
-    model: Path = ROOT / "runs" / "demo", candidates: int = 128, rounds: int = 5
-) -> None:
+def experiment(candidates: int = 128, rounds: int = 5) -> None:
     """Scores every workload on every target, and writes the page.
 
     Args:
-        model: run folder.
         candidates: schedules a workload.
         rounds: repetitions of every measurement.
     """
     torch.set_num_threads(1)
     stub_tensor_intrinsics()
-    trained = load_trained(model)
+    trained = load_trained(model_folder("pretrained"))
     results = [
         measure(trained, target, workload, candidates=candidates, rounds=rounds)
         for target in get_args(TargetKind)
         for workload in MEASURED
     ]
     command = f"python -m lab run scoring candidates={candidates} rounds={rounds}"
-    origin = stamp(command, schemas=PROGRAMS, data={"of the model": trained.card.data_hash})
+    origin = stamp(command, schemas=PROGRAMS, models=[PRETRAINED])
     values = {"model": _scorer(trained), "candidates": candidates}
     page = _page(results, trained, candidates)
     print(write_page("scoring", page, values, origin, rows=_rows(results, candidates)))
