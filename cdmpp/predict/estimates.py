@@ -219,6 +219,7 @@ class TrainedModel:
         mean seconds to be expected.
 
         Args:
+            disagreement: float64 [N], of the model's parts; None for a model of one part.
             is_new: bool [D], whether the model was not trained on a device.
             is_far: bool [N], see `Estimates`.
         """
