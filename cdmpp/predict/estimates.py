@@ -138,6 +138,7 @@ class TrainedModel:
         corrections: Sequence[Correction] = (),
         *,
         latency_s: FloatArray | None = None,
+        disagreement: FloatArray | None = None,
     ) -> Estimates:
         """Returns latencies, intervals and flags.
 
@@ -155,18 +156,19 @@ class TrainedModel:
 
         Args:
             corrections: steps that the estimates go through, in their order.
-            latency_s: float64 [N], the model's predictions, if there are some already.
+            latency_s, disagreement: float64 [N], what `predict_with_disagreement` returns, if it is
+                known already.
 
         Raises:
             UsageError: a correction does not fit the model or the devices.
             DataError: other leaf features than the model's.
         """
         samples = check_schema(self.card.feature_schema, samples)
-        predicted_s, disagreement = self.model.predict_with_disagreement(self.card.as_told(samples))
-        predicted_s = predicted_s if latency_s is None else latency_s
+        if latency_s is None:
+            latency_s, disagreement = self.predict_with_disagreement(samples)
         floor_s = self.floor_s(samples)
-        is_floor = predicted_s < floor_s
-        predicted_s = np.maximum(predicted_s, floor_s)
+        is_floor = latency_s < floor_s
+        predicted_s = np.maximum(latency_s, floor_s)
         trained = {spec.name for spec in self.card.devices}
         is_new = np.array([spec.name not in trained for spec in samples.devices], bool)
         is_new_device = is_new[samples.device]
@@ -194,6 +196,10 @@ class TrainedModel:
     def predict(self, samples: Samples) -> FloatArray:
         """Returns float64 [N], seconds that the model says, without bounds and intervals."""
         return self.model.predict(self.card.as_told(samples))
+
+    def predict_with_disagreement(self, samples: Samples) -> tuple[FloatArray, FloatArray | None]:
+        """Returns the same and how far the model's parts disagree (`CostModel`)."""
+        return self.model.predict_with_disagreement(self.card.as_told(samples))
 
     def devices_like(self, device: DeviceSpec) -> list[str]:
         """Returns the calibrated devices of the kind and family of another one; none where its

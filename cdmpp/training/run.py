@@ -130,7 +130,7 @@ def train_run(
     trained = TrainedModel(model, card, tasks)
     predicted_s: dict[str, NDArray[np.float64]] = {}
     started = time.perf_counter()
-    predicted_s[options.model] = trained.predict(test)
+    predicted_s[options.model], disagreement = trained.predict_with_disagreement(test)
     predict_s = time.perf_counter() - started
     write_predictions(
         run_dir / "predictions.parquet",
@@ -148,7 +148,9 @@ def train_run(
     save_baselines(run_dir, baselines)
     predicted_s[ORACLE] = oracle_task_median(test)
     judged, recognised = judge_lines(test, predicted_s)
-    estimates = trained.estimate(test, latency_s=predicted_s[options.model])
+    estimates = trained.estimate(
+        test, latency_s=predicted_s[options.model], disagreement=disagreement
+    )
     add_interval_metrics(judged[options.model], test, estimates.low_s, estimates.high_s)
     history = list(getattr(model, "history", []))
     # The log also knows the seconds spent before an interruption.
