@@ -144,7 +144,7 @@ class Explanation:
             f"{len(self.leaves)}, to {one.buffer}, bound by {LIMITS[one.bound]}{assumed}"
         )
         is_unknown = self.assumed and self.least_why == FLOOR_WORDS["launch"]
-        if len(self.assumed) > 1 or is_unknown:  # nor is what the device needs at the least
+        if len(self.assumed) > 1 or is_unknown:  # nor is its lower bound
             return said
         ratio = latency_s / self.least_s
         times = f"{ratio:.2g}" if ratio < 99.5 else f"{ratio:,.0f}"
