@@ -1,4 +1,4 @@
-"""Schedules as people write them: tiles of powers of two, vectors, packed operands, local sums."""
+"""Schedules as people write them: tiles, vectors, packed operands, sums in registers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ from tvm_helper.compat import Schedule, s_tir
 _REDUCTION = 2  # kind of an iteration variable
 _POWERS = tuple(1 << power for power in range(1, 9))
 _MOST_UNROLLED = 64
+#: Columns and rows of a tile of sums, and how many sums the registers of a core hold at most.
+_COLUMNS = (4, 8, 16, 16, 32, 32, 64)
+_ROWS = (1, 2, 3, 4, 4, 5, 6, 6, 7, 8, 8, 10, 12, 14, 16)
+_MOST_SUMS = 448
 
 
 def hand_schedules(module: Any, *, seed: int, threads: int, tries: int) -> Iterator[Schedule]:
@@ -49,12 +53,14 @@ class _Hand:
         blocks = self._blocks()
         if self._happens(0.7):
             blocks = self._inlined(blocks)
-        style = self.chance.choice(("loops", "tiles", "tiles", "rows"))
+        style = self.chance.choice(("loops", "tiles", "tiles", "registers", "registers", "rows"))
         if style == "rows" and len(blocks) > 1:
             self._rows(blocks)
         for block in blocks:
             if self._is_reduction(block) and style == "tiles":
                 self._tiles(block)
+            elif self._is_reduction(block) and style == "registers":
+                self._registers(block)
             else:
                 self._loops(block)
 
@@ -213,14 +219,57 @@ class _Hand:
         if cache is not None and outer:
             self._try(schedule.reverse_compute_at, cache, outer[-1])
             self._try(schedule.vectorize, schedule.get_loops(cache)[-1])
-        if self._happens(0.6):
-            first = self._try(schedule.decompose_reduction, block, middle[0])
-            if first is not None and self._happens(0.7):
-                self._try(schedule.vectorize, schedule.get_loops(first)[-1])
         if self._happens(0.85):
             self._try(schedule.vectorize, vector)
         self._unroll([*rows, middle[-1]])
+        if self._happens(0.6):  # last: no loop of a decomposed reduction can be vectorized
+            self._try(schedule.decompose_reduction, block, middle[0])
         self._parallel(outer)
+
+    def _registers(self, block: Any) -> None:
+        """A tile of sums that stays in registers while the reduction runs: fastest if it fits."""
+        schedule = self.schedule
+        spatial, reduction = self._axes(block)
+        if not spatial or not reduction:
+            return self._loops(block)
+        width = self._happens(0.4) and self._packed(block)
+        width = width or self._fitting(spatial[-1], _COLUMNS)
+        cache = self._try(schedule.cache_write, block, 0, "global") if self._happens(0.2) else None
+        *outer, vector = [*spatial[:-1], *self._split(spatial[-1], width)]
+        rows = []
+        if len(spatial) > 1:
+            place = self.chance.randrange(len(spatial) - 1)
+            pair = self._split(spatial[place], self._fitting(spatial[place], _ROWS, width))
+            outer[place : place + 1] = pair[:-1]
+            rows = pair[-1:]
+        steps = (
+            [] if self._happens(0.6) else self._split(reduction[-1], self._tile(reduction[-1], 16))
+        )
+        order = [*reduction[:-1], *steps] if steps else reduction
+        self._try(schedule.reorder, *outer, *order, *rows, vector)
+        if cache is not None and outer:
+            self._try(schedule.reverse_compute_at, cache, outer[-1])
+            self._try(schedule.vectorize, schedule.get_loops(cache)[-1])
+        self._try(schedule.vectorize, vector)
+        is_explicit = self._happens(0.6)
+        if is_explicit and rows:
+            self._try(schedule.unroll, rows[0])
+        if len(order) > 1 and self._happens(0.6):
+            self._unroll([order[-1]])
+        if self._happens(0.9):
+            self._try(schedule.decompose_reduction, block, order[0])
+        if outer and not is_explicit:
+            most, is_forced = self.chance.choice((16, 64, 512)), int(self._happens(0.5))
+            self._try(schedule.annotate, outer[0], "pragma_auto_unroll_max_step", most)
+            self._try(schedule.annotate, outer[0], "pragma_unroll_explicit", is_forced)
+        self._parallel(outer)
+
+    def _fitting(self, loop: Any, sizes: tuple[int, ...], width: int = 1) -> int:
+        """Returns how large a tile of sums is along a loop, most often a divisor of it."""
+        extent = self._extent(loop)
+        fitting = [one for one in sizes if one <= extent and one * width <= _MOST_SUMS]
+        dividing = [one for one in fitting if extent % one == 0]
+        return self.chance.choice((self._happens(0.85) and dividing) or fitting or [extent])
 
     def _packed(self, block: Any) -> int:
         """Copies an operand into a layout of panels; returns how wide they are, 0 = none."""

@@ -127,6 +127,21 @@ def test_schedules_by_hand_replay_from_their_traces(name: str, tmp_path: Path) -
 
 
 @pytest.mark.tvm
+def test_sums_in_registers_are_vectors_with_their_first_values_apart() -> None:
+    """No loop of a decomposed reduction can be vectorized: it is decomposed last."""
+    pytest.importorskip("tvm", reason="apache-tvm is not installed")
+    from tvm_helper.compat import tvm
+    from tvm_helper.drawn.hand_schedule import hand_schedules
+    from tvm_helper.measure.tasks import named_function
+
+    module = tvm.IRModule({"main": named_function("matmul:m=32,n=64,k=48")[1]})
+    texts = [one.mod.script() for one in hand_schedules(module, seed=0, threads=1, tries=60)]
+    updates = [text.partition("_init")[2] for text in texts]
+    assert sum("_update" in text and "T.vectorized" in text for text in updates) > 15
+    assert any("T.unroll(8)" in text and "T.vectorized(16)" in text for text in updates)
+
+
+@pytest.mark.tvm
 def test_a_product_scheduled_by_hand_is_the_product(tmp_path: Path) -> None:
     pytest.importorskip("tvm", reason="apache-tvm is not installed")
     from tvm_helper.compat import llvm_target, tvm
