@@ -105,6 +105,7 @@ golden: $(STAMP) ## compare replayed records with the original TVM's results (GO
 	$(BIN)/python -m lab golden $(GOLDEN) --network-info data/tenset-cpu/network_info
 
 # Measured programs: campaigns that are kept packed; their tables are made by the code of today.
+# Those that a model learns from have times as on a quiet core.
 PACKED = $(patsubst %/campaign.tar.xz,%,$(wildcard $(addsuffix /campaign.tar.xz,data/metaschedule-cpu* data/pasted-cpu-zen*)))
 # What searches of random networks measured: nothing learns from it, it says what the fastest programs take.
 SEARCHED = data/metaschedule-cpu-searched
@@ -116,7 +117,7 @@ cache/data/%/manifest.json: data/%/campaign.tar.xz $$(wildcard data/$$*/machine_
 	rm -rf $(@D) && mkdir -p $(@D)
 	tar -C $(@D) -xJf $<
 	$(foreach f,$(filter %.parquet %.json,$^),cp $(f) $(@D);)
-	$(BIN)/cdmpp measure --tables-only --out $(@D)
+	$(BIN)/cdmpp measure --tables-only $(if $(filter $(@D),$(CAMPAIGNS:%=cache/%)),--quiet-times) --out $(@D)
 
 # Programs that no model learns from: what experiments evaluate on.
 HELD_OUT = $(foreach d,sealed-cpu sealed2-cpu sealed3-cpu sealed4-cpu sealed5-cpu pasted-cpu-sealed pasted-cpu-sealed-zen4 pasted-cpu-sealed5 zen5-records zen5-kernels,cache/data/$(d)/manifest.json)

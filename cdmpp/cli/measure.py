@@ -63,6 +63,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_table(parser, """
         --tables-only   measure nothing; write the tables of an interrupted campaign
+        --quiet-times   with --tables-only: divide times by how much slower the reference program
+            ran in the campaign than at its best
         --machine-code  measure nothing; compile the programs of a campaign and write
             machine_code.parquet
     """)  # fmt: skip
@@ -81,8 +83,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.out is None:
         raise UsageError("no output folder: give --out DIR")
+    if args.quiet_times and not args.tables_only:
+        raise UsageError("--quiet-times is for --tables-only; give both or neither")
     if args.tables_only:
-        tables = write_tables(args.out)
+        tables = write_tables(args.out, is_quiet_time=args.quiet_times)
         print(json.dumps(tables.to_json()) if args.json else tables.summary())
         return 0
     if args.machine_code:

@@ -90,6 +90,25 @@ def noise_of_repeats(entries: Iterable[Mapping[str, Any]]) -> dict[str, float | 
     return {"n": len(off), "median": statistics.median(off), "mean": statistics.fmean(off)}
 
 
+def mean_slowdown(entries: Iterable[Mapping[str, Any]]) -> float:
+    """Returns how much slower the reference program ran than at its best, by a campaign's journal.
+
+    A core that shares its hardware is slow in some batches, and its programs are timed once: their
+    times are as much too long in the mean. The geometric mean over batches of the reference's time
+    over its best (the 5 % quantile of its fastest times); 1 where the reference was not timed.
+    """
+    timings = [
+        entry["reference_costs_s"]
+        for entry in entries
+        if entry["kind"] == "health" and entry.get("reference_costs_s")
+    ]
+    if not timings:
+        return 1.0
+    fastest = sorted(min(costs) for costs in timings)
+    best = fastest[int(0.05 * len(fastest))]
+    return statistics.geometric_mean(statistics.fmean(costs) / best for costs in timings)
+
+
 def drift(references: Sequence[float]) -> dict[str, float | int | None]:
     """Returns how far the reference program's latency moved over a campaign.
 

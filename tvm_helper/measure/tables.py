@@ -27,6 +27,7 @@ from cdmpp.processes.campaign import read_campaign
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.programs.featurise import featurise_records
 from cdmpp.records import ERROR_CODE_NAMES, MeasureRecord, TensetTask, program_id
+from tvm_helper.measure.health import mean_slowdown
 from tvm_helper.measure.journal import COMMAND, TASKS_FOLDER, read_journal
 
 #: Programs of one shard: what is featurised again when a campaign has gone on.
@@ -35,9 +36,14 @@ SHARD_PROGRAMS = 256
 
 @dataclass
 class CampaignSource(RecordSource):
-    """The journal of a campaign's folder, in the order in which programs were measured."""
+    """The journal of a campaign's folder, in the order in which programs were measured.
+
+    Attributes:
+        slowdown: what times are divided by, see `write_tables`.
+    """
 
     folder: Path
+    slowdown: float = 1.0
     featuriser: Callable[..., Any] = featurise_records
     waiting: ClassVar[int | None] = 1
     level: ClassVar[int] = SMALL_LEVEL
@@ -61,7 +67,8 @@ class CampaignSource(RecordSource):
         plans = []
         for number, start in enumerate(range(0, len(measured), SHARD_PROGRAMS)):
             part = measured[start : start + SHARD_PROGRAMS]
-            digest = json.dumps([device, part], sort_keys=True)
+            told = [device, part] if self.slowdown == 1 else [device, part, self.slowdown]
+            digest = json.dumps(told, sort_keys=True)
             lines = range(start, start + len(part))
             plans.append(ShardPlan(number, ((device, self.folder),), len(part), digest, (lines,)))
         return plans
@@ -81,6 +88,8 @@ class CampaignSource(RecordSource):
         for entry in (measured[number] for number in plan.lines[0]):
             task = read_task(self.folder, entry["task"])
             record = measured_record(task, settings, entry, schedules[entry["program_id"]])
+            costs_s = tuple(cost / self.slowdown for cost in record.costs_s)
+            record = replace(record, costs_s=costs_s)
             report.lines += 1
             report.records += 1
             report.failed += record.error_code != 0
@@ -94,18 +103,28 @@ class CampaignSource(RecordSource):
         return Featurised(task["source"], task["operator"], task["flop_count"], programs, networks)
 
 
-def write_tables(folder: Path, *, on_progress: OnProgress = lambda _: None) -> ExtractReport:
+def write_tables(
+    folder: Path, *, is_quiet_time: bool = False, on_progress: OnProgress = lambda _: None
+) -> ExtractReport:
     """Writes (or completes) the dataset of a campaign's folder from its journal.
+
+    Args:
+        is_quiet_time: whether times are divided by the slowdown of the reference program
+            (`mean_slowdown`), which the manifest names.
 
     Raises:
         DataError: there is no campaign, or a file cannot be read or written.
     """
     folder = Path(folder)
-    report = extract(CampaignSource(folder), folder, jobs=1, on_progress=on_progress)
+    slowdown = mean_slowdown(read_journal(folder)) if is_quiet_time else 1.0
+    report = extract(CampaignSource(folder, slowdown), folder, jobs=1, on_progress=on_progress)
+    facts: dict[str, Any] = {"slowdown": slowdown} if is_quiet_time else {}
     clock = read_campaign(folder, COMMAND).get("timing", {}).get("clock")
     if clock is not None:
+        facts["clock"] = clock
+    if facts:
         manifest = read_json(folder / MANIFEST, what="manifest", hint="rerun the command")
-        write_json(folder / MANIFEST, {**manifest, "clock": clock})
+        write_json(folder / MANIFEST, {**manifest, **facts})
     return report
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from cdmpp.cli.main import main
 from cdmpp.datasets.extraction.extracted import read_table
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.record_file import read_records
@@ -35,6 +36,7 @@ from tests.tvm_helper.measure.campaigns import (
     replayed_tasks,
     small_dataset,
 )
+from tvm_helper.measure.health import mean_slowdown
 from tvm_helper.measure.journal import Journal, read_journal
 from tvm_helper.measure.tables import write_tables
 from tvm_helper.measure.trials import TrialRunner
@@ -249,6 +251,32 @@ def test_an_interrupted_campaigns_tables_can_be_written(tmp_path: Path) -> None:
     campaign(tmp_path / "out", most_programs=3).run()
     os.remove(tmp_path / "out" / "manifest.json")
     assert write_tables(tmp_path / "out").measurements == 3
+
+
+def test_times_of_a_quiet_core_are_divided_by_how_slow_the_reference_was(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    campaign(folder, most_programs=3).run()
+
+    def costs() -> list[float]:
+        return [
+            cost for row in rows(folder, "measurements", ["costs_s"]) for cost in row["costs_s"]
+        ]
+
+    measured = costs()
+    health = next(entry for entry in read_journal(folder) if entry["kind"] == "health")
+    with (folder / "journal.jsonl").open("a") as stream:
+        for references in ([1e-3], [1e-3, 1e-3], [1e-3], [2e-3, 6e-3], []):
+            line = {**health, "reference_costs_s": references}
+            stream.write(json.dumps(line) + "\n")
+    assert mean_slowdown(list(read_journal(folder))[-5:]) == pytest.approx(4 ** (1 / 4))
+    assert mean_slowdown([]) == 1
+    assert main(["measure", "--tables-only", "--quiet-times", "--out", str(folder)]) == 0
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert costs() == pytest.approx([cost / manifest["slowdown"] for cost in measured])
+    assert manifest["slowdown"] > 1
+    write_tables(folder)
+    assert costs() == measured
+    assert main(["measure", "--quiet-times", "--out", str(folder)]) == 2
 
 
 def test_a_finished_campaign_does_nothing_more(tmp_path: Path) -> None:
