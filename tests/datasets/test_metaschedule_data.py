@@ -55,6 +55,7 @@ def test_they_load_without_an_extraction(
         pytest.param("sealed3-cpu", 499, 499, marks=pytest.mark.exhaustive),
         pytest.param("sealed4-cpu", 560, 560, marks=pytest.mark.exhaustive),
         pytest.param("sealed5-cpu", 560, 560, marks=pytest.mark.exhaustive),
+        pytest.param("sealed6-cpu", 559, 559, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-kinds", 1824, 1824, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-drawn", 6004, 3553, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-zen3", 3481, 3481, marks=pytest.mark.exhaustive),
@@ -64,6 +65,7 @@ def test_they_load_without_an_extraction(
         pytest.param("pasted-cpu-zen3", 3355, 3355, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-sealed-zen4", 250, 250, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-sealed5", 258, 258, marks=pytest.mark.exhaustive),
+        pytest.param("pasted-cpu-sealed6", 253, 253, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-zen4", 3492, 3492, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-zen4-more", 3501, 3501, marks=pytest.mark.exhaustive),
         ("zen5-kernels", 488, 268),
@@ -90,6 +92,7 @@ def test_packed_campaigns_have_the_machine_code_of_their_programs(
                 "more",
                 "sealed",
                 "sealed5",
+                "pasted-cpu-sealed6",
                 "sealed2-cpu",
                 "sealed3-cpu",
             )
