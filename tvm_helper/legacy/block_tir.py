@@ -11,7 +11,7 @@ from typing import Any
 
 from cdmpp.programs.loops.canonical import canonical
 from cdmpp.programs.loops.expr import Buffer
-from cdmpp.programs.loops.loop_tree import LoopTree, Node
+from cdmpp.programs.loops.loop_tree import LoopTree, Node, Store
 from tvm_helper.legacy.dividends import restore_dividends
 from tvm_helper.legacy.tir import TirReader, loop_tree_from_json
 
@@ -31,42 +31,50 @@ def loop_tree_of_blocks(text: str) -> LoopTree:
 
 
 class _BlockReader(TirReader):
-    """Reads one function. Buffers that threads reduce through are registers: no store, no load."""
+    """Reads one function, with what its threads reduce together, as of today's modules."""
 
     def __init__(self, nodes: list[dict[str, Any]], root: int) -> None:
         super().__init__(nodes, root)
         self._allocated: list[Buffer] = []
-        self._registers = self._reduction_registers()
+        self._reducer: dict[str, str] = {}
 
     def tree(self) -> LoopTree:
         tree = super().tree()
         restore_dividends(tree)
         return canonical(tree, self._allocated)
 
-    def _reduction_registers(self) -> set[int]:
-        found: set[int] = set()
-        for node in self._nodes:
-            attrs = node.get("attrs", {})
-            if node["type_key"] != "tir.Call" or self._text(attrs["op"]) != _ALL_REDUCE:
-                continue
-            for item in self._items(attrs["args"]):
-                if self._nodes[item]["type_key"] == "tir.BufferLoad":
-                    buffer = int(self._nodes[item]["attrs"]["buffer"])
-                    if self._buffer(buffer).scope == "local":
-                        found.add(buffer)
-        return found
-
     def _is_in_memory(self, buffer: int) -> bool:
         known = super()._is_in_memory(buffer)
-        if not known and buffer not in self._registers:
+        if not known:
             raise KeyError(f"a buffer {self._buffer(buffer).name} that nothing allocates")
         return known
 
     def _statement(self, number: int) -> list[Node]:
         node = self._nodes[number]
-        if node["type_key"] == "tir.DeclBuffer":
-            buffer = int(node["attrs"]["buffer"])
-            if buffer not in self._registers:
-                self._in_memory.add(buffer)
-                self._allocated.append(self._buffer(buffer))
+        kind, attrs = node["type_key"], node.get("attrs", {})
+        if kind == "tir.DeclBuffer":
+            buffer = int(attrs["buffer"])
+            self._in_memory.add(buffer)
+            self._allocated.append(self._buffer(buffer))
+        elif kind == "tir.AttrStmt" and self._text(attrs["attr_key"]) == "reduce_scope":
+            self._reducer = self._nodes[int(attrs["node"])]["attrs"]
+        elif kind == "tir.Evaluate":
+            return self._combined(self._nodes[int(attrs["value"])])
         return super()._statement(number)
+
+    def _combined(self, call: dict[str, Any]) -> list[Node]:
+        """Returns the stores of a call that combines values of threads; else none."""
+        attrs = call.get("attrs", {})
+        if call["type_key"] != "tir.Call" or self._text(attrs["op"]) != _ALL_REDUCE:
+            return []
+        arguments = self._items(attrs["args"])
+        count = int(self._nodes[arguments[0]]["attrs"]["value"])
+        values, registers = arguments[1 : 1 + count], arguments[2 + count : 2 + 2 * count]
+        for side, given in (("lhs", registers), ("rhs", values)):
+            for variable, value in zip(self._items(self._reducer[side]), given, strict=True):
+                self._exprs[variable] = self._expr(value)
+        results = self._items(self._reducer["result"])
+        return [
+            Store(place.value, place.args, self._expr(result), True)
+            for place, result in zip(map(self._expr, registers), results, strict=True)
+        ]

@@ -29,6 +29,7 @@ from cdmpp.datasets.metaschedule.databases import (
 from cdmpp.datasets.metaschedule.older import upgraded_module, upgraded_trace
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.errors import DataError, ReplayError, UsageError
+from cdmpp.programs.added_columns import ACROSS_THREADS_COLUMN
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.programs.loops.expr import Buffer, Expr, int_const, int_var
 from cdmpp.programs.loops.loop_tree import Allocation, Loop, LoopTree, Node, Store, children
@@ -89,13 +90,19 @@ def test_the_shipped_features_are_those_of_the_programs() -> None:
     assert found == len(expected)
 
 
-def test_buffers_of_threads_that_reduce_together_are_registers() -> None:
+def test_what_threads_reduce_together_is_read() -> None:
     softmax = fixture_programs()[1]["tir"]
     tree = loop_tree_of_blocks(json.dumps(softmax))
     assert tree.is_gpu
-    names = {node.buffer.name for node in nodes_of(tree.body) if isinstance(node, Store)}
-    assert not any("red_temp" in name for name in names)
-    assert "T_softmax_norm" in names
+    stores = [node for node in nodes_of(tree.body) if isinstance(node, Store)]
+    combined = [node for node in stores if node.is_across_threads]
+    assert [node.buffer.name for node in combined] == [
+        "cross_thread_T_softmax_maxelem_shared", "cross_thread_T_softmax_expsum_shared",
+    ]  # fmt: skip
+    assert [node.value.op for node in combined] == ["max", "add"]
+    ast = compact_ast(tree)
+    assert ast.leaf_extra[:, ACROSS_THREADS_COLUMN].sum() == 2
+    assert len(ast.leaf_extra) == len(stores)
 
 
 def test_a_store_to_what_nothing_allocates_is_an_error() -> None:
