@@ -37,7 +37,7 @@ class OperatorCost:
         reason: why it is only a bound, else empty; for other sources a remark.
         draws_s: seconds under each draw of its schedule; empty without draws.
         own_width: the part of the interval's half width (of the logarithm, added in squares) that
-            is this operator's own and averages out over a network.
+            is this operator's own and averages out over the kernels of a network.
     """
 
     latency_s: float
@@ -166,13 +166,24 @@ class GraphCosts:
 
     @property
     def low_s(self) -> list[float]:
-        """Lower ends of the total."""
+        """Lower ends without what is each operator's own."""
         return [cost.shared_low_s for cost in self.costs]
 
     @property
     def high_s(self) -> list[float]:
-        """Upper ends of the total."""
+        """Upper ends without what is each operator's own."""
         return [cost.shared_high_s for cost in self.costs]
+
+    @property
+    def own_width(self) -> float:
+        """What its kernels' own parts add to the half width of the total (of the logarithm, added
+        in squares): calls of one kernel err alike, kernels independently.
+        """
+        own: dict[str, float] = {}
+        for one, cost in zip(self.graph.operators, self.costs, strict=True):
+            key = one.task or one.id
+            own[key] = own.get(key, 0.0) + cost.own_width * cost.latency_s
+        return math.hypot(*own.values()) / (sum(self.times_s) or 1.0)
 
     @property
     def uncovered(self) -> list[tuple[Operator, OperatorCost]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,8 +23,8 @@ class ReplayOutcome:
         schedule: which programs its kernels are; empty where that makes no sense.
         costs: of the operators.
         expected: the replay of the latencies.
-        low_s, high_s: totals of the intervals' ends, as if all operators erred alike; None where
-            no operator has an interval.
+        low_s, high_s: totals of the intervals' ends, as if all operators erred alike in what they
+            share; None where no operator has an interval.
         draws_s: totals under each draw of the schedules.
         what_if: the replay with scaled operators; None without.
         scales: its factors.
@@ -76,6 +77,12 @@ def replay_costs(
     if any(cost.has_interval for cost in costs.costs):  # shorter operators may end later in all
         low_s = min(replay(graph, costs.low_s, options=options).total_s, expected.total_s)
         high_s = max(replay(graph, costs.high_s, options=options).total_s, expected.total_s)
+        if costs.own_width and low_s > 0:
+            wide_low_s, wide_high_s = _with_own(low_s, expected.total_s, high_s, costs.own_width)
+            least_s = replay(graph, [one.low_s for one in costs.costs], options=options).total_s
+            most_s = replay(graph, [one.high_s for one in costs.costs], options=options).total_s
+            low_s = min(low_s, max(wide_low_s, least_s))
+            high_s = max(high_s, min(wide_high_s, most_s))
     return ReplayOutcome(
         device=device,
         schedule=schedule,
@@ -93,6 +100,12 @@ def replay_costs(
         scales=scales,
         notes=notes,
     )
+
+
+def _with_own(low_s: float, total_s: float, high_s: float, width: float) -> tuple[float, float]:
+    """Returns the ends of a total with a part more of their half widths."""
+    low, high = (math.hypot(math.log(end / total_s), width) for end in (low_s, high_s))
+    return total_s * math.exp(-low), total_s * math.exp(high)
 
 
 def outcome_values(outcome: ReplayOutcome) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from cdmpp.replay.costs import GraphCosts, OperatorCost
 from cdmpp.replay.engine import ReplayOptions
 from cdmpp.replay.graph import Operator, OperatorGraph
 from cdmpp.replay.outcome import read_times, replay_graph
+from cdmpp.replay.summary import replay_costs
 from cdmpp.replay.transfers import Links
 
 GRAPH = OperatorGraph(
@@ -73,3 +74,27 @@ def test_what_is_an_operators_own_is_not_in_the_totals_ends() -> None:
     assert costs.high_s == [cost.shared_high_s, cost.high_s]
     floored = replace(cost, low_s=1e-3 * math.exp(-0.2))
     assert floored.shared_low_s == floored.low_s, "its lower end is the floor"
+
+
+@pytest.mark.parametrize(
+    ("tasks", "width"),
+    [(["a"], 0.5), (["a"] * 9, 0.5), (["a", "b", "c", "d"], math.hypot(0.3, 0.4 / 2))],
+)
+def test_what_is_a_kernels_own_averages_out_over_kernels(tasks: list[str], width: float) -> None:
+    low_s, high_s = 1e-3 * math.exp(-0.5), 1e-3 * math.exp(0.5)
+    cost = OperatorCost(1e-3, low_s, high_s, "model", own_width=0.4)
+    calls = tuple(Operator(str(place), task=task) for place, task in enumerate(tasks))
+    costs = GraphCosts(OperatorGraph("network", calls), (cost,) * len(tasks))
+    outcome = replay_costs(costs, ReplayOptions())
+    assert outcome.low_s is not None
+    assert outcome.high_s is not None
+    assert math.log(outcome.high_s / outcome.expected.total_s) == pytest.approx(width)
+    assert math.log(outcome.low_s / outcome.expected.total_s) == pytest.approx(-width)
+
+
+def test_no_end_of_a_total_is_beyond_those_of_its_kernels() -> None:
+    cost = OperatorCost(1e-3, 0.9e-3, 1e-3 * math.exp(0.5), "model", own_width=0.6)
+    outcome = replay_costs(GraphCosts(OperatorGraph("one", (Operator("a"),)), (cost,)),
+                           ReplayOptions())  # fmt: skip
+    assert outcome.low_s == pytest.approx(cost.low_s)
+    assert outcome.high_s == pytest.approx(cost.high_s)
