@@ -48,6 +48,8 @@ class Account:
         is_covered: whether all of its work is known.
         passes: how often it goes over its tensors, about; 1 = once. Sorts, searches and scans go
             over them several times, or wait for one element after the other.
+        transforms: kernels of a GPU, one after the other, that each go over its tensors; what is
+            between them stays in a CPU's caches. 0 = no Fourier transform.
     """
 
     products: tuple[Product, ...] = ()
@@ -58,6 +60,7 @@ class Account:
     least_bytes: float | None = None
     is_covered: bool = True
     passes: float = 1.0
+    transforms: int = 0
 
     @property
     def product_flop(self) -> float:

@@ -103,16 +103,17 @@ def network_sums(
 
     Small operators take what a call took where it was measured, about 20 us, as eager torch calls
     them one by one. Products, convolutions, softmax and layer norm have models on NVIDIA GPUs;
-    everything else is timed as an element-wise operator that moves as many bytes, and takes no less
-    than its operations at peak. Attention is its two products and a softmax, as far as a causal
-    mask shows them. A step of a recurrent layer is two kernels, a product at the roofline and what
-    follows it (Appleyard et al. 2016, on cuDNN); one kernel may do all steps, or each may take what
-    a product of its own does. Where no model takes a shape or a GPU its roofline stands in, but no
-    less than a call takes elsewhere; from a quarter of it (other units and algorithms may do its
-    work) to a twentieth of its rates. A product on a GPU of another maker takes no less than half
-    of what it would if it lost as much of the roofline, beside a large one, as NVIDIA's do. No end
-    is below the lower bound of the operator (`operator_floor_s`); one whose work is not known
-    has an upper end at a twentieth of the rates.
+    everything else is timed as an element-wise operator that moves as many bytes, Fourier
+    transforms as one for each axis, and takes no less than its operations at peak. Attention is its
+    two products and a softmax, as far as a causal mask shows them. A step of a recurrent layer is
+    two kernels, a product at the roofline and what follows it (Appleyard et al. 2016, on cuDNN);
+    one kernel may do all steps, or each may take what a product of its own does. Where no model
+    takes a shape or a GPU its roofline stands in, but no less than a call takes elsewhere; from a
+    quarter of it (other units and algorithms may do its work) to a twentieth of its rates. A
+    product on a GPU of another maker takes no less than half of what it would if it lost as much of
+    the roofline, beside a large one, as NVIDIA's do. No end is below the lower bound of the
+    operator (`operator_floor_s`); one whose work is not known has an upper end at a twentieth of
+    the rates.
 
     Args:
         operators: model of the operators; None = the packaged one.
@@ -268,7 +269,8 @@ def _task(row: _Row, kind: str, account: Account) -> _Task:
         moved = _moving(row)
         others = others or row.flop
         return _Task(
-            _WORDS[moved.name], ((moved, 1),), account.steps, other_flop=others,
+            _WORDS[moved.name], ((moved, 1),) * max(1, account.transforms), account.steps,
+            other_flop=others,
             is_covered=account.is_covered, passes=account.passes,
         )  # fmt: skip
     words = _FORMS.get(account.form, _WORDS[products[0][0].name])

@@ -47,6 +47,9 @@ _MOVES = frozenset(
      "_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa", "var_mean", "vander", "zero", "zeros",
      "zeros_like"}
 )  # fmt: skip
+#: Doublings of a Fourier transform's length that the shared memory of a block holds: 4,096 complex
+#: numbers, 32 KB.
+_BLOCK_DOUBLINGS = 12
 _Count = Callable[[Sequence[Any], Any], Account]
 
 
@@ -83,6 +86,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             least_share=kept / flop if flop else 1.0,
             is_covered=all(one.is_covered for one in self._found),
             passes=max(one.passes for one in self._found),
+            transforms=sum(one.transforms for one in self._found),
         )
 
 
@@ -196,12 +200,20 @@ def _pair_distances(args: Sequence[Any], out: Any) -> Account:
 
 
 def _fourier(args: Sequence[Any], out: Any) -> Account:
-    """5 n log2 n a complex transform of n elements, half of that where one side is real."""
+    """5 n log2 n a complex transform of n elements, half of that where one side is real. A kernel
+    of a GPU transforms along one axis, as much as a block holds.
+    """
     whole = args[0] if args[0].is_complex() is False or out.is_complex() else out
     length = math.prod(whole.shape[axis] for axis in args[1])
     is_real = not (args[0].is_complex() and out.is_complex())
     factor = 2.5 if is_real else 5.0
-    return Account(other_flop=factor * whole.numel() * math.log2(max(length, 2)))
+    return Account(
+        other_flop=factor * whole.numel() * math.log2(max(length, 2)),
+        transforms=sum(
+            max(1, math.ceil(math.log2(max(whole.shape[axis], 1)) / _BLOCK_DOUBLINGS))
+            for axis in args[1]
+        ),
+    )
 
 
 def _of_matrix(flop: Callable[[int, int], float]) -> _Count:

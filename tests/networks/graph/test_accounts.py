@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
+from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError
 from cdmpp.networks.account import Account, Product
+from cdmpp.networks.gpu_operators import network_sums
 from cdmpp.networks.graph.torch_graph import torch_graph
 from cdmpp.networks.least_time import uncovered
 
@@ -233,3 +237,23 @@ def test_sorts_and_searches_go_over_their_tensors_again(
     found = uncovered(graph)
     assert found.times > 1.5
     assert found.most_times > 20 * found.times - 20
+
+
+@pytest.mark.parametrize(
+    ("call", "kernels"),
+    [
+        (lambda x: torch.fft.rfft(x), 1), (lambda x: torch.fft.rfft2(x), 2),
+        (lambda x: torch.fft.irfft2(x), 2), (lambda x: torch.fft.rfft(x.reshape(-1, 1 << 13)), 2),
+    ],
+)  # fmt: skip
+def test_a_gpu_transforms_along_one_axis_at_a_time(
+    call: Callable[[Tensor], Tensor], kernels: int
+) -> None:
+    graph = torch_graph(
+        Calls(nn.Identity(), lambda m, x: call(x)), [(512, 1024)], batch=8, name="n"
+    )
+    assert sum(one.transforms for one in graph.accounts) == kernels
+    once = replace(graph, accounts=tuple(replace(one, transforms=0) for one in graph.accounts))
+    whole, least = (network_sums(one, get_device("a100")).total() for one in (graph, once))
+    assert np.array(whole) == pytest.approx(kernels * np.array(least))
+    assert not uncovered(graph).text
