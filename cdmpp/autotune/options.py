@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -140,6 +141,11 @@ def check_options(options: AutotuneOptions) -> None:
     for name, least in (("trials", 1), ("most_deaths", 1), ("startup_trials", 1)):
         if getattr(options, name) < least:
             raise UsageError(f"{name} is {getattr(options, name)}, expected at least {least}")
+    for name in ("minutes", "cpu_minutes", "most_parameters", "most_trial_cpu_s"):
+        if not 0 <= getattr(options, name) < math.inf:
+            raise UsageError(
+                f"{name} is {getattr(options, name)}, expected a number from 0 (no limit) up"
+            )
     if not options.lease_s > 0:
         raise UsageError(f"lease_s is {options.lease_s}, expected seconds above 0, e.g. 60")
     if not 0 < options.pruner.keep_percent < 100:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from cdmpp.devices.device_file import read_device_file
@@ -30,11 +29,10 @@ def asked_devices(
 
     Raises:
         DeviceError: as `asked_device`, `check_kinds` and `described_devices`.
-        UsageError: a device is named twice, or none and the model was trained on several.
+        UsageError: two devices have one label; or none is given, and the model has several.
     """
-    given = list(devices)
-    asked = [one for place, one in enumerate(given) if one not in given[:place]]
-    specs = labelled_devices(asked, card, of_any_kind=of_any_kind)
+    found = labelled_devices(list(devices), card, of_any_kind=of_any_kind)
+    specs = [one for place, one in enumerate(found) if one not in found[:place]]
     for path in descriptions:
         specs += described_devices(path, card)
     if not of_any_kind:
@@ -55,7 +53,7 @@ def asked_devices(
 
 
 def asked_device(name: str, card: ModelCard, *, of_any_kind: bool = False) -> DeviceSpec:
-    """Returns the hardware behind a label; the result is called as it was asked for.
+    """Returns the hardware behind a label or alias, with its label in the registry as its name.
 
     Values that the model was trained with win over those of the registry.
 
@@ -76,14 +74,14 @@ def labelled_devices(
     """
     trained = {spec.name: spec for spec in (*card.described, *card.devices)}
     labels = [one for one in devices if isinstance(one, str)]
-    named = {label: trained.get(label) or find_device(label) for label in labels}
-    unknown = [label for label, spec in named.items() if spec is None]
+    found = {label: trained.get(label) or find_device(label) for label in labels}
+    unknown = [label for label, spec in found.items() if spec is None]
     if unknown:
         raise DeviceError(
             f"{unknown_text(unknown, {*trained, *load_registry()})} (all: cdmpp device list); "
             "hardware may also be described in a YAML file: --device-spec FILE"
         )
-    known = {label: replace(spec, name=label) for label, spec in named.items() if spec is not None}
+    known = {label: trained.get(spec.name, spec) for label, spec in found.items() if spec}
     if not of_any_kind:
         check_kinds(known.values(), card)
     return [known[one] if isinstance(one, str) else _asked_spec(one, card) for one in devices]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import optuna
 import pytest
 
+from cdmpp.autotune.options import AutotuneOptions, check_options
 from cdmpp.autotune.settings import chosen_values, recorded_values, with_values
 from cdmpp.autotune.spaces import space_of
 from cdmpp.config import load_config
@@ -105,3 +108,11 @@ def test_a_value_outside_the_space_is_told(caplog):
     recorded = recorded_values(space, changed)
     assert recorded["cdmpp_paper.loop.learning_rate"] == 1e-6
     assert "outside the space" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["minutes", "cpu_minutes", "most_parameters", "most_trial_cpu_s"])
+@pytest.mark.parametrize("value", [-1, math.nan, math.inf])
+def test_a_limit_is_a_number(name, value):
+    """--minutes nan was no limit, --minutes -1 ended without a trial."""
+    with pytest.raises(UsageError, match=f"{name} is .*, expected a number from 0"):
+        check_options(AutotuneOptions(**{name: value}))

@@ -153,6 +153,7 @@ def test_quantisation_is_read(
             "missing num_hidden_layers, num_attention_heads, num_experts$",
         ),
         ({"hidden_size": "big"}, "hidden_size is 'big', expected a whole number from 1 up"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, expected at most 100000"),
         ({"num_experts_per_tok": 200}, "200 is more than num_experts 128"),
         ({"num_key_value_heads": 5}, "not a multiple of num_key_value_heads 5"),
         ({"index_topk": 2048}, r"sparse attention \(index_topk\), which is not supported"),

@@ -34,6 +34,14 @@ def test_labels_files_and_the_only_device(tmp_path: Path) -> None:
         asked_devices(["nothing"], [], card)
 
 
+def test_spelling_does_not_change_the_device() -> None:
+    """EPYC-AVX2-2C was a device that the model was not trained on, with another latency."""
+    _, card = load_model(model_folder("pretrained"))
+    assert asked_device("EPYC-AVX2-2C", card) == asked_device("epyc-avx2-2c", card)
+    assert asked_device("Tesla T4", card) == get_device("t4")
+    assert [spec.name for spec in asked_devices(["v100", "V100"], [], card)] == ["v100"]
+
+
 def test_a_model_answers_for_no_kind_of_device_that_it_has_not_learned() -> None:
     """A run trained on v100 alone answered for a CPU: 270 us, exit 0."""
     _, card = load_model(model_folder("pretrained"))

@@ -49,7 +49,12 @@ from tvm_helper.measure.sources import (
     reference_task,
 )
 from tvm_helper.measure.tables import MeasureReport, failures_by_kind, write_tables
-from tvm_helper.measure.target import MeasureTarget, check_machine, measure_target
+from tvm_helper.measure.target import (
+    MeasureTarget,
+    check_machine,
+    measure_target,
+    with_registered_label,
+)
 from tvm_helper.measure.trials import (
     LEAST_FREE_BYTES,
     WORKER_COMMAND,
@@ -96,6 +101,7 @@ def run_campaign(
     options.check()
     if options.rpc is not None:
         rpc_address(options.rpc)
+    options = with_registered_label(options, device_folders)
     target = measure_target(options, device_folders)
     options.check_threads(target.threads)
     if options.rpc is None:

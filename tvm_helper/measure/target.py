@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cdmpp.devices.probe import probe_cpu
 from cdmpp.devices.registry import find_device, get_device
@@ -16,6 +16,7 @@ from cdmpp.errors import DeviceError, UsageError
 from cdmpp.machine import allowed_cpus
 from tvm_helper.measure.options import TrialOptions
 
+Options = TypeVar("Options", bound=TrialOptions)
 _X86_BASELINE, _NARROW_BITS = "x86-64-v2", 128
 #: Feature of an LLVM target -> width in bits of its float32 code, widest first.
 _WIDTHS = (("avx512vl", 512), ("avx2", 256))
@@ -59,6 +60,12 @@ class MeasureTarget:
             "target_kind": self.kind,
             "threads": self.threads,
         }
+
+
+def with_registered_label(options: Options, folders: Sequence[Path] = ()) -> Options:
+    """Returns options whose device is called as in the registry, however it was spelled."""
+    spec = find_device(options.device, folders)
+    return options if spec is None else replace(options, device=spec.name)
 
 
 def measure_target(options: TrialOptions, folders: Sequence[Path] = ()) -> MeasureTarget:

@@ -24,7 +24,12 @@ from cdmpp.programs.featurise import is_gpu_kind
 from tvm_helper.compat import import_tensor_intrinsics, meta_schedule
 from tvm_helper.measure.health import machine
 from tvm_helper.measure.tables import failures_by_kind
-from tvm_helper.measure.target import MeasureTarget, check_machine, measure_target
+from tvm_helper.measure.target import (
+    MeasureTarget,
+    check_machine,
+    measure_target,
+    with_registered_label,
+)
 from tvm_helper.measure.trials import LEAST_FREE_BYTES, WORKER_COMMAND, TrialRunner
 from tvm_helper.search.final_module import FINAL_COMMAND, make_final
 from tvm_helper.search.folder_files import FINAL_FILE, SUMMARY_FILE, read_final
@@ -107,6 +112,7 @@ def plan_search(options: SearchOptions, *, device_folders: Sequence[Path] = ()) 
         DeviceError: an unknown device, or none that this machine is.
     """
     options.check()
+    options = with_registered_label(options, device_folders)
     target = measure_target(options, device_folders)
     spec = find_device(options.device, device_folders)
     check_machine(options.device, target.tvm_target(), spec, is_forced=options.force)

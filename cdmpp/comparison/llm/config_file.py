@@ -33,6 +33,7 @@ from cdmpp.text import nearest
 
 #: Layers that are read for the keys that they need, where the file does not have their number.
 _SOME_LAYERS = 100
+_MOST_LAYERS = 100_000
 _SPARSE = "sparse attention"
 #: Keys that say that a model has parts without an account -> what they are.
 _NOT_COVERED = {
@@ -420,6 +421,8 @@ def _decoder(
     read = ARCHITECTURES[architecture]
     _check_covered(values, read)
     depth, width = values.size("num_hidden_layers"), values.size("hidden_size")
+    if depth > _MOST_LAYERS:
+        raise values.error(f"num_hidden_layers is {depth}, expected at most {_MOST_LAYERS}")
     vocabulary = values.size("vocab_size")
     kinds: dict[tuple[Attention, FeedForward], int] = {}
     for place in range(_SOME_LAYERS if values.missing else depth):

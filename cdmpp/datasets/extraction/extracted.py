@@ -31,6 +31,11 @@ def read_manifest(extracted_dir: Path) -> dict[str, Any]:
     path = Path(extracted_dir) / MANIFEST
     try:
         value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if "schema" not in value:
+            raise DataError(
+                f"{extracted_dir}: not an extracted dataset ({MANIFEST} has no schema); expected "
+                "the --out of cdmpp dataset extract, or a folder of cdmpp measure"
+            )
         schema = value["schema"]
         if _is_read(schema) and not (
             isinstance(value["data_hash"], str) and isinstance(value["shards"], list)

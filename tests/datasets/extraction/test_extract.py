@@ -482,6 +482,14 @@ def test_another_schema_version_is_refused(
         load_samples(tmp_path / "out")
 
 
+def test_a_manifest_of_something_else_is_not_to_be_written_over(tmp_path: Path) -> None:
+    """data/timm-graphs was called damaged, with the advice to extract a dataset into it."""
+    (tmp_path / MANIFEST).write_text('{"schema_version": 2, "graphs": 2562}')
+    with pytest.raises(DataError, match="not an extracted dataset") as caught:
+        load_samples(tmp_path)
+    assert "Rerun" not in str(caught.value)
+
+
 def test_stats_of_both_layouts_agree(
     tiny_dataset: Path, tmp_path: Path, featurise: Featurise
 ) -> None:

@@ -243,6 +243,20 @@ def test_each_task_draws_for_itself(tmp_path: Path) -> None:
     assert set(kinds) == {True, False}  # not all of one sketch
 
 
+def test_a_campaign_calls_its_device_as_the_registry_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--device EPYC-AVX2-1C measured for a label of its own, which no model was trained on."""
+    asked: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        "tvm_helper.measure.campaign.Campaign.run",
+        lambda self, on_progress: asked.append((self._options.device, self._target.device)),
+    )
+    options = MeasureOptions(device="EPYC-AVX2-1C", force=True, sample=("matmul",))
+    run_campaign(options, tmp_path / "out")
+    assert asked == [("epyc-avx2-1c", "epyc-avx2-1c")]
+
+
 def test_machine_code_is_that_of_cpus(tmp_path: Path) -> None:
     options = MeasureOptions(device="t4", sample=("matmul",), machine_code=True)
     with pytest.raises(UsageError, match="t4 is compiled for cuda; expected a CPU"):
