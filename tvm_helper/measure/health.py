@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import statistics
@@ -90,12 +91,16 @@ def noise_of_repeats(entries: Iterable[Mapping[str, Any]]) -> dict[str, float | 
     return {"n": len(off), "median": statistics.median(off), "mean": statistics.fmean(off)}
 
 
-def mean_slowdown(entries: Iterable[Mapping[str, Any]]) -> float:
+def mean_slowdown(entries: Iterable[Mapping[str, Any]], *, rounds: int = 1) -> float:
     """Returns how much slower the reference program ran than at its best, by a campaign's journal.
 
-    A core that shares its hardware is slow in some batches, and its programs are timed once: their
-    times are as much too long in the mean. The geometric mean over batches of the reference's time
-    over its best (the 5 % quantile of its fastest times); 1 where the reference was not timed.
+    A core that shares its hardware is slow in some batches, and the times of its programs are as
+    much too long in the mean. The geometric mean over batches of the reference's time over its best
+    (the 5 % quantile of its fastest times); 1 where the reference was not timed.
+
+    Args:
+        entries: of a campaign's journal.
+        rounds: of so many times of a program, seconds apart, the fastest was kept.
     """
     timings = [
         entry["reference_costs_s"]
@@ -105,8 +110,14 @@ def mean_slowdown(entries: Iterable[Mapping[str, Any]]) -> float:
     if not timings:
         return 1.0
     fastest = sorted(min(costs) for costs in timings)
-    best = fastest[int(0.05 * len(fastest))]
-    return statistics.geometric_mean(statistics.fmean(costs) / best for costs in timings)
+    best, count = fastest[int(0.05 * len(fastest))], len(fastest)
+    means = sorted(statistics.fmean(costs) for costs in timings)
+    # How likely each time is the fastest of so many that are drawn.
+    shares = [
+        ((count - rank) / count) ** rounds - ((count - rank - 1) / count) ** rounds
+        for rank in range(count)
+    ]
+    return math.exp(sum(s * math.log(mean / best) for s, mean in zip(shares, means, strict=True)))
 
 
 def drift(references: Sequence[float]) -> dict[str, float | int | None]:

@@ -116,7 +116,7 @@ def write_tables(
         DataError: there is no campaign, or a file cannot be read or written.
     """
     folder = Path(folder)
-    slowdown = mean_slowdown(read_journal(folder)) if is_quiet_time else 1.0
+    slowdown = _slowdown(folder) if is_quiet_time else 1.0
     report = extract(CampaignSource(folder, slowdown), folder, jobs=1, on_progress=on_progress)
     facts: dict[str, Any] = {"slowdown": slowdown} if is_quiet_time else {}
     clock = read_campaign(folder, COMMAND).get("timing", {}).get("clock")
@@ -126,6 +126,13 @@ def write_tables(
         manifest = read_json(folder / MANIFEST, what="manifest", hint="rerun the command")
         write_json(folder / MANIFEST, {**manifest, **facts})
     return report
+
+
+def _slowdown(folder: Path) -> float:
+    options = read_campaign(folder, COMMAND).get("options", {})
+    is_fastest = options.get("timing", {}).get("keep") == "minimum"
+    rounds = options.get("rounds", 1) if is_fastest else 1
+    return round(mean_slowdown(read_journal(folder), rounds=rounds), 4)
 
 
 def unpacked(place: Path, cache_dir: Path, *, on_progress: OnProgress = lambda _: None) -> Path:
