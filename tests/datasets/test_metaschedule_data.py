@@ -57,6 +57,7 @@ def test_they_load_without_an_extraction(
         pytest.param("sealed5-cpu", 560, 560, marks=pytest.mark.exhaustive),
         pytest.param("sealed6-cpu", 559, 559, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-kinds", 1824, 1824, marks=pytest.mark.exhaustive),
+        pytest.param("metaschedule-cpu-kinds-more", 818, 818, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-drawn", 6004, 3553, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-zen3", 3481, 3481, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-zen4", 2822, 2822, marks=pytest.mark.exhaustive),
