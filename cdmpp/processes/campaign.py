@@ -88,14 +88,23 @@ class SameFailures:
 
 
 @contextlib.contextmanager
-def campaign_folder(folder: Path, *, what: str) -> Iterator[Path]:
+def campaign_folder(folder: Path, *, what: str, settings: str = CAMPAIGN_FILE) -> Iterator[Path]:
     """Makes and holds a folder, without what killed processes left there.
 
+    Args:
+        settings: name of the file that says what the folder's journal is of.
+
     Raises:
-        UsageError: another process holds it.
+        UsageError: another process holds it, or its journal is of something else.
         DataError: it cannot be made or written.
     """
     make_folder(folder, what=what)
+    journal = folder / JOURNAL_FILE
+    if journal.is_file() and journal.stat().st_size and not (folder / settings).is_file():
+        raise UsageError(
+            f"{folder}: its {JOURNAL_FILE} is not that of a {what} ({settings} is missing); choose "
+            "another --out"
+        )
     with folder_lock(folder):
         remove_abandoned(folder)
         yield folder
@@ -158,10 +167,18 @@ def check_unchanged(
     Raises:
         UsageError: some do.
     """
-    changed = [name for name in now if there.get(name) != now[name]]
-    if changed:
-        listed = ", ".join(f"{name}: {there.get(name)} there, {now[name]} now" for name in changed)
+    listed = ", ".join(_changes(there, now))
+    if listed:
         raise UsageError(
             f"{folder} has a {what} with other settings ({listed[:400]}); use the same settings "
             "or choose another --out"
         )
+
+
+def _changes(there: Mapping[str, Any], now: Mapping[str, Any], group: str = "") -> Iterator[str]:
+    for name, new in now.items():
+        old = there.get(name)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _changes(old, {**dict.fromkeys(old), **new}, f"{group}{name}.")
+        elif old != new:
+            yield f"{group}{name}: {old} there, {new} now"

@@ -11,9 +11,11 @@ import pytest
 from cdmpp.errors import DataError, DeviceError, UsageError
 from cdmpp.processes.campaign import (
     CAMPAIGN_FILE,
+    JOURNAL_FILE,
     Clock,
     SameFailures,
     campaign_folder,
+    check_unchanged,
     read_campaign,
     settle,
 )
@@ -39,6 +41,30 @@ def test_a_campaign_goes_on_with_its_settings_and_its_first_machine(tmp_path: Pa
     assert (there["machine"], there["jobs"]) == ({"cpu_count": 99}, 7)
     with pytest.raises(UsageError, match=r"other settings \(seed: 0 there, 3 now"):
         begin(tmp_path, seed=3)
+
+
+def test_only_the_setting_that_differs_is_named(tmp_path: Path) -> None:
+    there = {"timing": {"spread": 0.02, "budget_s": 0.2}, "seed": 0}
+    now = {"timing": {"spread": 0.02, "budget_s": 3.0}}
+    with pytest.raises(UsageError, match=r"settings \(timing\.budget_s: 0\.2 there, 3\.0 now\)"):
+        check_unchanged(tmp_path, "search", there, now)
+
+
+def test_the_journal_of_another_kind_of_work_is_left_alone(tmp_path: Path) -> None:
+    """`measure` into the folder of a search appended to its journal, and both were lost."""
+    journal = tmp_path / JOURNAL_FILE
+    journal.write_text("")
+    with campaign_folder(tmp_path, what="measuring campaign"):
+        pass  # begun, and killed before its settings were written
+    journal.write_text("{}\n")
+    (tmp_path / "search.json").write_text("{}")
+    with campaign_folder(tmp_path, what="search", settings="search.json"):
+        pass
+    with (
+        pytest.raises(UsageError, match=r"campaign\.json is missing\); choose another --out"),
+        campaign_folder(tmp_path, what="measuring campaign"),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]", '{"device": 3}'])

@@ -222,7 +222,7 @@ def open_store(
         UsageError: another search holds the folder, or one with other settings is in it.
         DataError: a file cannot be read or written.
     """
-    with campaign_folder(folder, what="search"):
+    with campaign_folder(folder, what="search", settings=SEARCH_FILE):
         _settle(folder, settings)
         tasks_folder = make_folder(folder / TASKS_FOLDER, what="tasks of the search")
         for task in tasks:
