@@ -93,6 +93,8 @@ def export(
                 f"no measurement of device {label!r} in {extracted_dir}; devices found: "
                 f"{', '.join(manifest['devices'])}"
             )
+    if (Path(out_dir) / "tasks.json").exists():
+        raise UsageError(f"{out_dir} has an export already; give a new folder with --out DIR")
     make_folder(out_dir, what="exported dataset")
     report = ExportReport(Path(out_dir), dict.fromkeys(wanted, 0), samples=dict.fromkeys(wanted, 0))
     tasks, shards_of = _index(extracted_dir, manifest)

@@ -47,6 +47,7 @@ from cdmpp.datasets.tenset.source import TensetRecords
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import replaced_folder, write_atomic
 from cdmpp.files.open_text import open_binary
+from cdmpp.processes.campaign import CAMPAIGN_FILE
 
 _SQLITE = b"SQLite format 3\0"
 #: Featurisers that need a TVM: `ansor` replays Tenset's records that the native replay cannot,
@@ -169,9 +170,15 @@ def extract_any(
 
     Raises:
         DataError: the records or a device are missing, or `out_dir` cannot be written.
-        UsageError: an option is not for this source, or needs an environment that is missing.
+        UsageError: an option is not for this source, or needs an environment that is missing; or
+            `out_dir` is a campaign.
     """
     check_jobs(jobs)
+    if (out_dir / CAMPAIGN_FILE).is_file():
+        raise UsageError(
+            f"{out_dir} is a campaign of cdmpp measure; choose another --out, or rebuild the "
+            f"campaign's tables: cdmpp measure --out {out_dir} --tables-only"
+        )
     if backend != "local":
         is_database = is_metaschedule_database(place)
         if is_database or is_autotvm_log(place):

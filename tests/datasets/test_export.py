@@ -58,6 +58,8 @@ def samples_of(path: Path) -> list[dict[str, Any]]:
 def test_every_measurement_is_a_sample(extracted: Path, tmp_path: Path) -> None:
     report = export(extracted, tmp_path / "out")
     assert report.samples == {"epyc-avx2-1c": 18, "xeon-avx2-1c": 18}
+    with pytest.raises(UsageError, match="has an export already"):
+        export(extracted, tmp_path / "out")  # tasks of another dataset would be mixed in
     programs = {
         row["program_id"]: row
         for row in rows(
@@ -149,5 +151,6 @@ def test_the_command(extracted: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     arguments = ["dataset", "export", str(extracted), "--out", str(tmp_path / "out")]
     assert main([*arguments, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["samples"]["xeon-avx2-1c"] == 18
+    arguments[-1] = str(tmp_path / "xeon")
     assert main([*arguments, "--format", "cdmpp6", "--device", "xeon-avx2-1c"]) == 0
     assert "18 samples of 6 tasks" in capsys.readouterr().out

@@ -120,3 +120,21 @@ def test_a_shipped_extracted_dataset_stays_as_it_is(tmp_path: Path) -> None:
     assert read_manifest(by_path) == read_manifest(shipped)
     load_samples(by_path)
     assert sorted(shipped.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("campaign.json", "{}", "rebuild the campaign's tables: cdmpp measure --out"),
+        ("manifest.json", '{"graphs": 2562}', "its manifest.json is not that of an extracted"),
+    ],
+)
+def test_nothing_is_extracted_over_other_work(
+    name: str, text: str, message: str, tiny_dataset: Path, tmp_path: Path
+) -> None:
+    """The tables of a campaign became those of another device."""
+    (tmp_path / name).write_text(text)
+    before = {path: path.read_bytes() for path in tmp_path.glob("*.json")}
+    with pytest.raises(UsageError, match=message):
+        extract_any(tiny_dataset, tmp_path, jobs=1)
+    assert {path: path.read_bytes() for path in tmp_path.glob("*.json")} == before

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import re
 from collections import Counter
@@ -134,12 +135,14 @@ def extract(
 
     Raises:
         DataError: the records or a device are missing, or `out_dir` cannot be written.
-        UsageError: `jobs` is less than 1, or Ray is wanted and not installed.
+        UsageError: `jobs` is less than 1, Ray is wanted and not installed, or `out_dir` has the
+            manifest of something else.
     """
     check_jobs(jobs)
     out_dir = Path(out_dir)
     read = ReadReport()
     plans = source.plan(read)
+    _check_place(out_dir)
     make_folder(out_dir, what="extracted dataset")
     code = code_hash(source.featuriser, type(source))
     keys = [shard_key(plan, code) for plan in plans]
@@ -246,3 +249,15 @@ def _leaf_extra_count(notes: list[dict[str, Any]]) -> int:
 def _remove(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
+
+
+def _check_place(out_dir: Path) -> None:
+    """Checks that no manifest of something else is written over; a damaged one is."""
+    try:
+        value = json.loads((out_dir / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return
+    if not (isinstance(value, dict) and "schema" in value):
+        raise UsageError(
+            f"{out_dir}: its {MANIFEST} is not that of an extracted dataset; choose another --out"
+        )
