@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -143,12 +144,22 @@ def _add_errors(app: FastAPI) -> None:
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])[:200]
-        text = f"{place}: {first['msg'][:200]}; see /openapi.json"
+        got = first.get("input")
+        if first["type"] == "json_invalid":
+            text = f"the body is not JSON ({first['ctx']['error']} at character {place[5:]})"
+        elif place == "body" and isinstance(got, bytes):
+            text = "the body was not sent as JSON; expected Content-Type: application/json"
+        else:
+            told = "" if got is None else f", got {str(got)[:40]!r}"
+            text = f"{place}: {first['msg'][:200]}{told}; see /openapi.json"
         return _error(request, 422, "UsageError", text)
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:
-        return _error(request, error.status_code, "UsageError", str(error.detail))
+        text = str(error.detail)
+        if text == HTTPStatus(error.status_code).phrase:  # of the router
+            text = f"{request.method} {request.url.path[:100]}: {text}; see /openapi.json"
+        return _error(request, error.status_code, "UsageError", text)
 
 
 def _error(request: Request, status: int, kind: str, text: str) -> Response:

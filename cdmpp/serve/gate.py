@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import json
 import logging
@@ -37,6 +38,8 @@ _SAFE = (
      b"img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
     (b"x-content-type-options", b"nosniff"),
 )  # fmt: skip
+#: A refused body of which nothing arrives for so long is not waited for.
+_SILENCE_S = 0.5
 _log = logging.getLogger("cdmpp.serve")
 
 
@@ -140,7 +143,12 @@ class Gate:
         self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, answer: _Answer
     ) -> None:
         self._check_names(scope, headers)
-        size = self._size(scope["path"], headers)
+        try:
+            size = self._size(scope["path"], headers)
+        except Refused:
+            if b"expect" not in headers:  # a client that asks before it sends is told at once
+                await self._discard(receive)
+            raise
         if not size:
             await self._app(scope, _said(b""), answer.send)
             return
@@ -178,6 +186,16 @@ class Gate:
         if size > most:
             raise Refused(413, f"a body of {size} bytes; expected at most {most}")
         return size
+
+    async def _discard(self, receive: Receive) -> None:
+        """Reads a body that is not taken: most clients read no answer before all of it is sent."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._options.body_timeout_s):
+                while True:
+                    async with asyncio.timeout(_SILENCE_S):
+                        message = await receive()
+                    if not message.get("more_body"):
+                        return
 
     async def _body(self, receive: Receive, size: int) -> bytes:
         body = bytearray()

@@ -42,7 +42,9 @@ class ProgramEntry(_Message):
 
     tvmscript: Text | None = Field(None, description="as module.script() prints it; never run")
     tir_json: Text | None = Field(None, description="as tvm.ir.save_json writes it")
-    records: list[Text] | None = Field(None, description="lines of an Ansor record file")
+    records: list[Text] | None = Field(
+        None, min_length=1, description="lines of an Ansor record file"
+    )
     leaves: LeafTables | None = None
     dag: Text | None = Field(
         None, description="with records: the task's tensors as TVM's JSON graph, unless shipped"

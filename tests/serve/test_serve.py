@@ -263,6 +263,30 @@ def test_too_much_is_refused(url: str) -> None:
         client_of(url).rank([{"tvmscript": "ok"}] * 21 + [leaves(20)])
 
 
+def test_a_client_that_sends_too_much_is_told(url: str) -> None:
+    """The connection was reset while it sent: `no answer ...; check that it runs`."""
+    with pytest.raises(ServerError, match=r"answers 413: a body of .* expected at most"):
+        client_of(url).predict([{"tvmscript": "x" * (30 << 20)}])
+
+
+def test_an_error_of_a_request_says_what_it_got(url: str) -> None:
+    def text(path: str, body: bytes, *headers: str) -> str:
+        return post(url, path, body, *headers)[1]["error"]["text"]
+
+    assert "got 't4'" in text(
+        "/v1/predict", b'{"programs": [{"tvmscript": "ok"}], "devices": "t4"}'
+    )
+    assert "not JSON (" in text("/v1/predict", b'{"a":')
+    assert "at least 1 item" in text("/v1/predict", b'{"programs": [{"records": []}]}')
+    assert text("/v1/nothing", b"{}").startswith("POST /v1/nothing: Not Found; see")
+    assert text("/healthz", b"{}").startswith("POST /healthz: Method Not Allowed; see")
+    with connect(url) as connection:
+        connection.sendall(
+            b"POST /v1/rank HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"
+        )
+        assert b"expected Content-Type: application/json" in said(connection)
+
+
 def test_a_body_that_does_not_come_is_given_up(url: str) -> None:
     status, answer, _ = post(url, "/v1/rank", b'{"pro', "Content-Length: 100")
     assert status == 408
