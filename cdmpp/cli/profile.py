@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `cdmpp profile`."""
     parser.description = (
         "Reads nvprof (summary as text or --csv, --print-gpu-trace, --metrics, the -o file), nsys "
-        "(stats as text or CSV, export --type sqlite), ncu --csv --page raw, traces of "
+        "(stats as text or CSV, export --type sqlite), ncu --csv (also --page raw), traces of "
         "torch.profiler and TensorBoard (also .gz), the CUTLASS profiler's CSV and HL-100 operator "
         "traces. Several files become one profile."
     )

@@ -44,7 +44,7 @@ _TABLES: tuple[tuple[str, Callable[[str], bool], Callable[[Path, str], Profile]]
     ("nvprof text", is_nvprof_summary, read_nvprof_summary),
 )
 EXPECTED = (
-    "nvprof (text, CSV, -o file), nsys (stats as text or CSV, or SQLite), ncu --csv --page raw, "
+    "nvprof (text, CSV, -o file), nsys (stats as text or CSV, or SQLite), ncu --csv, "
     "a trace of torch.profiler or TensorBoard, CUTLASS profiler CSV, or an HL-100 operator trace"
 )
 

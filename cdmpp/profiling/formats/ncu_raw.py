@@ -1,4 +1,5 @@
-"""Nsight Compute's raw page as CSV (`ncu --csv --page raw`): a row of units below the names.
+"""Nsight Compute's pages as CSV: raw (`ncu --csv --page raw`), with a row of units below the names,
+and details (`ncu --csv`), with a line for each metric.
 
 Source: Nsight Compute CLI documentation; metric names of its kernel profiling guide.
 """
@@ -13,7 +14,7 @@ from cdmpp.profiling.formats.names import short_name
 from cdmpp.profiling.formats.units import number, seconds, size_bytes
 from cdmpp.profiling.schema import Launch, Profile, ProfileRow
 
-FORMAT = "ncu raw page (CSV)"
+FORMAT = "ncu (CSV)"
 _NAME, _TIME = "Kernel Name", "gpu__time_duration.sum"
 _FLOP = {
     f"smsp__sass_thread_inst_executed_op_{kind}{what}_pred_on.sum": weight
@@ -23,6 +24,12 @@ _FLOP = {
 _SHARED = ("launch__shared_mem_per_block_static", "launch__shared_mem_per_block_dynamic")
 _BYTES = ("dram__bytes_read.sum", "dram__bytes_write.sum")
 _ALL_BYTES = "dram__bytes.sum"
+_METRIC, _UNIT, _VALUE = "Metric Name", "Metric Unit", "Metric Value"
+#: Names of metrics on the details page -> on the raw page.
+_DETAILS = {
+    "Duration": _TIME, "Registers Per Thread": "launch__registers_per_thread",
+    "Static Shared Memory Per Block": _SHARED[0], "Dynamic Shared Memory Per Block": _SHARED[1],
+}  # fmt: skip
 
 
 def is_ncu_raw(text: str) -> bool:
@@ -44,12 +51,14 @@ def read_ncu_raw(path: Path, text: str) -> Profile:
     lines = text.splitlines()
     first = next(i for i, line in enumerate(lines) if _NAME in line)
     table = csv_rows("\n".join(lines[first:]))
+    if {_METRIC, _UNIT, _VALUE, "ID"} <= set(table[0]):
+        table = _as_raw(path, table, first)
     names, units_row, launches = table[0], table[1] if len(table) > 1 else [], table[2:]
     if not launches or _TIME not in names:
         raise DataError(
             f"{path}: {len(launches)} launches of ncu"
-            f"{'' if _TIME in names else f' without {_TIME}'}; expected the raw page with times: "
-            f"ncu --csv --page raw --metrics {_TIME},..."
+            f"{'' if _TIME in names else f' without {_TIME}'}; expected a page with times: "
+            f"ncu --csv, or ncu --csv --page raw --metrics {_TIME},..."
         )
     if len(units_row) != len(names):
         raise bad_line(path, first + 2, f"{len(units_row)} units", f"{len(names)} units")
@@ -67,6 +76,35 @@ def read_ncu_raw(path: Path, text: str) -> Profile:
             raise bad_line(path, first + index + 3, error, "a launch with its metrics") from None
     rows = tuple(_row(name, launch, values, units) for (name, launch), values in found.items())
     return Profile(str(path), FORMAT, rows)
+
+
+def _as_raw(path: Path, table: list[list[str]], first: int) -> list[list[str]]:
+    """Returns the details page's lines as the rows of a raw page.
+
+    Raises:
+        DataError: a line is torn, or a time or size has no unit of one.
+    """
+    names, units = table[0], {}
+    launches: dict[tuple[str, str], dict[str, str]] = {}
+    for place, cells in enumerate(table[1:], first + 2):
+        if len(cells) != len(names):
+            raise bad_line(path, place, f"{len(cells)} values", f"{len(names)} values")
+        line = dict(zip(names, cells, strict=True))
+        metric = _DETAILS.get(line[_METRIC], line[_METRIC])
+        value, unit = line[_VALUE], line[_UNIT]
+        try:  # every line has the unit that suits its value
+            if metric == _TIME:
+                value, unit = repr(seconds(value, unit)), "s"
+            elif metric in (*_SHARED, *_BYTES, _ALL_BYTES):
+                value, unit = repr(size_bytes(value, unit, is_binary=False)), "byte"
+        except ValueError as error:
+            raise bad_line(path, place, error, "a metric with its unit") from None
+        launch = launches.setdefault((line.get("Process ID", ""), line["ID"]), line)
+        if metric:  # lines of rules have none
+            launch[metric], units[metric] = value, unit
+    columns = [name for name in names if name not in (_METRIC, _UNIT, _VALUE)] + list(units)
+    rows = [[launch.get(name, "") for name in columns] for launch in launches.values()]
+    return [columns, [units.get(name, "") for name in columns], *rows]
 
 
 def _row(

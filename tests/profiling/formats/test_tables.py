@@ -114,6 +114,28 @@ def test_ncu(tmp_path):
     assert row.metrics["sm__throughput.avg.pct_of_peak_sustained_elapsed"] == 60.0
 
 
+_ADD = '"7","add(float)","(256, 1, 1)","(1024, 1, 1)","Some Section"'
+NCU_DETAILS = f"""==PROF== Connected to process 7
+"ID","Process ID","Kernel Name","Block Size","Grid Size","Section Name",\
+"Metric Name","Metric Unit","Metric Value","Rule Name"
+"0",{_ADD},"Duration","us","1,012.5",""
+"0",{_ADD},"Static Shared Memory Per Block","Kbyte/block","1",""
+"0",{_ADD},"Dynamic Shared Memory Per Block","byte/block","24",""
+"0",{_ADD},"","","","Rule"
+"1",{_ADD},"Duration","ms","1.5",""
+"1",{_ADD},"Static Shared Memory Per Block","byte/block","1000",""
+"1",{_ADD},"Dynamic Shared Memory Per Block","byte/block","24",""
+"""
+
+
+def test_the_default_page_of_ncu(tmp_path):
+    """Lines of metrics in units of their own; it was read only with --page raw."""
+    (row,) = read(tmp_path, NCU_DETAILS).rows
+    assert (row.name, row.calls, row.total_s) == ("add(float)", 2, pytest.approx(2512.5e-6))
+    assert (row.min_s, row.max_s) == (pytest.approx(1012.5e-6), pytest.approx(1.5e-3))
+    assert (row.launch.grid, row.launch.shared_bytes) == ((1024, 1, 1), 1024)
+
+
 def test_cutlass(tmp_path):
     profile = read(tmp_path, CUTLASS)
     row = profile.rows[0]
@@ -132,6 +154,8 @@ def test_cutlass(tmp_path):
         (NCU.replace("gpu__time_duration.sum", "other.sum"), "without gpu__time_duration.sum"),
         (NCU + '"2","1"\n', "cannot read 2 values"),
         (NCU.replace("==PROF== Disconnected", "==ERROR== ERR_NVGPUCTRPERM"), "not allowed to read"),
+        (NCU_DETAILS.replace('"us"', '"mile"'), "line 3: cannot read unit of time 'mile'"),
+        (NCU_DETAILS.replace("Duration", "Cycles"), "without gpu__time_duration.sum"),
         (CUTLASS.replace("0.25,31", "fast,31"), "line 2: cannot read number 'fast'"),
         ("\n".join(CUTLASS.splitlines()[::2]), "no kernel that ran"),
         (CUTLASS + NSYS, "tables of several kinds .CUTLASS CSV, nsys summary."),
