@@ -221,7 +221,7 @@ def evaluate_run(
     Raises:
         DataError: nothing was measured, or `test` is asked of other data.
     """
-    samples = assemble(data, device=device)
+    samples = assemble(data, device=device, described=trained.devices)
     is_own = data_hash(data) == trained.facts["data_hash"]
     if part == "test" and not is_own:
         raise DataError("not the training data set, so it has no test part; use --part all")

@@ -194,6 +194,18 @@ def test_a_device_without_measurements_is_refused(run):
         evaluate_run(load_run(run[0]), data(), device="t4")
 
 
+def test_a_model_is_judged_on_devices_as_it_was_trained_on_them(run):
+    trained = load_run(run[0])
+    (spec,) = trained.devices
+    told = replace(spec, peak_fp32_flop_per_s=3 * (spec.peak_fp32_flop_per_s or 1e12))
+    assert assemble(data(), described=[told]).devices == (told,)
+    errors = [
+        evaluate_run(one, data(), part="all")["targets"]["infer_time_s"]["mape"]
+        for one in (trained, replace(trained, devices=(told,)))
+    ]
+    assert errors[0] != errors[1]
+
+
 def test_what_did_not_end_well_is_not_measured():
     whole = data()
     labels = [

@@ -119,13 +119,16 @@ class NetworkSamples:
         return np.array([graph.memory_bytes for graph in self.encoded]).reshape(-1, len(MODES))
 
 
-def assemble(data: NetworkData, *, device: str | None = None) -> NetworkSamples:
+def assemble(
+    data: NetworkData, *, device: str | None = None, described: Sequence[DeviceSpec] = ()
+) -> NetworkSamples:
     """Returns the measured samples of a data set, in the order of its graphs.
 
     What did not end well (out of memory, timeout, crash) is not measured.
 
     Args:
         device: only this device; None = all.
+        described: devices as a model was trained on them; others are those of the registry.
 
     Raises:
         DataError: nothing was measured (on that device).
@@ -141,16 +144,18 @@ def assemble(data: NetworkData, *, device: str | None = None) -> NetworkSamples:
             f"{measured}); measure with `cdmpp networks measure`"
         )
     names = sorted({name for _, name in labels})
+    own = {spec.name: spec for spec in described}
     specs, _ = resolve_devices(dict.fromkeys(names, "llvm"))
+    specs = tuple(own.get(spec.name, spec) for spec in specs)
     known = [
         (row, [name for name in names if (graph_id, name) in labels])
         for graph_id, row in data.by_id().items()
     ]
-    known = [(row, own) for row, own in known if own]
+    known = [(row, measured_on) for row, measured_on in known if measured_on]
     rows = [
         _Row(place, names.index(name), row.architecture, labels[row.graph.graph_id, name])
-        for place, (row, own) in enumerate(known)
-        for name in own
+        for place, (row, measured_on) in enumerate(known)
+        for name in measured_on
     ]
     return _samples([row.graph for row, _ in known], specs, rows)
 
