@@ -73,6 +73,12 @@ class Domain:
             found.append(f"unseen operators: {', '.join(sorted(unseen))}")
         return tuple(found)
 
+    def few_operators(self, graph: EncodedGraph) -> int:
+        """Returns how many operators a network has where all that were seen have more, else 0."""
+        value = float(graph.totals[TOTAL_COLUMNS.index("log_operators")])
+        has_fewer = value < self.ranges["log_operators"][0] - _MARGIN
+        return max(1, round(math.expm1(value))) if has_fewer else 0
+
     def unseen(self, graph: EncodedGraph) -> dict[str, float]:
         """Returns the kinds of operators that were never seen and matter, with their shares of the
         bytes moved.

@@ -35,7 +35,9 @@ IMAGE = ((3, 224, 224),)
 #: No network is taken to be so many times faster than its roofline: the fastest algorithm for
 #: convolutions saves three of four products (the fastest of 2,040 measured ones: 2.9 times).
 _MOST_SHARE = 4.0
-
+#: Half width of the logarithm that holds 90 % of 44 operators of torch, each alone, on a Zen 4 core
+#: (docs/lab/experiments.md). Networks of more operators err less.
+_ALONE_WIDTH = 1.5
 
 _NOT_COMPILED = "torch.compile is ignored: this is the time of eager torch on a CPU"
 
@@ -181,7 +183,8 @@ class NetworkPredictor:
             result += self._modes(
                 graphs[place], specs[device], whole, rooflines_s[row].tolist(),
                 domain.reasons(encoded, specs[device].name),
-                sum(domain.unseen(encoded).values()), running, memory_limit_bytes,
+                sum(domain.unseen(encoded).values()), domain.few_operators(encoded), running,
+                memory_limit_bytes,
             )  # fmt: skip
         self.prediction_s = time.perf_counter() - start
         return result
@@ -194,6 +197,7 @@ class NetworkPredictor:
         rooflines_s: Sequence[float],
         doubts: tuple[str, ...],
         unseen: float,
+        few: int,
         running: Running,
         memory_limit_bytes: float | None,
     ) -> list[TorchPrediction]:
@@ -204,6 +208,7 @@ class NetworkPredictor:
             rooflines_s: sum of the operators' rooflines in each mode.
             doubts: why the model's answer is a guess.
             unseen: share of the bytes moved of operators that the model was not trained on.
+            few: operators, where all networks of the training have more; else 0.
             memory_limit_bytes: what there is; None = the device's.
         """
         is_measured = spec.name in self._measured
@@ -232,7 +237,10 @@ class NetworkPredictor:
         else:
             found = {mode: _on_others(one, running) for mode, one in found.items()}
             most = 1.0 + unseen * (1.0 / LEAST_SHARE - 1.0)
-            found = {mode: _in_passes(one, unknown.times, most) for mode, one in found.items()}
+            found = {
+                mode: _in_passes(_of_few(one, few), unknown.times, most, floor_s)
+                for mode, one in found.items()
+            }
         if unknown.most_times > 1.0:
             found = {mode: _with_unknown(one, unknown) for mode, one in found.items()}
         least = found["infer"].time_s  # a training step goes forward too
@@ -274,20 +282,36 @@ def _with_unknown(found: TorchPrediction, unknown: Uncovered) -> TorchPrediction
     return replace(found, time_s=time_s, reasons=reasons)
 
 
-def _in_passes(found: TorchPrediction, times: float, most: float) -> TorchPrediction:
+def _of_few(found: TorchPrediction, operators: int) -> TorchPrediction:
+    """Returns a prediction with the interval of so few operators, whose errors do not average out;
+    0 = as many as the training has.
+    """
+    time_s = found.time_s
+    if not operators or time_s.value is None or time_s.low is None or time_s.high is None:
+        return found
+    factor = math.exp(_ALONE_WIDTH / operators)
+    low_s, high_s = min(time_s.low, time_s.value / factor), max(time_s.high, time_s.value * factor)
+    return replace(found, time_s=replace(time_s, low=low_s, high=high_s))
+
+
+def _in_passes(
+    found: TorchPrediction, times: float, most: float, floor_s: float
+) -> TorchPrediction:
     """Returns the prediction of a model that takes every operator to move its tensors once, and
     knows nothing of some.
 
     Args:
         times: how often it moves them.
-        most: times its time that it may take with what the model does not know.
+        most: factor that it may be off, each way, by what the model does not know.
+        floor_s: seconds that nothing goes below.
     """
     time_s = found.time_s
-    if time_s.value is None or time_s.high is None:
+    if time_s.value is None or time_s.low is None or time_s.high is None:
         return found
     value_s = times * time_s.value
     high_s = max(times * time_s.high, most * value_s)
-    return replace(found, time_s=replace(time_s, value=value_s, high=high_s))
+    low_s = max(floor_s, min(time_s.low, time_s.value / most))
+    return replace(found, time_s=Estimate(value_s, low_s, high_s))
 
 
 def _on_others(found: TorchPrediction, running: Running) -> TorchPrediction:

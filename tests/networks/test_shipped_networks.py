@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from torch import nn
+from torch import Tensor, nn
 
 from cdmpp.config import load_config, to_dict
 from cdmpp.devices.registry import get_device
@@ -105,3 +105,37 @@ def test_the_packaged_model_predicts_a_measured_network(data: NetworkData) -> No
     assert infer.time_s.low is not None
     assert infer.time_s.low < infer.time_s.value < infer.time_s.high
     assert train.memory_bytes.value > infer.memory_bytes.value > 4 * 2 * 64 * 64 * 64
+
+
+def relus(count: int) -> nn.Module:
+    return nn.Sequential(*(nn.ReLU() for _ in range(count)))
+
+
+def test_few_operators_have_the_interval_of_few_operators() -> None:
+    predictor = NetworkPredictor.load()
+    widths = []
+    for count in (1, 2, 12):
+        graphs = predictor.graphs(relus(count), [(64, 56, 56)], [1], name="relus")
+        time_s = predictor.predict(graphs, ["epyc-avx512-1c"])[0].time_s
+        assert time_s.value is not None
+        assert time_s.low is not None
+        assert time_s.high is not None
+        widths.append(np.log([time_s.value / time_s.low, time_s.high / time_s.value]))
+    assert widths[0] == pytest.approx([1.5, 1.5])
+    assert widths[1] == pytest.approx([0.75, 0.75])
+    assert max(widths[2]) < 0.3
+
+
+def test_what_was_never_measured_may_take_less_too() -> None:
+    class Sines(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.relu().sin().relu().sin().relu()
+
+    predictor = NetworkPredictor.load()
+    graphs = predictor.graphs(Sines(), [(64, 56, 56)], [1], name="sines")
+    time_s = predictor.predict(graphs, ["epyc-avx512-1c"])[0].time_s
+    assert time_s.value is not None
+    assert time_s.low is not None
+    assert time_s.high is not None
+    assert time_s.high / time_s.value == pytest.approx(time_s.value / time_s.low)
+    assert time_s.high / time_s.value > 5
