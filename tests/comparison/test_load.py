@@ -15,9 +15,9 @@ import pytest
 from cdmpp.cli.main import main
 from cdmpp.comparison.llm.config_file import read_model
 from cdmpp.comparison.llm.decoder import Parallel
-from cdmpp.comparison.llm.evaluate import evaluate_serving, read_serving, scores
+from cdmpp.comparison.llm.evaluate import evaluate_serving, groups, read_serving, scores
 from cdmpp.comparison.llm.kernels import ServingStep
-from cdmpp.comparison.llm.load import HostFit, LoadCell, LoadedServer
+from cdmpp.comparison.llm.load import Backend, HostFit, LoadCell, LoadedServer
 from cdmpp.comparison.llm.schedule import Load, Rules, serve
 from cdmpp.comparison.llm.step_table import StepTable
 from cdmpp.comparison.llm.sweep import on_front
@@ -27,7 +27,7 @@ from cdmpp.errors import DataError, UsageError
 from tests.comparison.llama import MODEL, Millisecond
 
 _ENDS = {"ttft": (0.5, 2.0), "tpot": (0.8, 1.25)}
-PLAIN = HostFit({"vllm": 0.0}, ("h100", "l40s"), _ENDS, {**_ENDS, "tpot": (0.4, 2.5)})
+PLAIN = HostFit(0.0, 0.0, ("h100", "l40s"), _ENDS, {**_ENDS, "tpot": (0.4, 2.5)})
 
 
 def test_one_request_at_a_time() -> None:
@@ -79,6 +79,19 @@ def test_requests_wait_until_the_server_looks_for_them() -> None:
     rarely = serve(load, replace(rules, poll_steps=10), lambda *_: 0.1)
     assert 0.2 < rarely.ttft_s - often.ttft_s < 1.0
     alone = serve(Load(1, 100, 101), replace(rules, poll_steps=10), lambda *_: 0.1)
+    assert alone.ttft_s == pytest.approx(0.1)
+
+
+def test_new_prompts_wait_for_more_of_them() -> None:
+    """A user who asks while the other is served waits for ten steps; one alone does not."""
+    load, rules = Load(2, 100, 101, 0.8), Rules(wait_steps=10, wait_tokens=1000)
+    at_once = serve(load, Rules(), lambda *_: 0.1)
+    waiting = serve(load, rules, lambda *_: 0.1)
+    assert 0.6 < waiting.ttft_s - at_once.ttft_s < 1.0
+    assert waiting.tpot_s == pytest.approx(at_once.tpot_s, rel=0.05)
+    enough = serve(load, replace(rules, wait_tokens=50), lambda *_: 0.1)
+    assert enough == at_once
+    alone = serve(Load(1, 100, 101), rules, lambda *_: 0.1)
     assert alone.ttft_s == pytest.approx(0.1)
 
 
@@ -260,6 +273,40 @@ def test_measured_servers_are_read_and_what_is_left_out_is_counted(tmp_path: Pat
     parquet.write_table(pa.Table.from_pylist([{"isl": 3}]), path)
     with pytest.raises(DataError, match="no column model_family"):
         read_serving(path)
+
+
+def test_options_of_a_row_are_those_of_its_server() -> None:
+    waits = {
+        "batch_wait_timeout_iters": 20, "batch_wait_max_tokens_ratio": 0.9, "max_num_tokens": 16384,
+    }  # fmt: skip
+    measured = [
+        rows(backend="trtllm", osl=1024),
+        rows(backend="trtllm", osl=1024, **waits),
+        rows(backend="trtllm", osl=1024, speculative=True),
+    ]
+    report = evaluate_serving(measured, Millisecond(), hosts=PLAIN)
+    plain, waiting, drafts = report.rows
+    assert plain.cell.ttft_s is not None
+    assert waiting.cell.ttft_s is not None
+    assert waiting.cell.ttft_s[0] > 2 * plain.cell.ttft_s[0]
+    assert drafts.cell == plain.cell
+    assert drafts.server != plain.server
+    assert groups(report)["with speculative decoding"] == [drafts]
+
+
+def test_a_request_waits_for_every_layer_of_experts() -> None:
+    model, device = read_model("Qwen/Qwen3-30B-A3B"), get_device("h100")
+    table = StepTable.of(model, Parallel(2), device, Millisecond())
+    slow = replace(PLAIN, experts_s=1e-3)
+    load = Load(1, 100, 10)
+
+    def first_s(backend: Backend, hosts: HostFit) -> float:
+        found = LoadedServer(model, Parallel(2), device, backend, table, hosts=hosts).cell(load)
+        assert found.ttft_s is not None
+        return found.ttft_s[0]
+
+    assert first_s("trtllm", slow) - first_s("trtllm", PLAIN) == pytest.approx(48e-3)
+    assert first_s("vllm", slow) == first_s("vllm", PLAIN)
 
 
 def test_experts_see_the_tokens_of_all_replicas() -> None:

@@ -310,7 +310,12 @@ class Decoder:
     @property
     def has_experts(self) -> bool:
         """Whether any layer has experts."""
-        return any(isinstance(layer.feed_forward, Experts) for layer in self.layers)
+        return self.expert_layers > 0
+
+    @property
+    def expert_layers(self) -> int:
+        """Layers with experts."""
+        return sum(one.count for one in self.layers if isinstance(one.feed_forward, Experts))
 
     @property
     def main_format(self) -> Format:

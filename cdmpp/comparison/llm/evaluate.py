@@ -13,9 +13,16 @@ import numpy as np
 from cdmpp.arrays import FloatArray
 from cdmpp.comparison.llm.config_file import known_models, read_model
 from cdmpp.comparison.llm.decoder import Decoder, Formats, LatentAttention, Parallel, check_parallel
-from cdmpp.comparison.llm.load import BACKENDS, HostFit, LoadCell, LoadedServer, packaged_hosts
+from cdmpp.comparison.llm.load import (
+    BACKENDS,
+    RULES,
+    HostFit,
+    LoadCell,
+    LoadedServer,
+    packaged_hosts,
+)
 from cdmpp.comparison.llm.memory import cache_bytes, missing_rate, weight_bytes
-from cdmpp.comparison.llm.schedule import LEAST_SHARE, Load
+from cdmpp.comparison.llm.schedule import LEAST_SHARE, Load, Rules
 from cdmpp.comparison.llm.step_table import StepTable
 from cdmpp.comparison.llm.times import KernelModel
 from cdmpp.devices.registry import get_device
@@ -29,8 +36,11 @@ _COLUMNS = (
     "moe_quant_mode", "mode", "isl", "osl", "concurrency", "tp_size", "pp_size",
     "attention_dp_size", "moe_tp_size", "moe_ep_size", "ttft_ms", "tpot_ms", "parallel_suspect",
 )  # fmt: skip
-#: The last is SGLang's flag; servers of rows without it look for requests in every step.
-_OPTIONAL = ("tpot_min_ms", "tpot_max_ms", "scheduler_recv_interval")
+#: Spread of repeats; options of SGLang, of TensorRT-LLM, and whether drafts were on (null = no).
+_OPTIONAL = (
+    "tpot_min_ms", "tpot_max_ms", "scheduler_recv_interval", "max_num_tokens",
+    "batch_wait_timeout_iters", "batch_wait_max_tokens_ratio", "speculative",
+)  # fmt: skip
 _FORMATS = {"fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "fp4", "int4_wo": "int4"}
 #: Repeats of one configuration that differ by more: not one kind of server.
 _TWO_POPULATIONS = 1.5
@@ -49,6 +59,8 @@ class MeasuredLoad:
         baseline_s: seconds that weights and cache take at the memory bandwidth.
         is_mixed: whether its repeats are two populations, or it is faster than its weights can be
             read: speculative decoding may have been on.
+        is_speculative: whether its row says that it was.
+        slow_layers: see `LoadedServer`.
     """
 
     family: str
@@ -60,6 +72,8 @@ class MeasuredLoad:
     tpot_s: float
     baseline_s: float
     is_mixed: bool
+    is_speculative: bool = False
+    slow_layers: int = 0
 
     @property
     def is_queued(self) -> bool:
@@ -140,8 +154,7 @@ def evaluate_serving(
             continue
         try:
             server = _server(row, kernels, models or {}, servers)
-            polls = row.get("scheduler_recv_interval") or 1
-            server = replace(server, hosts=hosts or packaged_hosts(), poll_steps=polls)
+            server = replace(server, hosts=hosts or packaged_hosts(), rules=_rules(row))
             load = Load(row["concurrency"], row["isl"], row["osl"], LEAST_SHARE)
             one = _measured(row, server, server.cell(load))
         except CdmppError as error:
@@ -190,6 +203,17 @@ def _server(
     return known[key]
 
 
+def _rules(row: Mapping[str, Any]) -> Rules:
+    """Returns how a server fills its steps by the options of its row; null = as by default."""
+    rules = RULES[row["backend"]]
+    tokens = row.get("max_num_tokens") or rules.step_tokens
+    return replace(
+        rules, step_tokens=tokens, poll_steps=row.get("scheduler_recv_interval") or 1,
+        wait_steps=row.get("batch_wait_timeout_iters") or 0,
+        wait_tokens=(row.get("batch_wait_max_tokens_ratio") or 0.0) * tokens,
+    )  # fmt: skip
+
+
 def _model(row: Mapping[str, Any], models: Mapping[str, Decoder]) -> Decoder:
     """Returns the decoder of a row with the formats that its label says. Experts in MXFP4 stay as
     the file says, and latent attention keeps 16 bits beside NVFP4, as NVIDIA's checkpoints do.
@@ -216,10 +240,12 @@ def _measured(row: Mapping[str, Any], server: LoadedServer, cell: LoadCell) -> M
     baseline_s = read / (server.device.mem_bandwidth_bytes_per_s or np.nan)
     low, high = row.get("tpot_min_ms"), row.get("tpot_max_ms")
     is_mixed = bool(low and high and high > _TWO_POPULATIONS * low)
-    sweep = (server.model.formats, *(row[one] for one in ("model_path", "system", "isl", "osl")))
+    is_speculative = bool(row.get("speculative"))
+    names = ("model_path", "system", "isl", "osl")
+    sweep = (server.model.formats, is_speculative, *(row[one] for one in names))
     return MeasuredLoad(
         row["model_family"], row["system"], row["backend"], sweep, cell, ttft_s, tpot_s,
-        baseline_s, is_mixed,
+        baseline_s, is_mixed, is_speculative, server.slow_layers,
     )  # fmt: skip
 
 
@@ -279,6 +305,8 @@ def groups(report: ServingReport) -> dict[str, list[MeasuredLoad]]:
     rows = report.rows
     found: dict[str, list[MeasuredLoad]] = {
         "all": list(rows),
+        "without speculative decoding": [one for one in rows if not one.is_speculative],
+        "with speculative decoding": [one for one in rows if one.is_speculative],
         "repeats agree": [one for one in rows if not one.is_mixed],
         "repeated runs with inconsistent times": [one for one in rows if one.is_mixed],
         "first token later than the whole answer": [one for one in rows if one.is_queued],

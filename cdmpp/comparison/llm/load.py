@@ -27,6 +27,8 @@ BACKENDS: tuple[Backend, ...] = ("vllm", "sglang", "trtllm")
 RULES: Mapping[Backend, Rules] = {
     "vllm": Rules(8192), "sglang": Rules(8192, is_mixed=False), "trtllm": Rules(8192),
 }  # fmt: skip
+#: Whose requests wait for every layer of experts, see `HostFit`.
+_SLOW_EXPERTS: frozenset[Backend] = frozenset({"sglang", "trtllm"})
 #: Share of a device's memory that servers use by default.
 _USED = 0.9
 _NO_DRAFTS = (
@@ -38,17 +40,20 @@ Ends = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class HostFit:
-    """What backends add to the kernels of their steps, and errors on what was left out of the fit.
+    """What servers add to the kernels of their steps, and errors on what was left out of the fit.
 
     Attributes:
-        request_s: backend -> seconds of every request before its prompt can be read.
+        request_s: seconds of every request before its prompt can be read.
+        experts_s: more seconds of it for every layer of experts, on SGLang and TensorRT-LLM. No
+            other request waits for them.
         devices: whose servers were measured.
         models_out: `ttft` and `tpot` -> factors of the lower and the upper end: they hold 90 % of
             the errors on models left out, on `devices`.
         systems_out: the same of other devices, by errors on systems left out.
     """
 
-    request_s: Mapping[str, float]
+    request_s: float
+    experts_s: float
     devices: tuple[str, ...]
     models_out: Mapping[str, tuple[float, float]]
     systems_out: Mapping[str, tuple[float, float]]
@@ -151,7 +156,7 @@ class LoadedServer:
         table: times of its steps; None = it cannot run, see `refusal`.
         refusal: why not.
         hosts: fitted times of the host.
-        poll_steps: see `Rules`.
+        rules: how it fills its steps; None = as its backend does by default.
     """
 
     model: Decoder
@@ -161,17 +166,26 @@ class LoadedServer:
     table: StepTable | None
     refusal: str = ""
     hosts: HostFit = field(default_factory=packaged_hosts)
-    poll_steps: int = 1
+    rules: Rules | None = None
+
+    @property
+    def _fills(self) -> Rules:
+        return self.rules or RULES[self.backend]
 
     @property
     def free_bytes(self) -> float:
         """Bytes of one device that are left for the cache; infinite where its memory is unknown."""
         if self.device.mem_bytes is None:
             return math.inf
-        step = ServingStep(prompts=1, chunk=RULES[self.backend].step_tokens)
+        step = ServingStep(prompts=1, chunk=self._fills.step_tokens)
         held = weight_bytes(self.model, self.parallel)
         held += activation_bytes(self.model, self.parallel, step)
         return _USED * self.device.mem_bytes - held
+
+    @property
+    def slow_layers(self) -> int:
+        """Layers of experts for which its requests wait, see `HostFit`."""
+        return self.model.expert_layers if self.backend in _SLOW_EXPERTS else 0
 
     def served(self, load: Load) -> Served:
         """Returns what users see of one replica of attention and one stage's share of them."""
@@ -179,14 +193,12 @@ class LoadedServer:
         whole = load.input_tokens + load.output_tokens
         groups = self.parallel.data * self.parallel.pipeline
         room = self.free_bytes / cache_bytes(self.model, self.parallel, whole) * whole
-        rules = replace(
-            RULES[self.backend], cache_tokens=room / self.parallel.pipeline,
-            poll_steps=self.poll_steps,
-        )  # fmt: skip
+        rules = replace(self._fills, cache_tokens=room / self.parallel.pipeline)
         own = replace(load, concurrency=-(-load.concurrency // groups))
         prompt = round(load.input_tokens * (1 + load.least_share) / 2)
         of_kernels = partial(self.table.seconds, prompt=prompt)
-        found = serve(own, rules, of_kernels, self.hosts.request_s[self.backend])
+        host_s = self.hosts.request_s + self.hosts.experts_s * self.slow_layers
+        found = serve(own, rules, of_kernels, host_s)
         return replace(found, tokens_per_s=found.tokens_per_s * groups)
 
     def cell(self, load: Load, price: Price | None = None) -> LoadCell:

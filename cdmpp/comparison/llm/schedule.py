@@ -66,6 +66,9 @@ class Rules:
         cache_tokens: that fit in the cache of all of them.
         poll_steps: steps without prompts after which a server looks for new requests (SGLang's
             `--scheduler-recv-interval`).
+        wait_steps: for which new prompts wait at most while sequences run, so that more of them
+            are read at once (TensorRT-LLM's `batch_wait_timeout_iters`).
+        wait_tokens: of a step that ends that wait.
     """
 
     step_tokens: int = 8192
@@ -73,6 +76,8 @@ class Rules:
     sequences: int = 1_000_000
     cache_tokens: float = float("inf")
     poll_steps: int = 1
+    wait_steps: int = 0
+    wait_tokens: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -124,6 +129,7 @@ class _Server:
         self._cached = 0.0  # tokens of running sequences
         self._reserved = 0.0  # tokens that all admitted ones may come to
         self._unpolled = 0  # steps since it looked for requests
+        self._held = 0  # steps for which new prompts have waited for more of them
         self.done: list[tuple[_Request, float]] = []
         for _ in range(load.concurrency):
             self._arrive()
@@ -140,7 +146,7 @@ class _Server:
             if not self._running or self._unpolled >= self._rules.poll_steps:
                 self._unpolled = 0
                 self._admit()
-            if self._reading:
+            if self._reading and not self._holds_back():
                 self._read()
             elif self._running:
                 self._decode()
@@ -162,11 +168,19 @@ class _Server:
             self._reserved += one.prompt + one.output
             self._reading.append(one)
 
+    def _holds_back(self) -> bool:
+        """Returns whether new prompts wait for more of them."""
+        rules = self._rules
+        if not self._running or self._reading[0].read or self._held >= rules.wait_steps:
+            return False
+        return sum(one.prompt for one in self._reading) + len(self._running) < rules.wait_tokens
+
     def _read(self) -> None:
         """Makes one step that reads parts of prompts, with the running sequences where steps are
         mixed.
         """
         rules = self._rules
+        self._held = 0
         sequences = len(self._running) if rules.is_mixed else 0
         room = max(1, rules.step_tokens - sequences)
         tokens, weighted, finished = 0, 0.0, []
@@ -196,12 +210,16 @@ class _Server:
         steps = max(1, min(self._running[0][0] - self._step, _STRETCH))
         if self._rules.poll_steps > 1:
             steps = min(steps, self._rules.poll_steps - self._unpolled)
+        if self._reading:
+            steps = min(steps, self._rules.wait_steps - self._held)
         each_s = self._seconds(0, 0, count, self._cached / count + steps / 2)
         until_s = self._waiting[0].ready_s - self.now_s if self._waiting else 0.0
         if until_s > 0:
             steps = min(steps, math.ceil(until_s / each_s))
         self.now_s += steps * each_s
         self._unpolled += steps
+        if self._reading:
+            self._held += steps
         self._advance(steps)
 
     def _advance(self, steps: int) -> None:
