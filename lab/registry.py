@@ -150,6 +150,8 @@ EXPERIMENTS = (
     Experiment("sparse-attention", "whole blocks of sparse attention, as llm-kernels judges them",
                "4 min", place="analytic:llm_kernels",
                options=("page=sparse-attention", "families=sparse", "seeds=0,1,2")),
+    Experiment("mla-blocks", "whole blocks of latent attention as the sum of their kernels",
+               "1 min"),
     Experiment("embedding", "the embedding models on a CPU", "2 min"),
     # Devices and machine code.
     Experiment("adapting", "the model that fine-tuning selects, and every candidate", "16 min"),
