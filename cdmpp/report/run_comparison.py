@@ -63,7 +63,7 @@ class RunsFolder:
 
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
-            raise DataError(f"{folder} not found; expected a folder of run folders (--folder DIR)")
+            raise DataError(f"{folder} not found; expected a folder of run folders")
         self.folder = folder
 
     def names(self) -> list[str]:

@@ -49,6 +49,7 @@ def test_a_gpu_formula_without_measurements_has_no_interval(capsys):
     assert run("predict", *words) == 0
     text = capsys.readouterr().out
     assert "no interval: no measurements of these kernels on a GPU" in text
+    assert "the launch of the kernel is not counted" in text  # a small one took 0.5 ns
 
 
 def test_a_table_of_ones_own_makes_the_interval_of_a_gpu(tmp_path, capsys):

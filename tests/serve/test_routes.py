@@ -133,7 +133,7 @@ def test_a_server_without_them_says_how_to_have_them(tmp_path: Path) -> None:
     options = ServeOptions(results=tmp_path)
     app = FastAPI()
     add_browsing(app, options)
-    with pytest.raises(DataError, match="expected a folder of run folders"):
+    with pytest.raises(DataError, match=r"expected a folder of run folders$"):
         add_browsing(app, ServeOptions(results=tmp_path, runs=tmp_path / "none"))
     routes = {route.path: route.endpoint for route in app.routes if hasattr(route, "endpoint")}
     assert routes["/v1/runs"]().runs == []

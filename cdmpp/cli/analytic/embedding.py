@@ -155,7 +155,7 @@ def run_predict(args: argparse.Namespace) -> int:
         f"  DRAM traffic {found.dram_bytes / 1e6:.3f} MB, "
         f"L2 traffic {found.l2_bytes / 1e6:.3f} MB\n"
         f"  hit rate {100 * found.hit_rate:.2f} %, {found.cached_rows} rows of a table fit into "
-        f"its part of the L2\n  rates: {device.source}"
+        f"its part of the L2\n  rates: {device.source}; the launch of the kernel is not counted"
     )
     return 0
 
