@@ -292,6 +292,7 @@ def test_options_of_a_row_are_those_of_its_server() -> None:
     assert drafts.cell == plain.cell
     assert drafts.server != plain.server
     assert groups(report)["with speculative decoding"] == [drafts]
+    assert not any("speculative" in name for name in groups(replace(report, rows=(plain, waiting))))
 
 
 def test_a_request_waits_for_every_layer_of_experts() -> None:

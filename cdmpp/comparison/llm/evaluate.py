@@ -300,13 +300,14 @@ def scores(rows: Sequence[MeasuredLoad], every: Sequence[MeasuredLoad]) -> Servi
 
 def groups(report: ServingReport) -> dict[str, list[MeasuredLoad]]:
     """Returns the rows of a report: all, those of one population and others, by model, system and
-    backend.
+    backend. Servers with and without speculative decoding are apart where a row says so.
     """
     rows = report.rows
+    drafts = [one for one in rows if one.is_speculative]
     found: dict[str, list[MeasuredLoad]] = {
         "all": list(rows),
-        "without speculative decoding": [one for one in rows if not one.is_speculative],
-        "with speculative decoding": [one for one in rows if one.is_speculative],
+        "without speculative decoding": [one for one in rows if drafts and not one.is_speculative],
+        "with speculative decoding": drafts,
         "repeats agree": [one for one in rows if not one.is_mixed],
         "repeated runs with inconsistent times": [one for one in rows if one.is_mixed],
         "first token later than the whole answer": [one for one in rows if one.is_queued],
