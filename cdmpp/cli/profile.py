@@ -29,8 +29,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Reads nvprof (summary as text or --csv, --print-gpu-trace, --metrics, the -o file), nsys "
         "(stats as text or CSV, export --type sqlite), ncu --csv (also --page raw), traces of "
-        "torch.profiler and TensorBoard (also .gz), the CUTLASS profiler's CSV and HL-100 operator "
-        "traces. Several files become one profile."
+        "torch.profiler and TensorBoard (also .gz), the table that torch.profiler prints, the "
+        "CUTLASS profiler's CSV and HL-100 operator traces. Several files become one profile."
     )
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="profiles")
     add_table(parser, """

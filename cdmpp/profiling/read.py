@@ -29,6 +29,7 @@ from cdmpp.profiling.formats.nvprof_summary import (
     read_nvprof_summary_csv,
 )
 from cdmpp.profiling.formats.sqlite_file import is_sqlite, read_sqlite
+from cdmpp.profiling.formats.torch_table import is_torch_table, read_torch_table
 from cdmpp.profiling.schema import Profile
 
 _HEAD_BYTES = 1 << 16
@@ -36,6 +37,7 @@ _HEAD_BYTES = 1 << 16
 _TABLES: tuple[tuple[str, Callable[[str], bool], Callable[[Path, str], Profile]], ...] = (
     ("nvprof metrics", is_nvprof_metrics, read_nvprof_metrics),
     ("ncu raw CSV", is_ncu_raw, read_ncu_raw),
+    ("torch.profiler table", is_torch_table, read_torch_table),
     ("CUTLASS CSV", is_cutlass_csv, read_cutlass_csv),
     ("nsys summary", is_nsys_summary, read_nsys_summary),
     ("GPU-trace CSV", is_launch_csv, read_launch_csv),
@@ -45,7 +47,8 @@ _TABLES: tuple[tuple[str, Callable[[str], bool], Callable[[Path, str], Profile]]
 )
 EXPECTED = (
     "nvprof (text, CSV, -o file), nsys (stats as text or CSV, or SQLite), ncu --csv, "
-    "a trace of torch.profiler or TensorBoard, CUTLASS profiler CSV, or an HL-100 operator trace"
+    "a trace or table of torch.profiler, a trace of TensorBoard, CUTLASS profiler CSV, or an "
+    "HL-100 operator trace"
 )
 
 

@@ -136,6 +136,52 @@ def test_the_default_page_of_ncu(tmp_path):
     assert (row.launch.grid, row.launch.shared_bytes) == ((1024, 1, 1), 1024)
 
 
+_RULE = "  ".join(["-" * 30, *["-" * 12] * 7]) + "  "
+_LINE = "{:>30}  " + "{:>12}  " * 7
+TORCH = "\n".join([
+    "some output of the program", _RULE,
+    _LINE.format("Name", "Self CPU", "CPU total", "CPU time avg", "Self CUDA", "CUDA total",
+                 "CUDA time avg", "# of Calls"),
+    _RULE,
+    _LINE.format("aten::mm", "1.000ms", "3.000ms", "1.500ms", "4.000ms", "4.000ms", "2ms", 2),
+    _LINE.format("cudaLaunchKernel", "2.000ms", "2.000ms", "1.000ms", "0.000us", "0.000us", "0", 2),
+    _LINE.format("sgemm_128x64", "0.000us", "0.000us", "0.000us", "4.000ms", "4.000ms", "2ms", 2),
+    _LINE.format("Memcpy HtoD (Pageable -> De...", "0.000us", "0.000us", "0.000us", "5.000us",
+                 "5.000us", "5us", 1),
+    _RULE, "Self CPU time total: 6.000ms", "Self CUDA time total: 4.005ms", "",
+])  # fmt: skip
+
+
+def test_the_table_that_torch_prints(tmp_path):
+    """Of a GPU: operators count the CPU's time, kernels their own, and neither counts twice."""
+    profile = read(
+        tmp_path, TORCH.replace("Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD".rjust(30))
+    )
+    assert [(row.kind, row.calls, row.total_s, row.own_s) for row in profile.rows] == [
+        ("cpu_op", 2, 3e-3, 1e-3),
+        ("api", 2, 2e-3, 2e-3),
+        ("kernel", 2, 4e-3, 4e-3),
+        ("memcpy", 1, 5e-6, 5e-6),
+    ]
+    assert profile.notes == (
+        "the table has 50 % of the time of the CPU: print it with row_limit=-1",
+    )
+
+
+def test_a_real_table_of_torch(tmp_path):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    with torch.profiler.profile(profile_memory=True, record_shapes=True) as profiler:
+        torch.ones(8, 8) @ torch.ones(8, 8)
+    averages = profiler.key_averages(group_by_input_shape=True)
+    found = read(tmp_path, averages.table(row_limit=-1))
+    calls = {one.key: one.count for one in averages}
+    assert {row.name: row.calls for row in found.rows} == calls
+    mm = next(one for one in averages if one.key == "aten::mm")
+    (row,) = (row for row in found.rows if row.name == "aten::mm")
+    assert row.own_s == pytest.approx(1e-6 * mm.self_cpu_time_total, abs=1e-8)
+    assert not found.notes
+
+
 def test_cutlass(tmp_path):
     profile = read(tmp_path, CUTLASS)
     row = profile.rows[0]
@@ -156,6 +202,8 @@ def test_cutlass(tmp_path):
         (NCU.replace("==PROF== Disconnected", "==ERROR== ERR_NVGPUCTRPERM"), "not allowed to read"),
         (NCU_DETAILS.replace('"us"', '"mile"'), "line 3: cannot read unit of time 'mile'"),
         (NCU_DETAILS.replace("Duration", "Cycles"), "without gpu__time_duration.sum"),
+        (TORCH + TORCH, "2 tables of torch.profiler"),
+        (TORCH.replace("1.000ms", "1.0fast"), "line 5: cannot read unit of time"),
         (CUTLASS.replace("0.25,31", "fast,31"), "line 2: cannot read number 'fast'"),
         ("\n".join(CUTLASS.splitlines()[::2]), "no kernel that ran"),
         (CUTLASS + NSYS, "tables of several kinds .CUTLASS CSV, nsys summary."),
