@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,12 @@ def test_samples_of_a_dataset(model, tiny_dataset, tmp_path):
         (".", DEVICE, UsageError, r"is a folder.*Dataset\.read"),
         (3, DEVICE, UsageError, "cannot predict int"),
         (SCRIPT, "epyc-avx2-3c", DeviceError, "did you mean"),
-        (SCRIPT, [DEVICE, cdmpp.devices.get(DEVICE)], UsageError, "given twice"),
+        (
+            SCRIPT,
+            ["graviton2", replace(cdmpp.devices.get("graviton2"), core_count=3)],
+            UsageError,
+            "given twice",
+        ),
         ("import os\nos.system('true')\n", DEVICE, DataError, "TVMScript"),
     ],
 )
