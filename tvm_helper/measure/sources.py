@@ -221,9 +221,10 @@ def _replayed(folder: Path, options: MeasureOptions, target_kind: str) -> Iterat
     from cdmpp.datasets.tenset.folder import find_device_files, find_devices
     from cdmpp.datasets.tenset.task_index import load_tasks
 
+    devices = options.replay_devices or find_devices(folder)
     index = load_tasks(folder / "network_info")
     drawn: dict[str, dict[str, tuple[float, MeasureRecord]]] = {}
-    for device in options.replay_devices or find_devices(folder):
+    for device in devices:
         for path in find_device_files(folder, device):
             _draw_records(path, device, target_kind, options, drawn)
     if not drawn:

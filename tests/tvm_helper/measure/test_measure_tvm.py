@@ -257,6 +257,14 @@ def test_a_campaign_calls_its_device_as_the_registry_does(
     assert asked == [("epyc-avx2-1c", "epyc-avx2-1c")]
 
 
+def test_a_missing_folder_to_replay_is_named(tmp_path: Path) -> None:
+    """The advice was --network-info, which `measure` does not have."""
+    options = MeasureOptions(device="epyc-avx2-1c", force=True, replay=(str(tmp_path / "none"),))
+    with pytest.raises(DataError, match="none: no such folder") as caught:
+        run_campaign(options, tmp_path / "out")
+    assert "--network-info" not in str(caught.value)
+
+
 def test_machine_code_is_that_of_cpus(tmp_path: Path) -> None:
     options = MeasureOptions(device="t4", sample=("matmul",), machine_code=True)
     with pytest.raises(UsageError, match="t4 is compiled for cuda; expected a CPU"):
