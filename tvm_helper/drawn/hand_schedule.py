@@ -26,7 +26,7 @@ def hand_schedules(module: Any, *, seed: int, threads: int, tries: int) -> Itera
     Args:
         module: an `IRModule` with an unscheduled `main`.
         seed: the same seed gives the same schedules.
-        threads: outer loops run in parallel where there is more than one.
+        threads: outer loops are parallel; less often where there is only one.
         tries: how many schedules are drawn at most.
     """
     chance = random.Random(seed)
@@ -313,6 +313,6 @@ class _Hand:
                 self._try(self.schedule.unroll, loop)
 
     def _parallel(self, loops: list[Any]) -> None:
-        if self.threads > 1 and loops and self._happens(0.85):
+        if loops and self._happens(0.85 if self.threads > 1 else 0.4):
             fused = self._try(self.schedule.fuse, *loops) if self._happens(0.6) else None
             self._try(self.schedule.parallel, loops[0] if fused is None else fused)

@@ -121,9 +121,9 @@ def test_schedules_by_hand_replay_from_their_traces(name: str, tmp_path: Path) -
     one, again, four = traces(1), traces(1), traces(4)
     assert one == again
     assert len(set(one)) > 4
-    assert not any("Parallel" in trace for trace in one)
-    if not name.startswith("whole_sum"):
-        assert any("Parallel" in trace for trace in four)
+    if not name.startswith("whole_sum"):  # programs for many threads are asked about with one too
+        parallel = [sum("Parallel" in trace for trace in made) for made in (one, four)]
+        assert 0 < parallel[0] < parallel[1]
 
 
 @pytest.mark.tvm
