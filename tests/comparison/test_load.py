@@ -295,6 +295,21 @@ def test_options_of_a_row_are_those_of_its_server() -> None:
     assert not any("speculative" in name for name in groups(replace(report, rows=(plain, waiting))))
 
 
+def test_repeats_that_differ_are_slower_or_faster_runs() -> None:
+    """A version that takes half the time of another one is of another kind of server."""
+    measured = [
+        rows(concurrency=8, tpot_ms=20.0), rows(concurrency=8, tpot_ms=10.0),
+        rows(concurrency=16, tpot_ms=20.0), rows(concurrency=16, tpot_ms=18.0),
+        rows(concurrency=32, tpot_ms=12.0, tpot_min_ms=10.0, tpot_max_ms=20.0),
+        rows(mode="disagg", concurrency=16, tpot_ms=5.0),
+    ]  # fmt: skip
+    report = evaluate_serving(measured, Millisecond(), hosts=PLAIN)
+    assert [one.repeats for one in report.rows] == ["slower", "faster", "agree", "agree", "faster"]
+    found = groups(report)
+    assert len(found["repeats differ: slower runs"]) == 1
+    assert len(found["repeats differ: faster runs"]) == 2
+
+
 def test_a_request_waits_for_every_layer_of_experts() -> None:
     model, device = read_model("Qwen/Qwen3-30B-A3B"), get_device("h100")
     table = StepTable.of(model, Parallel(2), device, Millisecond())

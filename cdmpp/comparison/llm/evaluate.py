@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -41,10 +41,16 @@ _OPTIONAL = (
     "tpot_min_ms", "tpot_max_ms", "scheduler_recv_interval", "max_num_tokens",
     "batch_wait_timeout_iters", "batch_wait_max_tokens_ratio", "speculative",
 )  # fmt: skip
+#: What repeats have in common; the version of the server may differ.
+_REPEATED = (
+    "model_family", "system", "backend", "precision", "gemm_quant_mode", "moe_quant_mode", "isl",
+    "osl", "concurrency", "tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size",
+)  # fmt: skip
 _FORMATS = {"fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "fp4", "int4_wo": "int4"}
 #: Repeats of one configuration that differ by more: not one kind of server.
 _TWO_POPULATIONS = 1.5
 _MS = 1e3
+Repeats = Literal["agree", "slower", "faster"]
 
 
 @dataclass(frozen=True)
@@ -57,8 +63,8 @@ class MeasuredLoad:
         cell: the answer.
         ttft_s, tpot_s: measured.
         baseline_s: seconds that weights and cache take at the memory bandwidth.
-        is_mixed: whether its repeats are two populations, or it is faster than its weights can be
-            read: speculative decoding may have been on.
+        repeats: whether those of its configuration, in any version, `agree`. Else it is one of the
+            `slower` or `faster` ones, and speculative decoding may be the reason.
         is_speculative: whether its row says that it was.
         slow_layers: see `LoadedServer`.
     """
@@ -71,7 +77,7 @@ class MeasuredLoad:
     ttft_s: float
     tpot_s: float
     baseline_s: float
-    is_mixed: bool
+    repeats: Repeats
     is_speculative: bool = False
     slow_layers: int = 0
 
@@ -145,6 +151,8 @@ def evaluate_serving(
         servers: what other calls with the same kernels have made, and this one will.
     """
     servers = {} if servers is None else servers
+    rows = list(rows)
+    ranges = _ranges(rows)
     left_out: Counter[str] = Counter()
     found = []
     for row in rows:
@@ -156,7 +164,7 @@ def evaluate_serving(
             server = _server(row, kernels, models or {}, servers)
             server = replace(server, hosts=hosts or packaged_hosts(), rules=_rules(row))
             load = Load(row["concurrency"], row["isl"], row["osl"], LEAST_SHARE)
-            one = _measured(row, server, server.cell(load))
+            one = _measured(row, server, server.cell(load), _repeats(row, ranges))
         except CdmppError as error:
             left_out[str(error)] += 1
             continue
@@ -175,6 +183,31 @@ def _unfit(row: Mapping[str, Any]) -> str:
     if row["backend"] not in BACKENDS:
         return f"backend {row['backend']}"
     return ""
+
+
+def _ranges(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], tuple[float, float]]:
+    """Returns configuration -> the least and the most time per token of its repeats."""
+    found: dict[tuple[Any, ...], tuple[float, float]] = {}
+    for row in rows:
+        if not _unfit(row):
+            ends = (row.get(f"tpot_{end}_ms") or row["tpot_ms"] for end in ("min", "max"))
+            key, (low, high) = _configuration(row), ends
+            least, most = found.get(key, (low, high))
+            found[key] = min(least, low), max(most, high)
+    return found
+
+
+def _configuration(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in _REPEATED)
+
+
+def _repeats(
+    row: Mapping[str, Any], ranges: Mapping[tuple[Any, ...], tuple[float, float]]
+) -> Repeats:
+    low, high = ranges[_configuration(row)]
+    if high <= _TWO_POPULATIONS * low:
+        return "agree"
+    return "faster" if row["tpot_ms"] ** 2 < low * high else "slower"
 
 
 def _server(
@@ -231,21 +264,21 @@ def _model(row: Mapping[str, Any], models: Mapping[str, Decoder]) -> Decoder:
     return replace(model, formats=Formats(attention, dense, experts), kv_dtype="fp8")  # type: ignore[arg-type]
 
 
-def _measured(row: Mapping[str, Any], server: LoadedServer, cell: LoadCell) -> MeasuredLoad:
+def _measured(
+    row: Mapping[str, Any], server: LoadedServer, cell: LoadCell, repeats: Repeats
+) -> MeasuredLoad:
     model, parallel, load = server.model, server.parallel, cell.load
     ttft_s, tpot_s = row["ttft_ms"] / _MS, row["tpot_ms"] / _MS
     context = load.input_tokens + load.output_tokens // 2
     sequences = -(-load.concurrency // parallel.data)
     read = weight_bytes(model, parallel) + sequences * cache_bytes(model, parallel, context)
     baseline_s = read / (server.device.mem_bandwidth_bytes_per_s or np.nan)
-    low, high = row.get("tpot_min_ms"), row.get("tpot_max_ms")
-    is_mixed = bool(low and high and high > _TWO_POPULATIONS * low)
     is_speculative = bool(row.get("speculative"))
     names = ("model_path", "system", "isl", "osl")
     sweep = (server.model.formats, is_speculative, *(row[one] for one in names))
     return MeasuredLoad(
         row["model_family"], row["system"], row["backend"], sweep, cell, ttft_s, tpot_s,
-        baseline_s, is_mixed, is_speculative, server.slow_layers,
+        baseline_s, repeats, is_speculative, server.slow_layers,
     )  # fmt: skip
 
 
@@ -299,8 +332,8 @@ def scores(rows: Sequence[MeasuredLoad], every: Sequence[MeasuredLoad]) -> Servi
 
 
 def groups(report: ServingReport) -> dict[str, list[MeasuredLoad]]:
-    """Returns the rows of a report: all, those of one population and others, by model, system and
-    backend. Servers with and without speculative decoding are apart where a row says so.
+    """Returns the rows of a report: all, by whether repeats agree, by model, system and backend.
+    Servers with and without speculative decoding are apart where a row says so.
     """
     rows = report.rows
     drafts = [one for one in rows if one.is_speculative]
@@ -308,8 +341,9 @@ def groups(report: ServingReport) -> dict[str, list[MeasuredLoad]]:
         "all": list(rows),
         "without speculative decoding": [one for one in rows if drafts and not one.is_speculative],
         "with speculative decoding": drafts,
-        "repeats agree": [one for one in rows if not one.is_mixed],
-        "repeated runs with inconsistent times": [one for one in rows if one.is_mixed],
+        "repeats agree": [one for one in rows if one.repeats == "agree"],
+        "repeats differ: slower runs": [one for one in rows if one.repeats == "slower"],
+        "repeats differ: faster runs": [one for one in rows if one.repeats == "faster"],
         "first token later than the whole answer": [one for one in rows if one.is_queued],
     }
     by_group: dict[str, list[MeasuredLoad]] = defaultdict(list)
