@@ -22,7 +22,6 @@ from cdmpp.arrays import FloatArray
 from cdmpp.comparison.llm.evaluate import (
     MeasuredLoad,
     ServingReport,
-    ServingScores,
     evaluate_serving,
     read_serving,
     report_lines,
@@ -46,10 +45,6 @@ _REQUESTS_S = np.linspace(0.0, 0.15, 31)
 #: Seconds of a layer of experts that are tried.
 _EXPERTS_S = np.linspace(0.0, 3e-3, 16)
 _ENDS = (0.05, 0.95)
-#: From so many users on, published servers of SGLang look for requests less often.
-_MANY_USERS = 16
-#: TensorRT-LLM's servers of DeepSeek-R1 with drafts: version, first day.
-_DRAFTS = (("1.1.0rc2.post2", "2026-01-14"), ("1.2.0rc6.post3", ""))
 #: No end is nearer than a percent.
 _LEAST_LOG = 0.01
 #: Fewer rows of a system say nothing of its errors.
@@ -65,55 +60,6 @@ _SWEEP = (
     "--input-tokens 1024 --output-tokens 1024 "
     "--device a100-sxm,h100,h200,b200,b300,gb200,gb300,l40s,rtx-pro-6000-server,mi300x"
 )
-
-
-def published_servers() -> list[dict[str, Any]]:
-    """Returns the measured rows with what the published launch scripts say of their servers, and
-    whether they ran with drafts (multi-token prediction).
-
-    Source: InferenceX's scripts (70b_*_b200_trt, dsr1_*_b200, dsr1_*_b200_trt, gptoss_fp4_b200_trt)
-    and its perf-changelog. B300's servers of SGLang are taken for B200's. Runs of the gap analysis
-    have no published scripts.
-    """
-    import pyarrow.parquet as parquet
-
-    path = shared("llm-serving/serving.parquet")
-    columns = read_serving(path)
-    every = parquet.read_table(path, columns=["backend_version", "first_measured", "origin"])
-    return [
-        {**row, **({} if more["origin"] == "gap-analysis" else _options({**row, **more}))}
-        for row, more in zip(columns, every.to_pylist(), strict=True)
-    ]
-
-
-def _options(row: Mapping[str, Any]) -> dict[str, Any]:
-    users, is_short = row["concurrency"], row["isl"] == row["osl"] == 1024
-    family, version = row["model_family"], row["backend_version"] or ""
-    if row["backend"] == "sglang":
-        few = users < _MANY_USERS or (row["precision"] == "fp8" and row["tp_size"] == 4)
-        return {"scheduler_recv_interval": 10 if few else 30}
-    if row["backend"] != "trtllm":
-        return {}
-    if family == "Llama-3.1-70B" and is_short and row["tp_size"] < 8:
-        return _waits(20, 0.9, 16384)
-    if family == "DeepSeek-V3" and version == "1.2.0rc6.post2" and row["precision"] == "fp8":
-        return _waits(40, 0.8, 8192) if is_short and 64 <= users < 256 else {}
-    if family == "DeepSeek-V3":
-        first = row["first_measured"] or ""
-        return {"speculative": any(version == one and first >= day for one, day in _DRAFTS)}
-    return {}
-
-
-def _waits(steps: int, ratio: float, tokens: int) -> dict[str, Any]:
-    return {
-        "batch_wait_timeout_iters": steps, "batch_wait_max_tokens_ratio": ratio,
-        "max_num_tokens": tokens,
-    }  # fmt: skip
-
-
-def plain(rows: Sequence[MeasuredLoad]) -> list[MeasuredLoad]:
-    """Returns the rows of servers without drafts."""
-    return [one for one in rows if not one.is_speculative]
 
 
 def fit_hosts(rows: Sequence[MeasuredLoad]) -> tuple[float, float]:
@@ -158,8 +104,8 @@ def shifted(rows: Sequence[MeasuredLoad], fit: tuple[float, float]) -> list[Meas
 
 
 def of_groups_out(rows: Sequence[MeasuredLoad], group: str) -> Spread:
-    """Returns factors for a group that has no rows: they hold 90 % of the errors of groups that are
-    left out of a fit on the others, every group weighing the same.
+    """Returns factors for a group that has no rows, by the errors of groups that are left out of a
+    fit on the others.
 
     Args:
         rows: answered with `_BASE_S`.
@@ -168,7 +114,7 @@ def of_groups_out(rows: Sequence[MeasuredLoad], group: str) -> Spread:
     names = [getattr(one, group) for one in rows]
     enough = sorted(name for name in set(names) if names.count(name) >= _LEAST_ROWS)
     logs = [_logs(_left_out(rows, group, name)) for name in enough]
-    return {kind: _factors([one[kind] for one in logs]) for kind in _WIDE}
+    return {kind: conformal([one[kind] for one in logs]) for kind in _WIDE}
 
 
 def of_systems_out(rows: Sequence[MeasuredLoad]) -> Spread:
@@ -182,13 +128,31 @@ def of_systems_out(rows: Sequence[MeasuredLoad]) -> Spread:
     }
 
 
-def _factors(groups: Sequence[FloatArray]) -> tuple[float, float]:
+def conformal(groups: Sequence[FloatArray]) -> tuple[float, float]:
+    """Returns factors for errors of a further group, every group weighing the same: quantiles of
+    all groups, moved by what holds 90 % of the errors beside the quantiles of the other groups
+    (conformalized quantile regression, arXiv 1905.03222).
+
+    Args:
+        groups: log(measured / predicted) of each.
+    """
+    low, high = _quantiles(groups, _ENDS)
+    if len(groups) > 1:
+        beside = []
+        for place, own in enumerate(groups):
+            least, most = _quantiles([*groups[:place], *groups[place + 1 :]], _ENDS)
+            beside.append(np.maximum(least - own, own - most))
+        (margin,) = _quantiles(beside, (_ENDS[1] - _ENDS[0],))
+        low, high = low - margin, high + margin
+    return math.exp(min(low, -_LEAST_LOG)), math.exp(max(high, _LEAST_LOG))
+
+
+def _quantiles(groups: Sequence[FloatArray], shares: Sequence[float]) -> list[float]:
     values = np.concatenate(groups)
     order = np.argsort(values)
     places = np.cumsum(np.concatenate([np.full(len(one), 1.0 / len(one)) for one in groups])[order])
-    found = np.searchsorted(places, np.array(_ENDS) * places[-1])
-    low, high = values[order][np.minimum(found, len(values) - 1)]
-    return math.exp(min(low, -_LEAST_LOG)), math.exp(max(high, _LEAST_LOG))
+    found = np.searchsorted(places, np.array(shares) * places[-1])
+    return [float(one) for one in values[order][np.minimum(found, len(values) - 1)]]
 
 
 def _logs(rows: Sequence[MeasuredLoad]) -> dict[str, FloatArray]:
@@ -219,7 +183,7 @@ def judged(
     """Returns answers to the rows of every group by fits, and with ends, from the other groups.
 
     Args:
-        rows: of servers without drafts, answered with `_BASE_S`.
+        rows: all, answered with `_BASE_S`.
         group: `family` or `system`.
     """
     column = {"family": "model_family", "system": "system"}[group]
@@ -237,11 +201,11 @@ def judged(
 def experiment() -> None:
     """Fits what servers add, writes it into the package, and the page with its picture."""
     kernels = GpuKernels.packaged()
-    table = published_servers()
+    table = read_serving(shared("llm-serving/serving.parquet"))
     servers: dict[tuple[Any, ...], LoadedServer] = {}
     base = HostFit(_BASE_S, 0.0, (), _WIDE, _WIDE)
     first = evaluate_serving(table, kernels, hosts=base, servers=servers)
-    rows = plain(first.rows)
+    rows = first.rows
     devices = [one.cell.device for one in rows]
     fit = HostFit(
         *fit_hosts(rows),
@@ -300,27 +264,20 @@ def curve_svg(report: ServingReport, table: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _goal_lines(reports: Mapping[str, ServingReport]) -> list[list[str]]:
-    parts = [plain(report.rows) for report in reports.values()]
-    found = [scores(part, part) for part in parts]
-    every = [scores(report.rows, report.rows) for report in reports.values()]
+    found = [scores(report.rows, report.rows) for report in reports.values()]
 
-    def line(
-        what: str, goal: str, others: str, number: str, of: Sequence[ServingScores]
-    ) -> list[str]:
-        values = [getattr(one, number) for one in of]
+    def line(what: str, goal: str, others: str, number: str) -> list[str]:
+        values = [getattr(one, number) for one in found]
         shown = [f"{one:.2f}" if number == "order" else f"{100 * one:.1f} %" for one in values]
         return [what, goal, others, *shown]
 
     lines = [
-        line("TPOT, median error", "<= 15 %", "23 %", "tpot_ape", found),
-        line("TTFT, not queue-bound, median error", "<= 25 %", "47 %", "ttft_ape", found),
-        line("order of tokens/s a GPU (Spearman)", ">= 0.9", "-", "order", found),
-        line("TPOT in the 90 % interval", "85 to 95 %", "-", "tpot_inside", found),
-        line("TTFT in the 90 % interval", "85 to 95 %", "-", "ttft_inside", found),
-        line("weights and cache over the bandwidth: TPOT", "-", "-", "baseline_ape", found),
-        line("TPOT, servers with drafts among them", "-", "-", "tpot_ape", every),
-        line("TTFT, servers with drafts among them", "-", "-", "ttft_ape", every),
-        line("TPOT in the interval, the same", "-", "-", "tpot_inside", every),
+        line("TPOT, median error", "<= 15 %", "23 %", "tpot_ape"),
+        line("TTFT, not queue-bound, median error", "<= 25 %", "47 %", "ttft_ape"),
+        line("order of tokens/s a GPU (Spearman)", ">= 0.9", "-", "order"),
+        line("TPOT in the 90 % interval", "85 to 95 %", "-", "tpot_inside"),
+        line("TTFT in the 90 % interval", "85 to 95 %", "-", "ttft_inside"),
+        line("weights and cache over the bandwidth: TPOT", "-", "-", "baseline_ape"),
     ]
     return [["", "goal", "AIConfigurator", "models left out", "systems left out"], *lines]
 
