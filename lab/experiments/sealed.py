@@ -30,10 +30,10 @@ LINES = {
 
 #: Folder of `data/` -> name of its sections.
 CAMPAIGNS = {
-    "sealed5-cpu": "newest_kernels", "pasted-cpu-sealed5": "newest_pasted",
-    "sealed4-cpu": "opened_kernels", "pasted-cpu-sealed-zen4": "opened_pasted",
-    "sealed3-cpu": "kernels", "pasted-cpu-sealed": "pasted", "sealed2-cpu": "kernels_before",
-    "sealed-cpu": "kernels_first",
+    "sealed6-cpu": "newest_kernels", "pasted-cpu-sealed6": "newest_pasted",
+    "sealed5-cpu": "fifth_kernels", "pasted-cpu-sealed5": "fifth_pasted",
+    "sealed4-cpu": "fourth_kernels", "pasted-cpu-sealed-zen4": "fourth_pasted",
+    "sealed3-cpu": "kernels", "pasted-cpu-sealed": "pasted",
 }  # fmt: skip
 
 
