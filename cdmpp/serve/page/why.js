@@ -74,13 +74,16 @@ function body(script) {
 }
 
 function stores({ leaves, unknown_rates: unknown }) {
-  const bound = unknown?.length ? "nominal bound" : "lower bound";
+  const bound = unknown?.length ? "nominal roofline" : "its roofline";
+  const about = unknown?.length
+    ? `The ${unknown.join(" and ")} of this device is not known; a nominal one is taken`
+    : "Of the store alone, with its data in memory; data in a cache can be faster";
   return sortable("Stores", [
     { key: "store", title: "store", isText: true, value: (one) => `${one.leaf} to ${one.buffer}` },
     { key: "share", title: "share", value: (one) => one.share, show: (one) => percent(one.share, 1) },
     { key: "time", title: "time", unit: "s", value: (one) => one.seconds, show: (one) => seconds(one.seconds) },
-    { key: "bound", title: bound, about: unknown?.length ? `The ${unknown.join(" and ")} of this device is not known; a nominal one is taken, so this bounds nothing` : null, unit: "s", value: (one) => one.bound_s, show: (one) => (one.bound_s ? seconds(one.bound_s) : "–") },
-    { key: "ahead", title: "next limit", about: "How far below the bound the next limit is", value: (one) => one.ahead, show: (one) => (one.ahead === null ? "–" : `${significant(one.ahead)} ×`) },
+    { key: "bound", title: bound, about, unit: "s", value: (one) => one.bound_s, show: (one) => (one.bound_s ? seconds(one.bound_s) : "–") },
+    { key: "ahead", title: "next limit", about: "How far below its roofline the next limit is", value: (one) => one.ahead, show: (one) => (one.ahead === null ? "–" : `${significant(one.ahead)} ×`) },
     { key: "fits", title: "data in", isText: true, value: (one) => one.fits },
     { key: "limit", title: "bound by", isText: true, value: (one) => one.bound_text },
     { key: "loops", title: "loops around it", isText: true, value: (one) => loops(one.loops) },
