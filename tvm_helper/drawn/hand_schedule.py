@@ -216,9 +216,7 @@ class _Hand:
         *rows, vector = inner
         order = [*middle, *rows] if self._happens(0.6) else [*middle[:-1], *rows, middle[-1]]
         self._try(schedule.reorder, *outer, *order, vector)
-        if cache is not None and outer:
-            self._try(schedule.reverse_compute_at, cache, outer[-1])
-            self._try(schedule.vectorize, schedule.get_loops(cache)[-1])
+        self._copied_out(cache, outer)
         if self._happens(0.85):
             self._try(schedule.vectorize, vector)
         self._unroll([*rows, middle[-1]])
@@ -242,14 +240,11 @@ class _Hand:
             pair = self._split(spatial[place], self._fitting(spatial[place], _ROWS, width))
             outer[place : place + 1] = pair[:-1]
             rows = pair[-1:]
-        steps = (
-            [] if self._happens(0.6) else self._split(reduction[-1], self._tile(reduction[-1], 16))
-        )
-        order = [*reduction[:-1], *steps] if steps else reduction
+        order = list(reduction)
+        if not self._happens(0.6):
+            order[-1:] = self._split(order[-1], self._tile(order[-1], 16))
         self._try(schedule.reorder, *outer, *order, *rows, vector)
-        if cache is not None and outer:
-            self._try(schedule.reverse_compute_at, cache, outer[-1])
-            self._try(schedule.vectorize, schedule.get_loops(cache)[-1])
+        self._copied_out(cache, outer)
         self._try(schedule.vectorize, vector)
         is_explicit = self._happens(0.6)
         if is_explicit and rows:
@@ -263,6 +258,12 @@ class _Hand:
             self._try(schedule.annotate, outer[0], "pragma_auto_unroll_max_step", most)
             self._try(schedule.annotate, outer[0], "pragma_unroll_explicit", is_forced)
         self._parallel(outer)
+
+    def _copied_out(self, cache: Any, outer: list[Any]) -> None:
+        """Copies finished tiles of the result out of their local buffer, if there is one."""
+        if cache is not None and outer:
+            self._try(self.schedule.reverse_compute_at, cache, outer[-1])
+            self._try(self.schedule.vectorize, self.schedule.get_loops(cache)[-1])
 
     def _fitting(self, loop: Any, sizes: tuple[int, ...], width: int = 1) -> int:
         """Returns how large a tile of sums is along a loop, most often a divisor of it."""
