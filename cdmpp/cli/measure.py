@@ -17,6 +17,7 @@ from cdmpp.cli.shared.options import (
 )
 from cdmpp.cli.shared.progress import campaign_progress
 from cdmpp.config import given_fields, load_config
+from cdmpp.datasets.extraction.extracted import read_manifest
 from cdmpp.errors import UsageError
 from tvm_helper.measure.options import MeasureOptions
 from tvm_helper.measure.tables import write_tables
@@ -88,6 +89,8 @@ def run(args: argparse.Namespace) -> int:
     if args.tables_only:
         tables = write_tables(args.out, is_quiet_time=args.quiet_times)
         print(json.dumps(tables.to_json()) if args.json else tables.summary())
+        if args.quiet_times and not args.json:
+            print(_slowdown_text(read_manifest(args.out)["slowdown"]))
         return 0
     if args.machine_code:
         from tvm_helper.measure.machine_code import write_machine_code
@@ -109,6 +112,12 @@ def run(args: argparse.Namespace) -> int:
         )
     print(json.dumps(report.to_json()) if args.json else report.summary())
     return 0
+
+
+def _slowdown_text(slowdown: float) -> str:
+    if slowdown == 1:
+        return "times as measured: the reference program was not timed, or never slower"
+    return f"times divided by {slowdown}, the mean slowdown of the reference program"
 
 
 def measure_options(values: Mapping[str, Any]) -> MeasureOptions:

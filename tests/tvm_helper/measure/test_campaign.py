@@ -253,7 +253,9 @@ def test_an_interrupted_campaigns_tables_can_be_written(tmp_path: Path) -> None:
     assert write_tables(tmp_path / "out").measurements == 3
 
 
-def test_times_of_a_quiet_core_are_divided_by_how_slow_the_reference_was(tmp_path: Path) -> None:
+def test_times_of_a_quiet_core_are_divided_by_how_slow_the_reference_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "out"
     campaign(folder, most_programs=3).run()
 
@@ -276,7 +278,13 @@ def test_times_of_a_quiet_core_are_divided_by_how_slow_the_reference_was(tmp_pat
     manifest = json.loads((folder / "manifest.json").read_text())
     assert costs() == pytest.approx([cost / manifest["slowdown"] for cost in measured])
     assert manifest["slowdown"] > 1
+    assert f"times divided by {manifest['slowdown']}, " in capsys.readouterr().out
     write_tables(folder)
+    assert costs() == measured
+    lines = (folder / "journal.jsonl").read_text().splitlines(keepends=True)
+    (folder / "journal.jsonl").write_text("".join(one for one in lines if "reference" not in one))
+    assert main(["measure", "--tables-only", "--quiet-times", "--out", str(folder)]) == 0
+    assert "times as measured: the reference program was not timed" in capsys.readouterr().out
     assert costs() == measured
     assert main(["measure", "--quiet-times", "--out", str(folder)]) == 2
 
