@@ -28,6 +28,7 @@ from cdmpp.comparison.llm.evaluate import (
     scores,
 )
 from cdmpp.comparison.llm.load import HostFit, LoadedServer, packaged_hosts
+from cdmpp.conformal import owner_quantile
 from cdmpp.files.atomic import write_json, write_text
 from cdmpp.files.places import package_folder
 from cdmpp.files.stored import to_json
@@ -136,23 +137,21 @@ def conformal(groups: Sequence[FloatArray]) -> tuple[float, float]:
     Args:
         groups: log(measured / predicted) of each.
     """
-    low, high = _quantiles(groups, _ENDS)
+    low, high = (_quantile(groups, end) for end in _ENDS)
     if len(groups) > 1:
         beside = []
         for place, own in enumerate(groups):
-            least, most = _quantiles([*groups[:place], *groups[place + 1 :]], _ENDS)
+            others = [*groups[:place], *groups[place + 1 :]]
+            least, most = (_quantile(others, end) for end in _ENDS)
             beside.append(np.maximum(least - own, own - most))
-        (margin,) = _quantiles(beside, (_ENDS[1] - _ENDS[0],))
+        margin = _quantile(beside, _ENDS[1] - _ENDS[0])
         low, high = low - margin, high + margin
     return math.exp(min(low, -_LEAST_LOG)), math.exp(max(high, _LEAST_LOG))
 
 
-def _quantiles(groups: Sequence[FloatArray], shares: Sequence[float]) -> list[float]:
-    values = np.concatenate(groups)
-    order = np.argsort(values)
-    places = np.cumsum(np.concatenate([np.full(len(one), 1.0 / len(one)) for one in groups])[order])
-    found = np.searchsorted(places, np.array(shares) * places[-1])
-    return [float(one) for one in values[order][np.minimum(found, len(values) - 1)]]
+def _quantile(groups: Sequence[FloatArray], share: float) -> float:
+    owner = np.repeat(np.arange(len(groups)), [len(one) for one in groups])
+    return owner_quantile(np.concatenate(groups), owner, share)
 
 
 def _logs(rows: Sequence[MeasuredLoad]) -> dict[str, FloatArray]:
