@@ -100,6 +100,7 @@ def test_packed_campaigns_have_the_machine_code_of_their_programs(
                 "sealed",
                 "sealed5",
                 "pasted-cpu-sealed6",
+                "pasted-cpu-sealed7",
                 "sealed2-cpu",
                 "sealed3-cpu",
             )
