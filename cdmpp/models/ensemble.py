@@ -32,6 +32,8 @@ _SHARE_STEPS = 10
 _PERCEPTRON_FOLDER = "perceptron"
 #: What a part that diverged says at least, so that the mean stays finite.
 _LEAST_S = 1e-12
+#: Validation tasks of a device that has a factor of its own.
+_LEAST_FACTOR_TASKS = 100
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,10 @@ class EnsembleCostModel(CostModel):
 
     They err differently: the mean ranks the programs of a task better than each of them. The shares
     are chosen on the validation part (log error and order within tasks), half way back to those of
-    the options, with one factor on the result: that of the least log error, or of the least MAPE
-    (`EnsembleOptions.least_mape_factor`). Trees do not extrapolate to hardware: on a device with
-    few tasks in training (`EnsembleOptions.least_tasks`) the others share what is theirs.
+    the options, with a factor on the result: that of the least log error, or of the least MAPE
+    (`EnsembleOptions.least_mape_factor`), of a device with enough validation tasks its own. Trees
+    do not extrapolate to hardware: on a device with few tasks in training
+    (`EnsembleOptions.least_tasks`) the others share what is theirs.
 
     Attributes:
         transformer: its part, which can also be used and tuned alone.
@@ -72,6 +75,7 @@ class EnsembleCostModel(CostModel):
         self._tree_devices: frozenset[str] = frozenset()
         self.shares: tuple[float, ...] = tuple(self._options.default_shares)
         self._factor = 1.0
+        self._factor_of: dict[str, float] = {}
         self._stand_ins: dict[str, StandIn] = {}
 
     @property
@@ -96,7 +100,7 @@ class EnsembleCostModel(CostModel):
         self.transformer.fit(train, validation, seed=seed, run_dir=run_dir, on_progress=on_progress)
         self._tree_devices = _devices_with_tasks(train, self._options.least_tasks)
         self.shares = tuple(self._options.default_shares)
-        self._factor = 1.0
+        self._factor, self._factor_of = 1.0, {}
         self._stand_ins = {}
         if not len(validation):
             return
@@ -113,6 +117,10 @@ class EnsembleCostModel(CostModel):
             least_mape_factor if self._options.least_mape_factor else least_log_error_factor
         )
         self._factor = best_factor(predicted_s, validation.latency_s)
+        labels = np.array([spec.name for spec in validation.devices])[validation.device]
+        for label in _devices_with_tasks(validation, _LEAST_FACTOR_TASKS):
+            own = labels == label
+            self._factor_of[label] = best_factor(predicted_s[own], validation.latency_s[own])
 
     def predict(self, samples: Samples) -> FloatArray:
         """Returns float64 [N], seconds."""
@@ -122,9 +130,10 @@ class EnsembleCostModel(CostModel):
         """Returns float64 [N], seconds, and how far transformer, perceptron and trees disagree."""
         parts = self.fenced(_logs(self.parts_s(samples)))
         mixed = _mixed(parts, self.shares, self._has_trees(self._stood_in(samples)[0]))
-        is_adapted = np.array([spec.name in self._stand_ins for spec in samples.devices], bool)
-        factor = np.where(is_adapted[samples.device], 1.0, self._factor)
-        return factor * np.exp(mixed), parts.std(axis=0)
+        adapted = dict.fromkeys(self._stand_ins, 1.0)
+        factor_of = {**self._factor_of, **adapted}
+        factor = np.array([factor_of.get(spec.name, self._factor) for spec in samples.devices])
+        return factor[samples.device] * np.exp(mixed), parts.std(axis=0)
 
     def parts_s(self, samples: Samples) -> FloatArray:
         """Returns float64 [3, N], seconds by transformer, perceptron and trees."""
@@ -163,6 +172,7 @@ class EnsembleCostModel(CostModel):
         model._perceptron, model._trees = self._perceptron, self._trees
         model._tree_devices = self._tree_devices
         model.shares, model._factor = tuple(shares), self._factor
+        model._factor_of = self._factor_of
         model._stand_ins = {**self._stand_ins, **stand_ins}
         return model
 
@@ -192,6 +202,7 @@ class EnsembleCostModel(CostModel):
             "shares": list(self.shares),
             "tree_devices": sorted(self._tree_devices),
             "factor": self._factor,
+            "factor_of": self._factor_of,
             "stand_ins": {label: asdict(value) for label, value in self._stand_ins.items()},
         }
 
@@ -214,6 +225,7 @@ class EnsembleCostModel(CostModel):
         model.shares = (first, second, third)
         model._tree_devices = frozenset(state_value(state, "tree_devices"))
         model._factor = float(state_value(state, "factor"))
+        model._factor_of = dict(state.get("factor_of", {}))  # not in earlier models
         for label, value in state.get("stand_ins", {}).items():  # not in models of the first form
             known = DeviceSpec(**value["device"])
             model._stand_ins[label] = StandIn(known, (value["factors"][0], value["factors"][1]))

@@ -72,6 +72,19 @@ def test_ensemble_shares_add_up_to_one(tmp_path):
         EnsembleCostModel.load(tmp_path, {**state, "shares": [1 / 33] * 33})
 
 
+def test_a_device_with_enough_validation_tasks_has_a_factor_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr("cdmpp.models.ensemble._LEAST_FACTOR_TASKS", 2)
+    train, validation, _ = split_by_task(make_samples(20, 6))
+    slow = validation.device == 1
+    validation = replace(validation, latency_s=validation.latency_s * np.where(slow, 3.0, 1.0))
+    model = EnsembleCostModel(EnsembleOptions(SMALL, SMALL_MLP, SMALL_TREES, least_tasks=1))
+    model.fit(train, validation, seed=0)
+    loaded = EnsembleCostModel.load(tmp_path, model.save(tmp_path))
+    error = np.log(loaded.predict(validation) / validation.latency_s)
+    assert np.median(error[slow]) == pytest.approx(0.0, abs=0.05)
+    assert np.median(error[~slow]) == pytest.approx(0.0, abs=0.05)
+
+
 def test_a_fence_holds_a_part_that_runs_away():
     parts = np.log([[3e3, 1e-3, 1e-3], [1e-3, 1e-3, 1e-9], [2e-3, 2e-3, 2e-3]])
     free = EnsembleCostModel(EnsembleOptions())
