@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
 
 from cdmpp.arrays import BoolArray, FloatArray, IntArray
 from cdmpp.config import to_dict
-from cdmpp.devices.registry import get_device
 from cdmpp.files.atomic import write_bytes
-from cdmpp.networks.graph.execution import Execution, Mode, Running
-from cdmpp.networks.graph.torch_graph import torch_graph
-from cdmpp.networks.predict import NetworkPredictor
 from cdmpp.networks.step_time.fit import StepFitOptions, family_folds
 from cdmpp.networks.step_time.graphs import read_graphs
 from cdmpp.networks.step_time.macs_baseline import macs_factors, macs_logs
@@ -30,7 +23,6 @@ from cdmpp.networks.step_time.memory import (
 from cdmpp.networks.step_time.model import StepTimeModel, memory_key, way_of
 from cdmpp.networks.step_time.runs import MeasuredRun, read_runs
 from cdmpp.text import markdown_table, percent_text
-from lab.experiments.compare import LABELS, SHAPES, graph_of
 from lab.experiments.seernet_on_timm import seernet_logs
 from lab.figures import read_columns
 from lab.pages import sections, write_page
@@ -43,11 +35,6 @@ CHOSEN_ON = (0, 1)
 #: Device and way of running of the largest group of runs.
 _SEERNET_ON = ("rtx3090", "infer nchw eager")
 SEERNET_FITS = ROOT / "runs" / "seernet-timm"
-_SIZE = 224
-SERVED_ON = (
-    "rtx3090", "rtx4090", "rtx5090", "t4", "v100", "a100", "l4", "l40s", "h100", "mi300x",
-)  # fmt: skip
-_SERVED_BATCH = 64
 _SAMPLES, _SEED = 300, 0
 _SLOWER = 1.05
 
@@ -80,30 +67,19 @@ def experiment(run: Path = ROOT / "runs" / "step_time", table: Path = TABLE) -> 
             unseen = chosen & np.isfinite(steps.log_unseen)
             if not chosen.any():
                 continue
-            seeds = [steps.median_ape(chosen, logs)[0] for logs in steps.seeds]
             errors = steps.median_ape(unseen, steps.log_unseen)
             devices.append(
                 [f"`{label}`", way, f"{chosen.sum():,}", _with_interval(
                     steps.median_ape(chosen, steps.log_predicted)),
-                 f"{100 * min(seeds):.1f} to {100 * max(seeds):.1f}",
-                 percent_text(steps.inside(chosen), 0), f"{np.exp(steps.width[chosen][0]):.2f}",
+                 percent_text(steps.inside(chosen), 0),
                  "-" if way.startswith("train") else _with_interval(errors)]
             )  # fmt: skip
     by_device = markdown_table(
-        ["device", "way of running", "runs", "median error, %", "each seed", "in the interval",
-         "factor", "device left out too"], devices,
+        ["device", "way of running", "runs", "median error, %", "in the interval",
+         "device left out too"], devices,
     )  # fmt: skip
 
-    ratios = markdown_table(
-        ["ratio", "pairs", "median error of the predicted ratio, %", "one constant, %"],
-        [_ratio_row(steps, "channels_last over NCHW, eager", _other_layout),
-         _ratio_row(steps, "compiled over eager, NCHW", _compiled)],
-    )  # fmt: skip
     slowed = steps.slowed()
-    by_family = markdown_table(
-        ["family", "runs", "median error, %", "median predicted over measured"],
-        [_family_row(steps, name) for name in sorted(set(steps.family))],
-    )  # fmt: skip
     batches, batch_values = _batches(steps)
     seernet, seernet_values = _seernet(steps)
     facts = {
@@ -113,9 +89,8 @@ def experiment(run: Path = ROOT / "runs" / "step_time", table: Path = TABLE) -> 
     }  # fmt: skip
     _picture(steps)
     text = sections(
-        "networks-gpu", goals=goals, by_device=by_device, ratios=ratios,
-        slowed=_slowed_text(slowed), batches=batches, by_family=by_family, seernet=seernet,
-        served=_served(StepTimeModel.load(run)), transformers=_transformers(),
+        "networks-gpu", goals=goals, by_device=by_device, slowed=_slowed_text(slowed),
+        batches=batches, seernet=seernet,
     )  # fmt: skip
     found = stamp("python -m lab run networks-gpu", schemas=())
     write_page("networks-gpu", text, facts, found)
@@ -136,8 +111,8 @@ class _Judged:
         self.seeds = [np.log(columns[name]) for name in columns if name.startswith("seed")]
         self.log_predicted = np.mean(self.seeds, axis=0)
         self.log_unseen = np.log(columns["device_left_out_s"])
-        self.device, self.family, self.way, self.arch = (
-            np.array(columns[name], np.str_) for name in ("device", "family", "way", "arch")
+        self.device, self.way, self.arch = (
+            np.array(columns[name], np.str_) for name in ("device", "way", "arch")
         )
         self.parts = family_folds(self.runs, StepFitOptions().folds, seed=0)
         self.is_judged = ~np.isin(self.parts, CHOSEN_ON)
@@ -288,13 +263,6 @@ def _seernet(steps: _Judged) -> tuple[str, dict[str, list[float]]]:
     return table, {name: list(value) for name, value in values.items()}
 
 
-def _family_row(steps: _Judged, name: str) -> list[str]:
-    chosen = steps.family == name
-    error, *_ = steps.median_ape(chosen, steps.log_predicted)
-    ratio = np.exp(np.median((steps.log_predicted - steps.log_s)[chosen]))
-    return [name, f"{chosen.sum():,}", f"{100 * error:.1f}", f"{ratio:.2f}"]
-
-
 def _other_layout(run: MeasuredRun) -> Any:
     """Returns the key of the same run in NCHW, of one in channels_last; None of others."""
     if run.execution.layout != "nhwc" or run.execution.mode != "infer":
@@ -302,30 +270,8 @@ def _other_layout(run: MeasuredRun) -> Any:
     return run.arch, run.size, run.device, run.torch, "infer nchw eager"
 
 
-def _compiled(run: MeasuredRun) -> Any:
-    """Returns the key of the same run in eager mode, of a compiled one; None of others."""
-    if not run.execution.compiled:
-        return None
-    return run.arch, run.size, run.device, run.torch, "infer nchw eager"
-
-
 def _key(run: MeasuredRun) -> Any:
     return run.arch, run.size, run.device, run.torch, way_of(run.execution)
-
-
-def _ratio_row(steps: _Judged, name: str, other: Callable[[MeasuredRun], Any]) -> list[str]:
-    pairs = steps.pairs(_key, other)
-    measured, predicted = (
-        -np.diff(steps.per_sample(logs)[pairs], axis=1)[:, 0]
-        for logs in (steps.log_s, steps.log_predicted)
-    )
-    judged = steps.is_judged[pairs[:, 0]]
-    constant = np.median(measured[~judged])
-    errors = [
-        np.median(np.abs(np.expm1(logs - measured[judged])))
-        for logs in (predicted[judged], constant)
-    ]
-    return [name, f"{judged.sum():,}", *(f"{100 * error:.1f}" for error in errors)]
 
 
 def _slowed_text(found: Mapping[str, float | int]) -> str:
@@ -389,98 +335,6 @@ def _steps_off(label: LargestBatch, factor: float) -> int:
         len(BATCH_SERIES) - 1,
     )
     return predicted - BATCH_SERIES.index(batch)
-
-
-def _served(model: StepTimeModel) -> str:
-    """Returns the table of networks in float16, compiled, on GPUs of every kind."""
-    graphs, execution = read_graphs(), Execution("float16", compiled=True)
-    served = {
-        "ResNet-50": graphs.graph("resnet50", _SIZE, _SERVED_BATCH),
-        "ViT-B/16": graphs.graph("vit_base_patch16_224", _SIZE, _SERVED_BATCH),
-        "ConvNeXt-T": torch_graph(
-            _convnext_tiny, [(3, _SIZE, _SIZE)], batch=_SERVED_BATCH, name="ConvNeXt-T"
-        ),
-    }
-    rows = []
-    for label in SERVED_ON:
-        cells = [f"`{label}`"]
-        for graph in served.values():
-            found = model.estimate(graph, get_device(label), execution)
-            ends = f"{1e3 * found.low_s:.3g}, {1e3 * found.high_s:.3g}"
-            cells.append(f"{1e3 * found.seconds:.3g} [{ends}]")
-        rows.append([*cells, "yes" if label in model.devices else "no"])
-    return markdown_table(["device", *served, "in the training"], rows)
-
-
-class _ConvNextBlock(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.mix = nn.Conv2d(width, width, 7, padding=3, groups=width)
-        self.norm, self.up = nn.LayerNorm(width), nn.Linear(width, 4 * width)
-        self.down, self.scale = nn.Linear(4 * width, width), nn.Parameter(torch.ones(width))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.norm(self.mix(x).permute(0, 2, 3, 1))
-        y = self.down(nn.functional.gelu(self.up(y))) * self.scale
-        y = y.permute(0, 3, 1, 2)
-        return torch.add(x, y)
-
-
-class _ChannelNorm(nn.LayerNorm):
-    """A layer norm over the channels of an image."""
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return super().forward(input.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-
-
-def _convnext_tiny() -> nn.Module:
-    """Returns ConvNeXt-T (Liu et al., "A ConvNet for the 2020s", CVPR 2022)."""
-    parts: list[nn.Module] = []
-    before = 3
-    for depth, width in ((3, 96), (3, 192), (9, 384), (3, 768)):
-        patch = 4 if before == 3 else 2
-        shrink = nn.Conv2d(before, width, patch, stride=patch)
-        parts += [shrink, _ChannelNorm(width)] if before == 3 else [_ChannelNorm(before), shrink]
-        parts += [_ConvNextBlock(width) for _ in range(depth)]
-        before = width
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LayerNorm(before), nn.Linear(before, 1000)]
-    return nn.Sequential(*parts, *head)
-
-
-def _transformers() -> str:
-    """Returns the table of float32 transformers that NeuSight measured: trained, and fused."""
-    predictor = NetworkPredictor.load()
-    with (SHARED_DATA / "neusight" / "peers" / "models.csv").open(encoding="utf-8") as file:
-        measured = [row for row in csv.DictReader(file) if row["device"] in LABELS]
-    rows = []
-    for name, phase, option in (("training step", "training", ""),
-                                ("inference, compiled", "inference", "fusion")):  # fmt: skip
-        found: dict[str, list[FloatArray]] = {}
-        for row in measured:
-            if (row["phase"], row["option"]) != (phase, option) or row["model"] not in SHAPES:
-                continue
-            graph = graph_of(row["model"], int(row["batch"]), int(row["seq"]))
-            mode: Mode = "train" if phase == "training" else "infer"
-            running = Running(compiled=bool(option), mode=mode)
-            device = get_device(LABELS[row["device"]])
-            (one,) = predictor.predict([graph], [device], running=running)
-            ends = np.array([one.time_s.value, one.time_s.low, one.time_s.high], np.float64)
-            of_vendor = found.setdefault(device.vendor or "", [])
-            of_vendor.append(1e3 * ends / float(row["measured_ms"]))
-        for vendor, values in found.items():
-            rows.append([name, vendor, *_transformer_cells(np.array(values))])
-    heads = ["float32", "GPUs", "runs", "MAPE, %", "median predicted over measured",
-             "in the interval", "factor"]  # fmt: skip
-    return markdown_table(heads, rows)
-
-
-def _transformer_cells(values: FloatArray) -> list[str]:
-    """Returns cells of predictions and their ends over what was measured."""
-    ratio, low, high = values.T
-    return [
-        str(len(ratio)), f"{100 * np.mean(np.abs(ratio - 1)):.1f}", f"{np.median(ratio):.2f}",
-        percent_text(np.mean((low <= 1) & (high >= 1)), 0), f"{np.median(high / ratio):.2f}",
-    ]  # fmt: skip
 
 
 def _with_interval(value: tuple[float, float, float]) -> str:
