@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from cdmpp.pretrained import PRETRAINED
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.report.page import Page, Section
 from cdmpp.report.tables import plain_table
-from lab.experiments.shipped_labels import met_before
 from lab.pages import write_page
 from lab.paths import ROOT
 from lab.stamp import PROGRAMS, stamp
@@ -54,24 +53,12 @@ _FLAG = "is_on"
 FloatArray = NDArray[np.float64]
 Programs = Sequence[dict[str, Any]]
 _DRAWS, _SEED = 2000, 0
-#: Programs whose condition on a leaf alone costs more than this are told apart.
-_GUARD_COST = 0.1
 _WAYS = {
     "model": "share that the model adds (`cdmpp explain`)",
     "removal": "change of the prediction where the leaf is removed",
     "roofline": "roofline share",
     "random": "random shares",
 }
-
-
-def _unknown(facts: Mapping[str, Any]) -> str:
-    """Returns what to say of a label that the model has not learned from."""
-    if facts["is_known"]:
-        return ""
-    return (
-        ", a label that the shipped model has not learned from, told by its description alone; "
-        + met_before(facts["architecture"])
-    )
 
 
 CAMPAIGNS = tuple(
@@ -111,11 +98,8 @@ def experiment(
             print(f"{len(rows)} {name}: {len(row['model'])} leaves", flush=True)
         if len(rows) == programs:
             break
-    is_known = spec.name in {one.name for one in predictor.trained.card.devices}
-    write_report({
-        "cpu_s": time.process_time() - started, "device": spec.name,
-        "architecture": spec.architecture, "is_known": is_known, "programs": rows,
-    })  # fmt: skip
+    cpu_s = time.process_time() - started
+    write_report({"cpu_s": cpu_s, "device": spec.name, "programs": rows})
 
 
 def write_report(measured: dict[str, Any]) -> None:
@@ -127,12 +111,10 @@ def write_report(measured: dict[str, Any]) -> None:
         one["random"] = rng.dirichlet(np.ones(len(one["saved"]))).tolist()
     facts = {
         "ways": {way: _judged(programs, way) for way in _WAYS},
-        "cheap_guards": {way: _judged(_cheap(programs), way) for way in _WAYS},
         "changes": _changes(programs),
         "programs": len(programs), "leaves": sum(len(one["saved"]) for one in programs),
-        "programs_with_cheap_guards": len(_cheap(programs)),
         "cpu_s": measured["cpu_s"], "seed": _SEED,
-        **{name: measured[name] for name in ("device", "architecture", "is_known")},
+        "device": measured["device"],
     }  # fmt: skip
     found = stamp("python -m lab run explain", schemas=PROGRAMS, models=[PRETRAINED])
     write_page("explain", _page(facts), {**facts, "measured": programs}, found)
@@ -182,7 +164,7 @@ def _measured(
     # The fastest and the slowest of the changes, where there are two.
     instead = [explained.instead[place] for place in (0, -1)[: len(explained.instead)]]
     modules = [*guarded, *(one.change.module for one in instead)]
-    whole, off, on, changed = _times(module, modules, leaves, target)
+    whole, off, changed = _times(module, modules, leaves, target)
     device = predictor.devices[0]
     asked = AskedProgram(program_id="", task="|llvm", ast=ast, device=device)
     samples = assemble_samples([asked])
@@ -193,7 +175,7 @@ def _measured(
     if predicted is None:
         return None
     return {
-        "name": name, "latency_s": whole, "off_s": off, "on_s": on,
+        "name": name, "latency_s": whole, "off_s": off,
         "instead": [
             {
                 "name": one.change.name, "seconds": seconds,
@@ -257,17 +239,17 @@ def _predicted(predictor: Predictor, modules: Sequence[Any]) -> list[float] | No
 
 def _times(
     module: Any, others: Sequence[Any], leaves: int, target: Target
-) -> tuple[float, list[float], list[float], list[float]]:
-    """Returns median seconds on the processor of a program, of the same with each leaf switched off
-    and on, and of its changes; all take turns, on one thread.
+) -> tuple[float, list[float], list[float]]:
+    """Returns median seconds on the processor of a program, of the same with each leaf switched
+    off, and of its changes; all take turns, on one thread.
 
     Args:
         others: one a leaf, then the changes.
     """
     arguments = random_tensors(arguments_of(module), tvm.cpu(0))
-    flags = [tvm.runtime.tensor(np.array([on], np.int32), tvm.cpu(0)) for on in (0, 1)]
+    off = tvm.runtime.tensor(np.zeros(1, np.int32), tvm.cpu(0))
     asked = [(module, arguments)]
-    asked += [(one, [*arguments, flag]) for flag in flags for one in others[:leaves]]
+    asked += [(one, [*arguments, off]) for one in others[:leaves]]
     asked += [(one, arguments) for one in others[leaves:]]
     timers = [_timer(one, own, target) for one, own in asked]
     turns = []
@@ -277,7 +259,7 @@ def _times(
             seconds[place] = timers[place]()
         turns.append(seconds)
     whole, *found = np.median(turns, axis=0).tolist()
-    return whole, found[:leaves], found[leaves : 2 * leaves], found[2 * leaves :]
+    return whole, found[:leaves], found[leaves:]
 
 
 def _timer(module: Any, arguments: Sequence[Any], target: Target) -> Callable[[], float]:
@@ -293,14 +275,6 @@ def _timer(module: Any, arguments: Sequence[Any], target: Target) -> Callable[[]
         return (time.thread_time() - before) / (number + 1)  # one call warms up
 
     return timed
-
-
-def _cheap(programs: Programs) -> Programs:
-    """Returns the programs that take no longer with the conditions true."""
-    return [
-        one for one in programs
-        if max(on / one["latency_s"] - 1 for on in one["on_s"]) < _GUARD_COST
-    ]  # fmt: skip
 
 
 def _judged(programs: Programs, way: str) -> dict[str, list[float]]:
@@ -366,7 +340,7 @@ def _changes(programs: Programs) -> dict[str, Any]:
 
 
 def _page(facts: dict[str, Any]) -> Page:
-    tables = [_table(facts["ways"], ""), _table(facts["cheap_guards"], _cheap_title(facts))]
+    table = _table(facts["ways"])
     found = facts["changes"]
     changes = (
         f"{found['count']} changes (of each program the fastest and the slowest by prediction) "
@@ -382,10 +356,9 @@ def _page(facts: dict[str, Any]) -> Page:
     return Page(
         title="Explanations beside measured ablations",
         lead=f"{facts['programs']} programs of three to nine leaves, {facts['leaves']} leaves, on "
-        f"one thread of `{facts['device']}` ({facts['architecture']})"
-        f"{_unknown(facts)}.",
+        f"one thread of `{facts['device']}`.",
         sections=[
-            Section("Shares of the time", tables=tables), Section("Changed programs", note=changes)
+            Section("Shares of the time", tables=[table]), Section("Changed programs", note=changes)
         ],
         notes=[
             "A leaf is switched off: its store stands below a condition on an argument that the "
@@ -406,19 +379,11 @@ def _page(facts: dict[str, Any]) -> Page:
     )  # fmt: skip
 
 
-def _cheap_title(facts: dict[str, Any]) -> str:
-    return (
-        f"The {facts['programs_with_cheap_guards']} programs where no condition, being true, costs "
-        f"{100 * _GUARD_COST:.0f} % or more"
-    )
-
-
-def _table(ways: dict[str, Any], title: str) -> Any:
+def _table(ways: dict[str, Any]) -> Any:
     names = ("spearman_within", "spearman_pooled", "dearest", "apart")
     return plain_table(
         ["leaves ranked by", "within programs", "pooled", "dearest", "at other leaves"],
         [[_WAYS[way], *(_cell(found[name]) for name in names)] for way, found in ways.items()],
-        title=title,
     )
 
 

@@ -33,7 +33,6 @@ from cdmpp.replay.summary import replay_costs
 from cdmpp.text import markdown_table
 from lab.experiments import varied_networks
 from lab.experiments.example_networks import REPLAYED, Network, short_operators
-from lab.experiments.shipped_labels import met_before
 from lab.pages import sections, write_page
 from lab.paths import RESULTS, ROOT
 from lab.shell import cdmpp
@@ -281,62 +280,33 @@ def replayed(
 def page(rows: list[dict[str, Any]], asked: Replays, command: str) -> str:
     """Returns the Markdown page."""
     calibrating = next(row for row in rows if row["is_calibrating"])
-    gap_us = 1e6 * calibrating["gap_s"]
     lines = [
         "# Replayed networks, predicted against measured", "",
-        f"`{command}` on `{asked.device}`, model `{asked.model}`, random weights. *Measured* "
-        "is the compiled network; *replay, measured kernels* the replay of kernels that were timed "
-        "alone (error of the replayer); *replay, predicted kernels* what `cdmpp replay` says; "
-        f"*plain sum* the same without gaps. The gap between operators, {gap_us:.2f} µs, was "
-        f"calibrated on {calibrating['network']}, which therefore does not count in the means, and "
-        "then fixed. Whole networks and kernels are timed in turns, the kernels in the network's "
-        "order, both in new memory again and again and on two places of the stack. Timings stay "
-        "where the model is asked again. ± is a 95 % interval over networks.", "",
+        f"`{command}` on `{asked.device}`, model `{asked.model}`, random weights. The gap between "
+        f"operators, {1e6 * calibrating['gap_s']:.2f} µs, was calibrated on "
+        f"{calibrating['network']}, which therefore does not count in the means.", "",
     ]  # fmt: skip
-    is_drawn = asked.name == "replay-drawn"
-    if is_drawn:
-        lines += [
-            "The networks were drawn at random (`python -m lab run varied-networks`, seed 2029) "
-            "after the model of that day was fixed. Nothing learns from them and nothing is "
-            "chosen by them; of a later model they are asked again.", "",
-        ]  # fmt: skip
+    heads = [
+        "network", "measured ms", "replay, measured kernels", "replay, predicted kernels", "in it",
+        "kernels: median error", "in their interval",
+    ]  # fmt: skip
     for schedule in dict.fromkeys(row["schedule"] for row in rows):
         own = [row for row in rows if row["schedule"] == schedule]
-        commits = sorted({_commit(row)[:7] for row in own})
-        lines += [
-            f"## Schedules: {schedule}", "",
-            f"Predicted at commit {', '.join(commits)}, timed on "
-            f"{', '.join(sorted({row['timed_on']['processor'] for row in own}))}.", "",
-            "| network | operators | measured ms | replay, measured kernels | replay, predicted "
-            "kernels | plain sum | interval ms | in it | kernels: median error | in their interval "
-            "|", "|:--|--:|--:|--:|--:|--:|:-:|:-:|--:|--:|",
-        ]  # fmt: skip
+        cells = []
         for row in own:
             kernels, within = judged_kernels([row])
-            lines.append(
-                f"| {row['network']}{' (calibrates)' if row['is_calibrating'] else ''} "
-                f"| {row['operators']} | {1e3 * row['total_s']:.2f} | {row['replay_error']:+.1%} "
-                f"| {row['error']:+.1%} | {row['predicted_sum_error']:+.1%} "
-                f"| {1e3 * row['low_s']:.2f}-{1e3 * row['high_s']:.2f} "
-                f"| {'yes' if row['is_in_interval'] else 'no'} "
-                f"| {np.median([abs(one['error']) for one in kernels]):.0%} "
-                f"| {within} of {len(kernels)} |"
-            )
-        counted = [row for row in own if not row["is_calibrating"]]
-        batches = dict.fromkeys(row["network"].rsplit("-b", 1)[-1] for row in counted)
-        if len(batches) > 1 and not is_drawn:
-            for batch in batches:
-                part = [row for row in counted if row["network"].endswith(f"-b{batch}")]
-                lines.append(_means(part, f"batch {batch}, "))
-        if counted:
-            lines.append(_means(counted, ""))
-        lines.append("")
+            cells.append([
+                f"{row['network']}{' (calibrates)' if row['is_calibrating'] else ''}",
+                f"{1e3 * row['total_s']:.2f}", f"{row['replay_error']:+.1%}",
+                f"{row['error']:+.1%}", "yes" if row["is_in_interval"] else "no",
+                f"{np.median([abs(one['error']) for one in kernels]):.0%}",
+                f"{within} of {len(kernels)}",
+            ])  # fmt: skip
+        if counted := [row for row in own if not row["is_calibrating"]]:
+            cells.append(_means(counted))
+        table = markdown_table(heads, cells, "lrrrcrr")
+        lines += [f"## Schedules: {schedule}", "", table, ""]
     return "\n".join(lines)
-
-
-def _commit(row: dict[str, Any]) -> str:
-    """Returns the commit that a network was predicted at; earlier rows have no stamp."""
-    return str(row["stamp"]["commit"] if "stamp" in row else row["predicted_at"])
 
 
 def judged_kernels(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
@@ -345,20 +315,19 @@ def judged_kernels(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], in
     return kernels, sum(one["low_s"] <= one["measured_s"] <= one["high_s"] for one in kernels)
 
 
-def _means(rows: list[dict[str, Any]], which: str) -> str:
+def _means(rows: list[dict[str, Any]]) -> list[str]:
     means = [
         f"{mean:.1%}" + (f" ± {half:.1%}" if half is not None else "")
-        for key in ("replay_error", "error", "predicted_sum_error")
+        for key in ("replay_error", "error")
         for mean, half in [mean_and_interval([abs(row[key]) for row in rows])]
     ]
     inside = sum(row["is_in_interval"] for row in rows)
     kernels, within = judged_kernels(rows)
-    return (
-        f"| {which}mean of {len(rows)}, absolute | | | {' | '.join(means)} "
-        f"| | {inside} of {len(rows)} "
-        f"| {np.median([abs(one['error']) for one in kernels]):.0%} "
-        f"| {within} of {len(kernels)} ({within / len(kernels):.0%}) |"
-    )
+    return [
+        f"mean of {len(rows)}, absolute", "", *means, f"{inside} of {len(rows)}",
+        f"{np.median([abs(one['error']) for one in kernels]):.0%}",
+        f"{within} of {len(kernels)} ({within / len(kernels):.0%})",
+    ]  # fmt: skip
 
 
 def _in_order(rows: Rows) -> list[dict[str, Any]]:
@@ -376,17 +345,7 @@ def write(asked: Replays, found: Rows) -> None:
     parts = [row.get("stamp") for row in rows]
     origin = stamp(command, schemas=COMPILED, models=[asked.model], parts=parts)
     values = {"device": asked.device, "model": asked.model, "rows": rows}
-    metrics = ("total_s", "predicted_s", "low_s", "high_s", "error", "replay_error",
-               "predicted_sum_error", "gap_s")  # fmt: skip
-    tidy = (
-        ("replay", row["network"], row["schedule"], asked.device, "network", asked.model, 0,
-         metric, row[metric], row["operators"])
-        for row in rows
-        for metric in metrics
-    )  # fmt: skip
-    write_page(
-        asked.name, page(rows, asked, command), values, origin, rows=tidy, folder=asked.folder
-    )
+    write_page(asked.name, page(rows, asked, command), values, origin, folder=asked.folder)
 
 
 def _save(program: Any, path: Path) -> None:
@@ -400,10 +359,7 @@ def write_elsewhere(before: list[dict[str, Any]], after: list[dict[str, Any]]) -
     untold, added = ([row for row in rows if not row["is_calibrating"]] for rows in (before, after))
     architecture = get_device("this-cpu").architecture
     lines = {"untold": _summary(untold), "added": _summary(added)}
-    text = sections(
-        "replay-elsewhere", chip=str(architecture), met_before=met_before(str(architecture)),
-        networks=_networks(untold, added), summary=_lines(lines),
-    )  # fmt: skip
+    text = sections("replay-elsewhere", summary=_lines(lines))
     values = {"architecture": architecture, "lines": lines, "untold": untold, "added": added}
     found = stamp("python -m lab run replay-elsewhere", schemas=COMPILED, models=["pretrained"],
                   parts=parts)  # fmt: skip
@@ -427,22 +383,6 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "kernel_log_error": float(np.abs(ratio).mean()),
         "kernel_median_ratio": float(np.exp(np.median(ratio))), "kernels_inside": within,
     }  # fmt: skip
-
-
-def _networks(untold: list[dict[str, Any]], added: list[dict[str, Any]]) -> str:
-    after = {row["network"]: row for row in added}
-    rows = []
-    for row in untold:
-        cells = [row["network"], str(row["operators"]), f"{1e3 * row['total_s']:.2f}",
-                 f"{row['replay_error']:+.1%}"]  # fmt: skip
-        for one in (row, after[row["network"]]):
-            ends = f"{1e3 * one['low_s']:.2f}-{1e3 * one['high_s']:.2f}"
-            cells += [f"{one['error']:+.1%}", f"{ends}{'' if one['is_in_interval'] else ' (not)'}"]
-        rows.append(cells)
-    return markdown_table(
-        ["network", "operators", "measured ms", "replay, measured kernels", "zero-shot",
-         "interval ms", "added", "interval ms"], rows,
-    )  # fmt: skip
 
 
 def _lines(lines: dict[str, dict[str, Any]]) -> str:

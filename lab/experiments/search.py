@@ -1,4 +1,4 @@
-"""How good MetaSchedule's searches become under different cost models: a resumable grid.
+"""How good searches become with TVM's XGB and with `cdmpp search`: a resumable grid.
 
 One search (task x method x seed) runs after the other, each in a process of its own, and keeps
 every measured program. The best programs of all searches of a task are then timed again in turns,
@@ -8,12 +8,12 @@ because readings taken during a search do not count.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,28 +38,13 @@ TASKS = {
     "max_pool2d": "max_pool2d:c=72,h=56,w=56,k=3,s=2,p=1",
     "conv2d_transpose": "conv2d_transpose:ci=56,co=28,h=14,w=14,k=4,s=2,p=1",
 }
-#: Method -> (cost model's name, its options); `search`: `cdmpp search` with these settings, because
-#: TVM's own loop cannot build more than it runs.
-METHODS: dict[str, tuple[str, dict[str, Any]]] = {
-    "random": ("random", {}),
-    "xgb": ("xgb", {}),
-    "xgb-warm0": ("xgb", {"num_warmup_samples": 0}),
-    "cdmpp": ("cdmpp", {"finetune_every": 0}),
-    "cdmpp-finetune": ("cdmpp", {"finetune_every": 16}),
-    "cdmpp-alone": ("cdmpp", {"finetune_every": 16, "safety_net": False}),
-    "cdmpp-verify": ("search", {"finetune_every": 16, "safety_net": False, "verify": 4}),
-}
-CHECKPOINTS = (16, 64, 256)
-#: Tasks that go on to 256 trials; decided before any search ran.
-LONG_TASKS = ("conv2d", "depthwise", "batch_matmul")
-TRIALS, LONG_TRIALS = 64, 256
-PER_ROUND = 16
+#: `cdmpp-verify` is `cdmpp search`, because TVM's own loop cannot build more than it runs.
+METHODS = ("xgb-warm0", "cdmpp-verify")
+_OURS = METHODS[1]
+CHECKPOINTS = (16, 64)
+TRIALS, PER_ROUND = 64, 16
 #: Candidates that the evolution keeps; TVM's own 512 take half a minute a round on one core.
 POPULATION = 128
-#: Methods whose 256 trials the goal asks for: they run first.
-_PEERS = ("xgb", "xgb-warm0")
-#: Kinds of methods that ask our model.
-_OURS = ("cdmpp", "search")
 
 
 @dataclass(frozen=True)
@@ -69,32 +54,11 @@ class Cell:
     task: str
     method: str
     seed: int
-    trials: int
 
     @property
     def name(self) -> str:
         """Name of its folder."""
-        return f"{self.task}--{self.method}--{self.seed}--{self.trials}"
-
-
-def all_cells(seeds: Sequence[int], *, are_short: bool = False) -> list[Cell]:
-    """Returns the searches in the order in which they run: what the goal asks for first, seed by
-    seed, so that a campaign that is cut off is complete for its first seeds. A search of 256 trials
-    is also the one of 64: its first 64 are the same.
-
-    Args:
-        are_short: whether none has 256 trials.
-    """
-    first, later = [], []
-    for seed in seeds:
-        for task in TASKS:
-            for method in METHODS:
-                is_long = task in LONG_TASKS and not are_short
-                trials = LONG_TRIALS if is_long and method in _PEERS else TRIALS
-                first.append(Cell(task, method, seed, trials))
-                if is_long and method not in _PEERS:
-                    later.append(Cell(task, method, seed, LONG_TRIALS))
-    return first + later
+        return f"{self.task}--{self.method}--{self.seed}--{TRIALS}"
 
 
 def experiment(
@@ -102,34 +66,26 @@ def experiment(
     device: str = "this-cpu",
     model: str = PRETRAINED,
     seeds: tuple[int, ...] = (0, 1, 2),
-    cells: tuple[str, ...] = ("*--xgb-warm0--*", "*--cdmpp-verify--*"),
-    is_short: bool = True,
 ) -> None:
     """Runs the searches that are not there yet, times their winners and writes the page.
 
     Args:
         page: `search`, or `search-elsewhere` on a CPU that nobody measured.
         device: label of this machine's CPU.
-        cells: names of searches (* ?), only these.
-        is_short: no searches of 256 trials.
     """
     work = ROOT / "runs" / page
     journal = Journal(work / "searches.jsonl")
-    for cell in all_cells(list(seeds), are_short=is_short):
-        if any(fnmatch(cell.name, pattern) for pattern in cells):
-            journal.cell(cell.name, partial(_searched, cell, model, device, work))
-            print(cell.name, flush=True)
-    found = finished(journal.cells().values(), work)
-    write_results(
-        found, winners_timed(found, device), name=page, tasks=TASKS, methods=tuple(METHODS)
-    )
+    found = {}
+    for cell in (Cell(*one) for one in itertools.product(TASKS, METHODS, seeds)):
+        result = journal.cell(cell.name, partial(_searched, cell, model, device, work))
+        found[cell.task, cell.method, cell.seed] = {**result, "folder": work / cell.name}
+        print(cell.name, flush=True)
+    write_results(found, winners_timed(found, device), name=page, tasks=TASKS, methods=METHODS)
 
 
 def _searched(cell: Cell, model: str, device: str, work: Path) -> dict[str, Any]:
     place = f"{__name__}:search"
-    own = model if METHODS[cell.method][0] in _OURS else PRETRAINED
-    folder = work / cell.name
-    found: dict[str, Any] = in_process(place, asdict(cell), own, device, folder)
+    found: dict[str, Any] = in_process(place, asdict(cell), model, device, work / cell.name)
     return found
 
 
@@ -140,9 +96,11 @@ def search(values: dict[str, Any], model: str, device: str, place: str) -> dict[
     cell, folder = Cell(**values), Path(place)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    is_product = METHODS[cell.method][0] == "search"
-    facts = (_product_search if is_product else _tvm_search)(cell, model, device, folder / "work")
-    is_ours = METHODS[cell.method][0] in _OURS
+    is_ours = cell.method == _OURS
+    if is_ours:
+        facts = _product_search(cell, model, device, folder / "work")
+    else:
+        facts = _tvm_search(cell, device, folder / "work")
     origin = stamp("", schemas=PROGRAMS, models=[model] if is_ours else [])
     return {
         **asdict(cell), **facts, "device": device, "stamp": origin,
@@ -153,48 +111,40 @@ def search(values: dict[str, Any], model: str, device: str, place: str) -> dict[
 def _product_search(cell: Cell, model: str, device: str, work: Path) -> dict[str, Any]:
     from lab.experiments.search_timing import journal_entries
 
-    options = {**METHODS[cell.method][1], "population": POPULATION, "search_threads": 1,
-               "final_repeats": 1}  # fmt: skip
+    options = {
+        "finetune_every": 16, "safety_net": False, "verify": 4, "population": POPULATION,
+        "search_threads": 1, "final_repeats": 1,
+    }  # fmt: skip
     started = time.perf_counter()
     cdmpp(
-        "search", out=work, device=device, model=model, task=TASKS[cell.task], trials=cell.trials,
+        "search", out=work, device=device, model=model, task=TASKS[cell.task], trials=TRIALS,
         trials_per_round=PER_ROUND, seed=cell.seed, json=True, quiet=True,
         set=[f"{key}={value}".lower() for key, value in options.items()],
     )  # fmt: skip
     entries = journal_entries(work)
     summary = json.loads((work / "summary.json").read_text())
     return {
-        "wall_s": time.perf_counter() - started, "cost_model_s": summary["seconds"]["cost_model"],
-        "batch_end_s": [],
+        "wall_s": time.perf_counter() - started,
+        "cost_model_s": summary["seconds"]["cost_model"],
         "latency_s": [float(np.median(e["costs_s"])) if e["costs_s"] else None for e in entries],
-        "errors": {}, "usage": None, "built": summary["built"], "seconds": summary["seconds"],
-    }  # fmt: skip
+    }
 
 
-def _tvm_search(cell: Cell, model_name: str, label: str, work: Path) -> dict[str, Any]:
+def _tvm_search(cell: Cell, label: str, work: Path) -> dict[str, Any]:
     from tvm.s_tir import meta_schedule as ms
 
     from cdmpp.devices.registry import get_device
     from lab.experiments.search_timing import TimedCostModel, TrialLog
-    from tvm_helper.cost_model.tune import resolve_cost_model, tune_tir
+    from tvm_helper.cost_model.tune import tune_tir
     from tvm_helper.tasks.target import device_target
 
     np.random.seed(cell.seed)  # TVM's own models draw from it
-    device = get_device(label)
-    kind, options = METHODS[cell.method]
-    if kind == "xgb":
-        model = ms.cost_model.XGBModel(num_tuning_cores=1, **options)
-    elif kind == "random":
-        model = ms.cost_model.RandomModel(seed=cell.seed)
-    else:
-        model = resolve_cost_model(
-            "cdmpp", model=model_name, device=device, seed=cell.seed, **options
-        )
-    timed, log = TimedCostModel(model), TrialLog()
+    xgb = ms.cost_model.XGBModel(num_tuning_cores=1, num_warmup_samples=0)
+    timed, log = TimedCostModel(xgb), TrialLog()
     function = searched_function(cell.task)
     started = time.perf_counter()
     tune_tir(
-        function, device_target(device), work, cell.trials, cost_model=timed,
+        function, device_target(get_device(label)), work, TRIALS, cost_model=timed,
         num_trials_per_iter=PER_ROUND, seed=cell.seed, num_tuning_cores=1, post_optimization=False,
         strategy=ms.search_strategy.EvolutionarySearch(population_size=POPULATION),
         runner=ms.runner.LocalRunner(
@@ -204,10 +154,10 @@ def _tvm_search(cell: Cell, model_name: str, label: str, work: Path) -> dict[str
         measure_callbacks=[*ms.MeasureCallback.create("default"), log],
     )  # fmt: skip
     return {
-        "wall_s": time.perf_counter() - started, "cost_model_s": timed.seconds,
-        "batch_end_s": log.ends_s, "latency_s": log.latency_s, "errors": log.errors,
-        "usage": _usage(model) if kind == "cdmpp" else None,
-    }  # fmt: skip
+        "wall_s": time.perf_counter() - started,
+        "cost_model_s": timed.seconds,
+        "latency_s": log.latency_s,
+    }
 
 
 def searched_function(task: str) -> Any:
@@ -222,40 +172,10 @@ def searched_function(task: str) -> Any:
     return function.without_attr(LAYOUT_FREE)
 
 
-def _usage(model: Any) -> dict[str, Any]:
-    usage = model.usage
-    return {
-        "predicted": usage.predicted, "unsupported": dict(usage.unsupported),
-        "tunings": usage.tunings, "kept_tunings": usage.kept_tunings,
-        "feature_s": usage.feature_s, "predict_s": usage.predict_s, "update_s": usage.update_s,
-        "batches": model.net.to_json()["batches"],
-    }  # fmt: skip
-
-
-def finished(
-    results: Iterable[dict[str, Any]], work: Path
-) -> dict[tuple[str, str, int], dict[str, Any]]:
-    """Returns (task, method, seed) -> result of its longest search."""
-    found: dict[tuple[str, str, int], dict[str, Any]] = {}
-    for result in results:
-        key = (result["task"], result["method"], result["seed"])
-        if key not in found or found[key]["trials"] < result["trials"]:
-            cell = Cell(*key, result["trials"])
-            found[key] = {**result, "folder": work / cell.name}
-    return found
-
-
 def winner(latency_s: Sequence[float | None], trials: int) -> int | None:
     """Returns the place of the shortest of the first trials; None where all failed."""
     known = [(value, place) for place, value in enumerate(latency_s[:trials]) if value is not None]
     return min(known)[1] if known else None
-
-
-def checkpoints(result: dict[str, Any]) -> list[int]:
-    """Returns after how many trials a search is judged. One that ended early (its space had no
-    other programs) is judged by what it had.
-    """
-    return [trials for trials in CHECKPOINTS if trials <= result["trials"]]
 
 
 def winners_timed(
@@ -265,14 +185,12 @@ def winners_timed(
     from cdmpp.devices.registry import get_device
     from tvm_helper.tasks.target import device_target
 
-    spec = get_device(device)
-    target = device_target(spec)
+    target = device_target(get_device(device))
     timed = {}
     for task in TASKS:
         results = {key[1:]: result for key, result in found.items() if key[0] == task}
         if results:
             timed[task] = _remeasured(searched_function(task), results, target)
-            timed[task]["architecture"] = spec.architecture
             print(f"{task}: {len(timed[task]['winners'])} winners timed", flush=True)
     return timed
 
@@ -285,7 +203,7 @@ def _remeasured(function: Any, results: Mapping[Any, Any], target: Any) -> dict[
     winners = []
     for (method, seed), result in results.items():
         traces = recorded_traces(result["folder"] / "work")
-        for trials in checkpoints(result):
+        for trials in CHECKPOINTS:
             place = winner(result["latency_s"], trials)
             if place is None:
                 continue

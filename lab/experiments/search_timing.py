@@ -63,20 +63,15 @@ class TimedCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
 
 @derived_object
 class TrialLog(meta_schedule.measure_callback.PyMeasureCallback):  # type: ignore[misc]
-    """Keeps what TVM's database does not: when a batch ended, and why a program failed.
+    """Keeps what TVM's database does not: which programs failed.
 
     Attributes:
         latency_s: median seconds of every measured program, in order; None where it failed.
-        errors: text of the first line -> how many programs failed with it.
-        ends_s: seconds from the making of this object to the end of each batch.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._started = time.perf_counter()
         self.latency_s: list[float | None] = []
-        self.errors: dict[str, int] = {}
-        self.ends_s: list[float] = []
 
     def apply(
         self,
@@ -92,10 +87,6 @@ class TrialLog(meta_schedule.measure_callback.PyMeasureCallback):  # type: ignor
             run_s = [float(value) for value in result.run_secs or ()]
             is_good = result.error_msg is None and bool(run_s) and max(run_s) < _FAILED_S
             self.latency_s.append(float(np.median(run_s)) if is_good else None)
-            if not is_good:
-                text = str(result.error_msg).strip().splitlines() or ["no text"]
-                self.errors[text[-1][:160]] = self.errors.get(text[-1][:160], 0) + 1
-        self.ends_s.append(time.perf_counter() - self._started)
 
 
 def recorded_traces(work_dir: Path) -> list[Any]:
