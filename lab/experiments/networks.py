@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from cdmpp.config import load_config
 from cdmpp.errors import DataError
@@ -22,7 +21,7 @@ from cdmpp.models.registry import NETWORK_CLASSES
 from cdmpp.networks.dataset.samples import TARGETS, NetworkSamples, assemble
 from cdmpp.networks.dataset.split import NetworkSplit, SplitKind, split_networks
 from cdmpp.networks.dataset.store import NetworkData, read_dataset
-from cdmpp.networks.evaluate import METRICS, judge, noise_floor
+from cdmpp.networks.evaluate import judge
 from cdmpp.networks.graph.execution import MODES
 from cdmpp.networks.intervals import calibrate_networks
 from cdmpp.networks.models.base import DEFAULT_MODEL, new_model
@@ -30,6 +29,7 @@ from cdmpp.networks.models.options import NetworkOptions
 from cdmpp.networks.models.residual import ResidualModel
 from cdmpp.networks.predict import NetworkPredictor
 from cdmpp.networks.run import data_hash
+from cdmpp.text import markdown_table
 from lab.experiments.example_networks import mobilenet_v2, resnet18, squeezenet
 from lab.pages import write_page
 from lab.paths import RESULTS, ROOT
@@ -39,7 +39,6 @@ from lab.suites.leaderboard.other_tasks import ratio_interval
 SEEDS = (0, 1, 2)
 #: In the folder of the data set: measured on its machine.
 OUTSIDE_FILE = "outside.json"
-SUITE, DATASET = "networks", "networks-cpu"
 _TITLES = {
     "infer_time_s": "Time of an inference", "train_time_s": "Time of a training step",
     "infer_memory_bytes": "Peak memory of inference",
@@ -48,14 +47,12 @@ _TITLES = {
     "train_utilisation": "Utilisation in training",
 }  # fmt: skip
 _GOALS = {"time": 0.10, "memory": 0.05}
-_SHOWN = (
-    "mape", "median_ape", "rmspe", "within_10pct", "mean_log_error", "median_ratio", "spearman"
-)  # fmt: skip
-_HEADINGS = (
-    "MAPE", "median", "RMSPE", "within 10 %", "mean log error", "median ratio", "Spearman"
-)  # fmt: skip
+_SHOWN = {
+    "mape": "MAPE", "median_ape": "median", "mean_log_error": "mean log error",
+    "spearman": "Spearman",
+}  # fmt: skip
 #: Metrics that are no share of what was measured.
-_PLAIN = ("mean_log_error", "median_ratio", "spearman")
+_PLAIN = ("mean_log_error", "spearman")
 #: Networks that no generator drew, with the side of their image and batches.
 OUTSIDE: dict[str, tuple[Callable[[int], Any], int, tuple[int, ...]]] = {
     "resnet-18": (resnet18, 224, (1, 4)),
@@ -210,34 +207,6 @@ def measure_outside(path: Path, note: dict[str, Any], *, device: str, threads: i
         print(f"{name} batch {batch} {mode}: {row['time_s']:.4f} s", file=sys.stderr)
 
 
-def speed(count: int = 40) -> dict[str, Any]:
-    """Returns median milliseconds to make the graph of a network and to predict it."""
-    from cdmpp.networks.architectures.generated_graph import generated_graph  # noqa: F401  (loads torch.fx)
-    from cdmpp.networks.predict import NetworkPredictor
-
-    predictor = NetworkPredictor.load()
-    makers: list[tuple[str, nn.Module]] = [
-        (name, make(1)[0]) for name, (make, _, _) in OUTSIDE.items()
-    ]
-    times: dict[str, list[float]] = {"fx": [], "export": [], "predict": []}
-    for method in ("fx", "export"):
-        for _, module in makers:
-            predictor.graphs(module, [(3, 224, 224)], [1], name="warm-up", method=method)
-    for number in range(count):
-        name, module = makers[number % len(makers)]
-        graphs = predictor.graphs(module, [(3, 224, 224)], [1], name=name)
-        times["fx"].append(predictor.extraction_s)
-        predictor.predict(graphs)
-        times["predict"].append(predictor.prediction_s)
-        if number < 2 * len(makers):
-            predictor.graphs(module, [(3, 224, 224)], [1], name=name, method="export")
-            times["export"].append(predictor.extraction_s)
-    return {name: 1e3 * float(np.median(values)) for name, values in times.items()} | {
-        "networks": [name for name, _ in makers],
-        "runs": count,
-    }
-
-
 def _key(data: NetworkData, options: NetworkOptions) -> dict[str, Any]:
     from cdmpp.config import to_dict
 
@@ -275,7 +244,7 @@ def experiment(
     }  # fmt: skip
     for kind, models in fitted.items():
         fit_cells(data, cells, models=models, splits=[kind], seeds=seeds, options=options)
-    write_report(data, cells, outside, speed=speed())
+    write_report(data, cells, outside)
 
 
 def write_report(
@@ -283,7 +252,6 @@ def write_report(
     cells: Path,
     outside_file: Path,
     *,
-    speed: dict[str, Any],
     folder: Path = RESULTS,
 ) -> None:
     """Writes the page.
@@ -293,28 +261,19 @@ def write_report(
     """
     found = read_cells(cells, data_hash(data))
     outside = _outside(outside_file)
-    device = ",".join(sorted({label.device for label in data.labels}))
-    write_page(
-        "networks", markdown(found, data, outside, speed),
-        {
-            "measured_on": data.manifest.get("note", {}).get("machine"),
-            **{
-                name: data.manifest.get("note", {}).get(name)
-                for name in ("repeatability", "repeatability_as_timed", "speed_correction")
-            },
-            "speed_ms": speed,
-            "outside": outside,
-            "options": found[0]["key"]["options"],
-            "tree_shares": {
-                f"{cell['split']['kind']}-{cell['seed']}": cell["tree_shares"]
-                for cell in found
-                if cell["tree_shares"]
-            },
-        },
-        stamp("python -m lab run networks", schemas=["networks"],
-              data={"networks-cpu": data_hash(data)}),
-        rows=_tidy(found, device), folder=folder,
-    )  # fmt: skip
+    shares = {
+        f"{cell['split']['kind']}-{cell['seed']}": cell["tree_shares"]
+        for cell in found
+        if cell["tree_shares"]
+    }
+    values = {
+        "measured_on": data.manifest.get("note", {}).get("machine"), "outside": outside,
+        "options": found[0]["key"]["options"], "tree_shares": shares,
+    }  # fmt: skip
+    origin = stamp(
+        "python -m lab run networks", schemas=["networks"], data={"networks-cpu": data_hash(data)}
+    )
+    write_page("networks", markdown(found, data, outside), values, origin, folder=folder)
 
 
 def read_cells(folder: Path, wanted: str) -> list[dict[str, Any]]:
@@ -332,122 +291,33 @@ def read_cells(folder: Path, wanted: str) -> list[dict[str, Any]]:
     return sorted(kept, key=lambda c: (c["split"]["kind"], order.index(c["model"]), c["seed"]))
 
 
-def markdown(
-    cells: list[dict[str, Any]],
-    data: NetworkData,
-    outside: list[dict[str, Any]],
-    speed: dict[str, Any],
-) -> str:
+def markdown(cells: list[dict[str, Any]], data: NetworkData, outside: list[dict[str, Any]]) -> str:
     """Returns the page."""
     note = data.manifest.get("note", {})
-    floor = noise_floor(assemble(data))
-    lines = [
-        "# Whole networks: time, memory and utilisation from the operator graph",
-        "",
-        f"`python -m lab run networks`. Data: {data.manifest['graphs']} graphs of "
-        f"{data.manifest['architectures']} architectures, {data.manifest['labels']} labels, on "
-        f"{', '.join(data.manifest['devices'])}. Half of the architectures train, a quarter "
-        "chooses (when to stop, how much of the trees), a quarter tests; no architecture is in two "
-        f"parts. Seeds {', '.join(str(seed) for seed in _seeds(cells))} draw other parts and other "
-        "weights; ± is the 95 % interval of the mean over them, brackets are 95 % intervals over "
-        "architectures and seeds (both drawn again with replacement). A goal is met where such an "
-        "interval is below it. All errors in percent of what was measured; a mean log error is of "
-        "|log(predicted / measured)|, a median ratio of predicted / measured. `residual` is ours.",
-        "",
-        *_verdict(cells),
-        "",
-        *_seernet(cells),
-    ]
-    for target in TARGETS:
-        lines += _target(cells, target, "architecture", floor[target], note)
-    lines += [
-        "## The random split leaks",
-        "",
-        "The same architecture at another batch can be in training, as in the published numbers "
-        "(PerfSeer: mean MAPE 5.14 % over six single-target models; 7.75 % multi-target; an MIT "
-        "re-implementation 3.90 %; all on an RTX 3090 and other networks). MAPE:",
-        "",
-        *_random(cells),
-        "",
-        *_intervals(cells),
-        *_outside_lines(outside),
-        "## Speed",
-        "",
-        f"Median of {speed['runs']} runs on {', '.join(speed['networks'])} at batch 1, one thread: "
-        f"graph by torch.fx {speed['fx']:.1f} ms, prediction {speed['predict']:.1f} ms, together "
-        f"{speed['fx'] + speed['predict']:.1f} ms a network (goal 50 ms; published 248 + 2 ms). "
-        f"Graph by torch.export {speed['export']:.0f} ms.",
-        "",
-    ]
-    return "\n".join([*lines, *_noise_lines(note)])
+    lines = ["# Whole networks: time, memory and utilisation from the operator graph", ""]
+    lines += [*_verdict(cells), ""]
+    for target in TARGETS[:4]:
+        lines += _target(cells, target, note)
+    lines += ["## The random split leaks", "", *_random(cells), ""]
+    return "\n".join([*lines, *_intervals(cells), *_outside_lines(outside)])
 
 
-def _noise_lines(note: dict[str, Any]) -> list[str]:
-    """Returns what samples that were measured twice tell; nothing without any."""
-    found = note.get("repeatability")
-    if not found:
-        return []
-    lines = [
-        "## Noise",
-        "",
-        f"Measured twice: {found['samples']:.0f} samples in other processes at another time "
-        f"differ by {100 * found['time_median']:.2f} % in time and "
-        f"{100 * found['memory_median']:.2f} % in memory (medians; 90th percentiles "
-        f"{100 * found['time_p90']:.2f} % and {100 * found['memory_p90']:.2f} %). A label is "
-        "of both; were they independent, it would err by half of their difference, and so "
-        "would a perfect model: the line `noise between two processes` of each table. The line "
-        "above it is what the repeats of a process tell, which do not know that a machine "
-        "changes its speed between minutes.",
-        "",
-    ]
-    correction, timed = note.get("speed_correction"), note.get("repeatability_as_timed")
-    if correction and timed:
-        exponents = ", ".join(
-            f"{name} {value:.2f}" for name, value in sorted(correction["exponents"].items())
-        )
-        lines += [
-            "Times are at the usual speed of the machine: small fixed works are timed beside every "
-            f"repeat, and what they say is taken out (exponents from {correction['pairs']} samples "
-            f"measured twice: {exponents}). As timed, the two measurements differ by "
-            f"{100 * timed['time_median']:.2f} % (median; 90th percentile "
-            f"{100 * timed['time_p90']:.2f} %): the line `the same, as timed`.",
-            "",
-        ]
-    return lines
-
-
-def _target(
-    cells: list[dict[str, Any]],
-    target: str,
-    split: str,
-    floor: dict[str, Any],
-    note: dict[str, Any],
-) -> list[str]:
-    lines = [f"## {_TITLES[target]}", "", f"| model | {' | '.join(_HEADINGS)} | n | seeds |"]
-    lines.append("|---|" + "--:|" * (len(_HEADINGS) + 2))
+def _target(cells: list[dict[str, Any]], target: str, note: dict[str, Any]) -> list[str]:
+    rows = []
     for model in NETWORK_CLASSES:
-        own = _of(cells, model, split)
-        if not own:
-            continue
-        numbers = [_mean([c["test"][target][metric] for c in own], metric) for metric in _SHOWN]
-        count = sum(cell["test"][target]["n"] for cell in own) // len(own)
-        name = f"**{model}**" if model == DEFAULT_MODEL else model
-        lines.append(f"| {name} | {' | '.join(numbers)} | {count} | {len(own)} |")
-    if floor["mape"] is not None:
-        numbers = [_mean([floor[metric]], metric) for metric in _SHOWN]
-        lines.append(f"| noise in one process | {' | '.join(numbers)} | {floor['n']} | - |")
-    for name, key in (
-        ("noise between two processes", "repeatability"),
-        ("the same, as timed", "repeatability_as_timed"),
-    ):
-        repeats = note.get(key) or {}
-        if f"{target}_half_mean" in repeats and (key == "repeatability" or "_time_" in target):
-            mean, median = repeats[f"{target}_half_mean"], repeats[f"{target}_half_median"]
-            lines.append(
-                f"| {name} | {100 * mean:.2f} | {100 * median:.2f} "
-                f"{'| - ' * (len(_SHOWN) - 2)}| {repeats['samples']:.0f} | - |"
+        if own := _of(cells, model, "architecture"):
+            name = f"**{model}**" if model == DEFAULT_MODEL else model
+            errors = [cell["test"][target] for cell in own]
+            rows.append(
+                [name, *(_mean([one[metric] for one in errors], metric) for metric in _SHOWN)]
             )
-    return [*lines, ""]
+    repeats = note.get("repeatability") or {}
+    if f"{target}_half_mean" in repeats:
+        both = (repeats[f"{target}_half_{name}"] for name in ("mean", "median"))
+        rows.append(
+            ["noise between two processes", *(f"{100 * one:.2f}" for one in both), "-", "-"]
+        )
+    return [f"## {_TITLES[target]}", "", markdown_table(["model", *_SHOWN.values()], rows), ""]
 
 
 def _verdict(cells: list[dict[str, Any]]) -> list[str]:
@@ -495,50 +365,20 @@ def _ends(ends: tuple[float, float] | None, scale: float) -> str:
     return "" if ends is None else f" [{scale * ends[0]:.2f}, {scale * ends[1]:.2f}]"
 
 
-def _seernet(cells: list[dict[str, Any]]) -> list[str]:
-    """Returns how SeerNet was trained, which takes hours at the published settings."""
-    lines = []
-    for model in ("seernet", "seernet-multi"):
-        own = _of(cells, model, "architecture")
-        if own:
-            chosen = own[0]["key"]["options"][model.replace("-", "_")]
-            minutes = sum(cell["fit_s"] for cell in own) / len(own) / 60
-            lines.append(
-                f"`{model}`: width {chosen['hidden']} (published 256), at most "
-                f"{chosen['fit']['epochs']} epochs (500) of batches of {chosen['fit']['batch']} "
-                f"(128), {minutes:.0f} minutes a training."
-            )
-    return [*lines, ""] if lines else []
-
-
 def _random(cells: list[dict[str, Any]]) -> list[str]:
-    shown = list(TARGETS)
-    lines = [f"| model | {' | '.join(shown)} | seeds |", "|---|" + "--:|" * (len(shown) + 1)]
+    rows = []
     for model in NETWORK_CLASSES:
-        own = _of(cells, model, "random")
-        if own:
-            numbers = [_mean([c["test"][t]["mape"] for c in own], "mape") for t in shown]
-            lines.append(f"| {model} | {' | '.join(numbers)} | {len(own)} |")
-    return lines
+        if own := _of(cells, model, "random"):
+            rows.append([model, *(_mean([c["test"][t]["mape"] for c in own]) for t in TARGETS)])
+    return [markdown_table(["model", *TARGETS], rows)]
 
 
 def _intervals(cells: list[dict[str, Any]]) -> list[str]:
     own = _of(cells, DEFAULT_MODEL, "architecture")
-    if not own:
-        return []
-    lines = [
-        "## Intervals of our model", "",
-        "90 % intervals from the validation part; share of the test architectures inside, and the "
-        "mean log of upper over lower end.", "",
-        "| target | inside | log width |", "|---|--:|--:|",
-    ]  # fmt: skip
-    for target in TARGETS:
-        inside = _mean([c["test"][target]["interval_coverage"] for c in own], "within")
-        width = [c["test"][target]["interval_log_width"] for c in own]
-        known = [value for value in width if value is not None]
-        text = f"{sum(known) / len(known):.3f}" if known else "-"
-        lines.append(f"| {target} | {inside} | {text} |")
-    return [*lines, ""]
+    rows = [
+        [target, _mean([c["test"][target]["interval_coverage"] for c in own])] for target in TARGETS
+    ]
+    return ["## Intervals of our model", "", markdown_table(["target", "inside"], rows), ""]
 
 
 def _outside(path: Path) -> list[dict[str, Any]]:
@@ -566,47 +406,36 @@ def _outside(path: Path) -> list[dict[str, Any]]:
 def _outside_lines(outside: list[dict[str, Any]]) -> list[str]:
     if not outside:
         return []
-    lines = [
-        "## Networks that no generator drew", "",
-        "The packaged model; 224 x 224 pixels, measured as the data set was. Brackets: the 90 % "
-        "interval. `!`: larger than anything measured, so a guess.", "",
-        "| network | batch | mode | time, ms | predicted | error | memory, MB | predicted "
-        "| error |",
-        "|---|--:|---|--:|--:|--:|--:|--:|--:|",
+    rows = [
+        [
+            f"{row['network']}{' !' if row['reasons'] else ''}", str(row["batch"]), row["mode"],
+            *_pair(row["time_s"], row["predicted"], "time", "s", 1e3),
+            *_pair(row["memory_bytes"], row["predicted"], "memory", "bytes", 1e-6),
+        ]
+        for row in outside
     ]  # fmt: skip
-    for row in outside:
-        found = row["predicted"]
-        time = _pair(row["time_s"], found, "time", "s", 1e3)
-        memory = _pair(row["memory_bytes"], found, "memory", "bytes", 1e-6)
-        mark = " !" if row["reasons"] else ""
-        lines.append(
-            f"| {row['network']}{mark} | {row['batch']} | {row['mode']} | {time} | {memory} |"
-        )
+    heads = ["network", "batch", "mode", "time, ms", "predicted", "error", "memory, MB",
+             "predicted", "error"]  # fmt: skip
     errors = [abs(r["predicted"]["time_s"] / r["time_s"] - 1) for r in outside]
     memory_errors = [abs(r["predicted"]["memory_bytes"] / r["memory_bytes"] - 1) for r in outside]
-    lines += [
-        "",
+    return [
+        "## Networks that no generator drew", "", markdown_table(heads, rows), "",
         f"Mean error: time {100 * sum(errors) / len(errors):.1f} %, memory "
         f"{100 * sum(memory_errors) / len(memory_errors):.1f} %.",
         "",
-    ]
-    return lines
+    ]  # fmt: skip
 
 
-def _pair(measured: float, found: dict[str, Any], name: str, unit: str, scale: float) -> str:
+def _pair(measured: float, found: dict[str, Any], name: str, unit: str, scale: float) -> list[str]:
     value = found[f"{name}_{unit}"]
     low, high = found[f"{name}_low_{unit}"], found[f"{name}_high_{unit}"]
     ends = "" if low is None else f" [{scale * low:.3g}, {scale * high:.3g}]"
     error = 100 * (value / measured - 1)
-    return f"{scale * measured:.3g} | {scale * value:.3g}{ends} | {error:+.1f} %"
+    return [f"{scale * measured:.3g}", f"{scale * value:.3g}{ends}", f"{error:+.1f} %"]
 
 
 def _of(cells: list[dict[str, Any]], model: str, split: str) -> list[dict[str, Any]]:
     return [cell for cell in cells if cell["model"] == model and cell["split"]["kind"] == split]
-
-
-def _seeds(cells: list[dict[str, Any]]) -> list[int]:
-    return sorted({cell["seed"] for cell in cells})
 
 
 def _mape(cells: list[dict[str, Any]], target: str) -> float | None:
@@ -615,7 +444,7 @@ def _mape(cells: list[dict[str, Any]], target: str) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _mean(values: list[Any], metric: str) -> str:
+def _mean(values: list[Any], metric: str = "mape") -> str:
     known = [float(value) for value in values if value is not None]
     if not known:
         return "-"
@@ -623,14 +452,3 @@ def _mean(values: list[Any], metric: str) -> str:
     scale, digits = (1.0, 3) if metric in _PLAIN else (100.0, 2)
     text = f"{scale * mean:.{digits}f}"
     return text if half is None else f"{text} ± {scale * half:.{digits}f}"
-
-
-def _tidy(cells: list[dict[str, Any]], device: str) -> Iterable[tuple[Any, ...]]:
-    for cell in cells:
-        for target, numbers in cell["test"].items():
-            for metric in METRICS:
-                if metric != "n" and numbers[metric] is not None:
-                    yield (
-                        SUITE, DATASET, cell["split"]["kind"], device, target, cell["model"],
-                        cell["seed"], metric, numbers[metric], numbers["n"],
-                    )  # fmt: skip
