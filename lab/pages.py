@@ -23,7 +23,7 @@ from typing import Any
 
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import make_folder, write_json, write_text
-from cdmpp.report.page import Page, page_html, page_markdown
+from cdmpp.report.page import Page, page_markdown
 from cdmpp.text import TIDY_COLUMNS, csv_text
 from lab.paths import PAGES, RESULTS
 from lab.stale import provenance
@@ -47,7 +47,6 @@ def write_page(
     found: Mapping[str, Any],
     *,
     rows: Iterable[Sequence[Any]] | None = None,
-    has_html: bool = False,
     folder: Path = RESULTS,
 ) -> str:
     """Writes a full page and its tables; keeps its stamp and fills docs/results.
@@ -57,7 +56,6 @@ def write_page(
         values: of NAME.json.
         found: the stamp.
         rows: of `TIDY_COLUMNS`, for NAME.csv; None = the page has no such table.
-        has_html: whether a `Page` is written as NAME.html too.
         folder: another one than `RESULTS` leaves docs/results alone.
 
     Returns:
@@ -66,8 +64,6 @@ def write_page(
     make_folder(folder, what="results")
     if isinstance(page, Page):
         page = replace(page, command=found["command"], facts=[*page.facts, *stamp_rows(found)])
-        if has_html:
-            write_text(folder / f"{name}.html", page_html(page))
         text = page_markdown(page)
     else:
         stamped = "\n".join(f"- {key}: {value}" for key, value in stamp_rows(found))

@@ -40,8 +40,7 @@ class Section:
     Attributes:
         title: heading.
         note: what was split how, on how much.
-        verdict: sentences that follow from the numbers; all sections' stand at the top of the page.
-        folded: title and sentences that stand folded below the verdict.
+        verdict: sentences that follow from the numbers, at the top of the Markdown.
         points: a list.
         code: a listing.
         painted: a listing with colours.
@@ -53,7 +52,6 @@ class Section:
     title: str
     note: str = ""
     verdict: Sequence[str] = ()
-    folded: tuple[str, Sequence[str]] = ("", ())
     points: Sequence[str] = ()
     code: str = ""
     painted: Sequence[ListingLine] = ()
@@ -161,9 +159,6 @@ def page_markdown(page: Page) -> str:
         parts += ["## Verdict", "Generated from the numbers below."]
     for section in judged:
         parts += [f"**{section.title}**", _list(section.verdict)]
-        title, sentences = section.folded
-        if sentences:
-            parts += [f"<details><summary>{title}</summary>", _list(sentences), "</details>"]
     for section in page.sections:
         parts += [f"## {section.title}", section.note, _list(section.points)]
         code = "\n".join([section.code, *map(_marked, section.painted)]).strip("\n")

@@ -37,7 +37,7 @@ _SHIPPED = "tenset-cpu"
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `python -m lab benchmark`."""
     parser.description = (
-        "Trains and evaluates models and writes SUITE.csv, .json, .md and .html with means and "
+        "Trains and evaluates models and writes SUITE.csv, .json and .md with means and "
         "95 % intervals. by-task and by-network: one dataset, the model and its baselines. "
         "cross-model, cross-device, cross-device-autotvm or a YAML file: the grid of "
         "configs/suites. Finished cells are kept: run it again to continue."

@@ -56,7 +56,7 @@ def test_suite_runs_resumes_and_reports(suite_file, dataset, cache, tmp_path, ca
     assert value["missing_cells"] == []
     assert set(value["verdict"]) == {"real, by task"}
     text = (tmp_path / "out" / "tiny.md").read_text()
-    assert all(device in text for device in DEVICES)
+    assert "Mean over devices" in text
 
 
 @pytest.mark.parametrize(

@@ -49,11 +49,8 @@ def test_the_digest_is_of_what_a_model_says_not_of_its_card(tmp_path: Path) -> N
 def test_page_and_numbers_have_the_same_stamp(tmp_path: Path, is_page: bool) -> None:
     page = Page("Title", "Lead.", [Section("Part", "note")]) if is_page else "# Title\n\nLead.\n"
     found = stamp("make it", schemas=["leaf"], data={"few": "12ab"})
-    text = write_page(
-        "name", page, {"error": 0.5}, found, has_html=is_page, folder=tmp_path / "new"
-    )
+    text = write_page("name", page, {"error": 0.5}, found, folder=tmp_path / "new")
     assert (tmp_path / "new" / "name.md").read_text() == text
     assert f"- schema: leaf {SCHEMAS['leaf']}\n- data: few 12ab\n" in text
-    assert (tmp_path / "new" / "name.html").exists() == is_page
     value = json.loads((tmp_path / "new" / "name.json").read_text())
     assert value == {"stamp": found, "error": 0.5}

@@ -1,1 +1,1 @@
-"""Pages of a suite: tidy rows, tables, plots and verdicts."""
+"""Pages of a suite: tidy rows, tables and verdicts."""

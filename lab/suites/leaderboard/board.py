@@ -1,4 +1,4 @@
-"""A suite's results in the shape that tables, plots and the verdict read."""
+"""A suite's results in the shape that tables and the verdict read."""
 
 from __future__ import annotations
 
@@ -137,37 +137,6 @@ class ModelScores:
             seed: {name: value["errors"][name] for name in value["metrics"]["mean_devices"]}
             for seed, value in self.results[line].items()
         }
-
-    def group(self, name: str) -> dict[str, Seeds]:
-        """Returns line -> seed -> metrics of an `operator:` or `latency:` group."""
-        return {
-            line: found
-            for line, seeds in self.results.items()
-            if (
-                found := {
-                    seed: value["metrics"]["by_group"][name]
-                    for seed, value in seeds.items()
-                    if name in value["metrics"]["by_group"]
-                }
-            )
-        }
-
-    def devices(self) -> list[str]:
-        """Returns the labels that occur."""
-        every = (
-            v["metrics"]["by_device"] for seeds in self.results.values() for v in seeds.values()
-        )
-        return sorted({label for found in every for label in found})
-
-    def groups(self, prefix: str) -> list[str]:
-        """Returns the names of groups that begin with `prefix`, latencies in ascending order."""
-        every = (
-            v["metrics"]["by_group"] for seeds in self.results.values() for v in seeds.values()
-        )
-        names = {name for found in every for name in found if name.startswith(prefix)}
-        if prefix == "latency:":
-            return sorted(names, key=lambda name: float(name.removeprefix(prefix).rstrip("s")))
-        return sorted(names)
 
 
 def model_scores(board: Board) -> list[ModelScores]:

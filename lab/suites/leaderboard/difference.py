@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 
 from cdmpp.metrics import mean_and_interval
-from cdmpp.report.tables import format_value
 from lab.suites.leaderboard.board import Seeds
 
 
@@ -63,12 +62,6 @@ class Difference:
         scale, digits, name = (100, 1, " points") if unit == "percent" else (1, 3, "")
         spread = "" if self.half is None else f" ± {scale * self.half:.{digits}f}"
         return f"{scale * self.mean:+.{digits}f}{spread}{name}"
-
-    def text(self, unit: str) -> str:
-        """Returns e.g. `-1.2 % ± 0.4 % (3)`."""
-        sign = "-" if self.mean < 0 else "+"
-        spread = "" if self.half is None else f" ± {format_value(self.half, unit)}"
-        return f"{sign}{format_value(abs(self.mean), unit)}{spread} ({self.seeds})"
 
 
 def common_seeds(ours: Seeds, base: Seeds, metric: str) -> list[int]:

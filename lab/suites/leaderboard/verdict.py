@@ -42,7 +42,7 @@ class Verdict:
 
 
 def peer_findings(board: Board, scores: ModelScores) -> list[Verdict]:
-    """Compares the subject with the best baseline of each metric, then says where one is ahead.
+    """Compares the subject with the best baseline of each metric.
 
     Baselines are all lines but the references, other variants of the subject's kind, and those that
     the suite says are none.
@@ -64,7 +64,7 @@ def peer_findings(board: Board, scores: ModelScores) -> list[Verdict]:
         if best is not None:
             goal = board.suite.goals.peer_mape_ratio if metric.key == "mape" else None
             found.append(_against_best(subject, best, scores, metric, goal))
-    return [*found, *_where_behind(subject, peers, scores)]
+    return found
 
 
 def transfer_findings(
@@ -243,47 +243,6 @@ def _ratio(
     values = {"subject": ours.name, "rival": theirs.name, "mape": mine, "rival_mape": other}
     return Verdict(text, is_met, {**values, "ratio": ratio, "interval": ends, "goal": goal,
                                   "seeds": len(common)})  # fmt: skip
-
-
-def _where_behind(subject: str, peers: Sequence[str], scores: ModelScores) -> list[Verdict]:
-    """Returns how often a baseline is ahead, and one sentence a place (device, operator kind,
-    latency decade) with a better baseline, which names the place in its values.
-    """
-    places = {label: scores.device(label) for label in ["all", *scores.devices()]}
-    for prefix in ("operator:", "latency:"):
-        places |= {name: scores.group(name) for name in scores.groups(prefix)}
-    found = []
-    asked = behind = sure = 0
-    for place, lines in places.items():
-        ours = lines.get(subject, {})
-        parts = []
-        for metric in METRICS:
-            best = _best_peer(subject, peers, lines, metric)
-            gap = None if best is None else difference(ours, lines[best], metric.key)
-            if gap is None:
-                continue
-            asked += 1
-            if gap.mean > 0 if metric.is_low_good else gap.mean < 0:
-                behind += 1
-                sure += gap.is_sure
-                parts.append(
-                    f"{metric.title} {format_value(gap.base, metric.unit)} of {best} against "
-                    f"{format_value(gap.ours, metric.unit)} ({gap.certainty})"
-                )
-        if parts:
-            found.append(
-                Verdict(
-                    f"A baseline is ahead on {place}: {'; '.join(parts)}.", None, {"place": place}
-                )
-            )
-    if not found:
-        return [Verdict("No baseline is ahead on any device or group.", None, {})]
-    text = (
-        f"By device, operator kind and latency decade a baseline is ahead in {behind} of {asked} "
-        f"comparisons, in {sure} beyond the 95 % interval."
-    )
-    counts = {"asked": asked, "behind": behind, "beyond_interval": sure}
-    return [Verdict(text, None, counts), *found]
 
 
 def _best_peer(

@@ -1,4 +1,4 @@
-"""Writes a suite's leaderboard: SUITE.csv, .json, .md and .html."""
+"""Writes a suite's leaderboard: SUITE.csv, .json and .md."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ _NOTES = (
 )
 _MODEL_NOTES = (
     "Mean over devices: every device counts the same, whatever its number of programs; devices "
-    "with too few tested workloads are left out of it (the tables say how many are asked for). "
-    "Pooled: all programs count the same.",
+    "with too few tested workloads are left out of it (the tables say how many are asked for).",
 )
 _DEVICE_NOTES = (
     "The tasks of the left-out device are halved by the seed: a budget is chosen from one half, "
@@ -117,20 +116,19 @@ def leaderboard(board: Board) -> Leaderboard:
 
 
 def write_leaderboard(found: Leaderboard, directory: Path) -> list[Path]:
-    """Writes the four files and returns their paths.
+    """Writes the three files and returns their paths.
 
     Raises:
         DataError: a file cannot be written.
     """
     name = found.board.suite.name
-    paths = [directory / f"{name}.{suffix}" for suffix in ("csv", "json", "md", "html")]
+    paths = [directory / f"{name}.{suffix}" for suffix in ("csv", "json", "md")]
     hashes = {name: facts.data_hash for name, facts in found.board.facts.items()}
     cells = [result.value.get("stamp") for result in found.board.results.values()]
     origin = stamp(found.board.command, schemas=PROGRAMS, data=hashes, parts=cells)
     write_page(
-        name, found.page, board_json(found), origin, rows=tidy_rows(found.board), has_html=True,
-        folder=directory,
-    )  # fmt: skip
+        name, found.page, board_json(found), origin, rows=tidy_rows(found.board), folder=directory
+    )
     return paths
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from cdmpp.metrics import METRIC_NAMES
 from cdmpp.text import TIDY_COLUMNS
 from lab.suites.cell_store import CellResult
 from lab.suites.leaderboard.board import Board, family_scores, model_scores
-from lab.suites.leaderboard.plots import line_bars
 from lab.suites.leaderboard.rows import tidy_rows
 from lab.suites.leaderboard.verdict import (
     overall_transfer_findings,
@@ -119,17 +117,13 @@ def test_json_has_origin_verdict_and_every_cell(models):
     assert value["missing_cells"] == []
 
 
-def test_pages_say_n_split_seeds_and_are_self_contained(models):
+def test_the_page_says_n_split_and_seeds(models):
     _, paths = models
     for path in paths[2:]:
         text = path.read_text()
         for word in ("n = ", "seeds 0, 1", "oracle-task-median", "noise-floor", "±", "by task"):
             assert word in text, (path.name, word)
         assert "elsewhere" in text
-    page = paths[3].read_text()
-    assert page.count("<svg") == 2
-    assert page.count("<script>") == page.count("<script") == 1
-    assert not re.search(r"(src|href)=\"https?:", page)
 
 
 def test_ratio_to_the_best_peer_decides_the_goal():
@@ -155,16 +149,6 @@ def test_a_goal_is_met_where_the_whole_interval_is_below_it():
     alone = findings(invented({"ours": [(0.1, 0.8)], "b": [(0.4, 0.6)]}))[0]
     assert alone.is_met is False
     assert alone.values["interval"] is None
-
-
-def test_where_a_peer_wins_is_said():
-    board = invented({"ours": [(0.3, 0.7), (0.4, 0.7)], "a": [(0.2, 0.6), (0.3, 0.6)]})
-    behind = [f.text for f in findings(board) if f.text.startswith("A baseline is ahead")]
-    assert len(behind) == 3  # all, fast, operator:dense
-    assert all("MAPE 25.0 % of a against 35.0 %" in text for text in behind)
-    assert all("Spearman" not in text for text in behind)
-    ahead = invented({"ours": [(0.1, 0.9)] * 2, "a": [(0.3, 0.6)] * 2})
-    assert any("No baseline is ahead" in f.text for f in findings(ahead))
 
 
 def test_differences_are_paired_by_seed():
@@ -218,10 +202,8 @@ def test_nothing_finished_is_a_page_too(tmp_path):
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_devices_page_has_curves_and_every_budget(devices):
+def test_rows_of_devices_have_every_budget(devices):
     board, paths = devices
-    text = paths[3].read_text()
-    assert text.count("<svg") == 3  # the mean and two targets
     rows = list(csv.DictReader(paths[0].read_text().splitlines()))
     assert {r["split"] for r in rows} == {"leave-one-out:pair"}
     assert {r["device"] for r in rows} == {"fast", "slow", "mean"}
@@ -275,14 +257,3 @@ def test_fine_tuning_is_compared_at_the_headline_budget(tmp_path):
     assert [finding.is_met for finding in both] == [True, False, True]
     assert "all 4 left-out devices" in both[0].text
     write_leaderboard(leaderboard(board), tmp_path)
-
-
-def test_scores_are_never_cut_and_errors_are() -> None:
-    values = {"ours": (0.672, 0.1), "roofline": (0.001, 0.3), "constant": (0.0, None)}
-    found = [
-        line_bars(values, subject="ours", references=(), label="score", is_percent=is_percent)
-        for is_percent in (False, True)
-    ]
-    ends = [max(map(float, re.findall(r">(\d\.\d)<", svg))) for svg in found]
-    assert ends[0] == 1.0
-    assert ends[1] < 0.5
