@@ -173,7 +173,7 @@ EXPERIMENTS = (
                "memory of every step", "9 min"),
     Experiment("model-speed", "training and prediction speed of all models", "8 min"),
     Experiment("tvm-releases", "which releases of TVM and tvm-ffi work", "20 min", pages=()),
-    Experiment("serve", "a server under load, and under attack", "10 min, two quiet cores"),
+    Experiment("serve", "a server under load", "10 min, two quiet cores"),
     Experiment("program-sweep", "generated tensor programs: every prediction within bounds, "
                "marked or rejected", "3 min"),
     Experiment("network-sweep", "networks of torch, torchvision, timm, transformers and our "

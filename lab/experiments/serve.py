@@ -8,11 +8,15 @@ say more than the clock.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import subprocess
 import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +27,6 @@ from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.folder import default_dataset_dir, find_device_files, load_tasks
 from cdmpp.datasets.tenset.record_file import read_records
 from cdmpp.devices.registry import load_registry
-from cdmpp.errors import DataError
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.predict.estimates import load_trained
 from cdmpp.predict.records import record_programs
@@ -32,10 +35,10 @@ from cdmpp.serve.client import Client
 from cdmpp.serve.leaf_table import encode_asts
 from cdmpp.text import markdown_table
 from lab import stamp as stamps
-from lab.experiments import serve_attack
-from lab.experiments.serve_attack import DEVICE, memory_mib, whole_server
 from lab.pages import sections, write_page
+from lab.paths import ROOT
 
+DEVICE = "epyc-avx2-2c"
 CLIENTS = (1, 8, 64)
 #: Programs of a request: one kernel of a person, a batch of a search.
 PROGRAMS = (1, 64)
@@ -64,6 +67,28 @@ class Load:
     p99_s: float
     statuses: dict[int, int]
     memory_mib: list[float]
+
+
+@contextlib.contextmanager
+def whole_server() -> Iterator[tuple[str, psutil.Process]]:
+    """Runs `cdmpp serve` with the shipped model and gives its URL and process."""
+    command = [sys.executable, "-m", "cdmpp.cli.main", "serve", "--port", "0", "--json", "-q",
+               "--timeout", "60"]  # fmt: skip
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        try:
+            yield json.loads(process.stdout.readline())["url"], psutil.Process(process.pid)
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def memory_mib(process: psutil.Process) -> float:
+    """Returns the resident memory of a server without its readers."""
+    return float(process.memory_info().rss) / 2**20
 
 
 def asked_programs(count: int) -> list[AskedProgram]:
@@ -102,7 +127,7 @@ class Local:
 
 
 def load(url: str, process: psutil.Process, body: bytes, clients: int, programs: int,
-         seconds: float, *, tries: int = 1) -> Load:  # fmt: skip
+         seconds: float) -> Load:  # fmt: skip
     """Returns what clients get that ask for a time."""
     waits: list[float] = []
     statuses: Counter[int] = Counter()
@@ -110,7 +135,7 @@ def load(url: str, process: psutil.Process, body: bytes, clients: int, programs:
     memory, cpu = [memory_mib(process)], sum(process.cpu_times()[:2])
 
     def ask() -> None:
-        with Client(url, timeout_s=120, tries=tries) as client:
+        with Client(url, timeout_s=120, tries=1) as client:
             while time.monotonic() < stop:
                 began = time.monotonic()
                 status = client._once("POST", "/v1/rank", body)[0]
@@ -149,7 +174,7 @@ def run(seconds: float) -> dict[str, Any]:
         entry = {"leaves": encode_asts([one.ast for one in asked[:count]])}
         bodies[count] = json.dumps({"programs": [entry], "device": DEVICE}).encode()
     facts["body_bytes"] = {count: len(body) for count, body in bodies.items()}
-    with whole_server("--timeout", "60") as (url, process):
+    with whole_server() as (url, process):
         load(url, process, bodies[1], 4, 1, 2.0)  # what is loaded late is loaded
         for count, body in bodies.items():
             for clients in CLIENTS:
@@ -157,16 +182,7 @@ def run(seconds: float) -> dict[str, Any]:
                 one = load(url, process, body, clients, count, seconds)
                 facts["loads"].append({**vars(one), "local": here})
                 print(_line(one, here), file=sys.stderr, flush=True)
-    facts["overload"] = _overload(bodies[64])
     return facts
-
-
-def _overload(body: bytes) -> dict[str, Any]:
-    """Asks a server with 4 places by 64 clients, then by one."""
-    with whole_server("--queue", "4") as (url, process):
-        over = load(url, process, body, 64, 64, 5.0)
-        after = load(url, process, body, 1, 64, 2.0)
-    return {"statuses": over.statuses, "statuses_afterwards": after.statuses}
 
 
 def _line(one: Load, local: dict[str, float]) -> str:
@@ -179,51 +195,15 @@ def _line(one: Load, local: dict[str, float]) -> str:
     )
 
 
-def experiment(seconds: float = 60.0, count: int = 10_000, seed: int = 0) -> None:
-    """Attacks and loads a server, and writes the page.
+def experiment(seconds: float = 60.0) -> None:
+    """Loads a server, and writes the page.
 
     Args:
         seconds: of each load.
-        count: fuzzed requests.
-
-    Raises:
-        DataError: the server gave an answer that must not be.
     """
-    attack = serve_attack.run(count, seed)
     facts = run(seconds)
     origin = stamps.stamp("python -m lab run serve", schemas=stamps.PROGRAMS, models=[PRETRAINED])
-    text = page(facts, attack, origin["machine"]["processor"])
-    print(write_page("serve", text, {"load": facts, "attack": attack}, origin))
-    if attack["wrong"] or not attack["answers_after_fuzzing"]:
-        raise DataError(f"answers that must not be: {attack['wrong'][:5]}")
-
-
-def page(load: dict[str, Any], attack: dict[str, Any], processor: str) -> str:
-    """Returns the page."""
-    slow = attack["slow_connections"]
-    bodies = "; ".join(
-        f"{one['bytes'] / 2**20:.0f} MiB: {one['answer']} in {one['seconds']} s"
-        for one in attack["large_bodies"]
-    )
-    return sections(
-        "serve", processor=processor, cores=str(load["cores"]), seconds=f"{load['seconds']:g}",
-        average=f"{load['load_average']:.0f}", table=_load_table(load),
-        overload=_statuses(load["overload"]["statuses"]),
-        afterwards=_statuses(load["overload"]["statuses_afterwards"]),
-        requests=f"{attack['requests']:,}", seed=str(attack["seed"]),
-        wrong=str(len(attack["wrong"])), attack_table=_attack_table(attack), bodies=bodies,
-        clients=str(attack["clients_killed"]["clients"]), lost=f"{attack['readers_lost']:.0f}",
-        **{name: str(value) for name, value in slow.items()},
-        **{name: f"{mib:.0f}" for name, mib in attack["memory_mib"].items()},
-    )  # fmt: skip
-
-
-def _attack_table(attack: dict[str, Any]) -> str:
-    rows = [
-        [kind, _statuses(found), f"{attack['slowest_s'][kind]:.2f}"]
-        for kind, found in attack["statuses"].items()
-    ]
-    return markdown_table(["requests", "answers", "slowest s"], rows, "llr")
+    print(write_page("serve", sections("serve", table=_load_table(facts)), {"load": facts}, origin))
 
 
 def _load_table(load: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""A sample of the attack in `lab/experiments/serve_attack.py`, on a server without TVM."""
+"""Damaged requests of every kind, on a server without TVM."""
 
 from __future__ import annotations
 
