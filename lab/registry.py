@@ -188,7 +188,6 @@ EXPERIMENTS = (
     Experiment("in-network", "kernels of searched networks, timed in their network", pages=()),
     Experiment("pack-campaign", "measured programs in the format of data/", pages=()),
     Experiment("kernel-intervals", "the intervals of the packaged operator model", pages=()),
-    Experiment("library-kernels", "products of AMD's and pipeweave's kernels, predicted from "
-               "another GPU; the tables of data/gpu-kernels", pages=()),
-    Experiment("transfer-shares", "predictions of the shipped model for two devices", pages=()),
+    Experiment("library-kernels", "the tables of AMD's and pipeweave's kernels in "
+               "data/gpu-kernels", pages=()),
 )  # fmt: skip

@@ -1,26 +1,16 @@
-"""Kernels of two libraries: the tables in data/gpu-kernels, and GPUs predicted from another; and
-the packaged collectives on machines that no fit has seen.
-"""
+"""Kernels of two libraries: their tables in data/gpu-kernels."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from cdmpp.analytic.gpu_kernels.calls import Collective, Family
-from cdmpp.analytic.gpu_kernels.measured import Measured, read_measured
-from cdmpp.analytic.gpu_kernels.model import GpuKernels
-from cdmpp.analytic.gpu_kernels.references import best_factor
+from cdmpp.analytic.gpu_kernels.calls import Family
 from cdmpp.analytic.gpu_kernels.table import FILES
-from cdmpp.arrays import BoolArray, FloatArray
-from cdmpp.cli.shared.options import parse_seeds
-from cdmpp.devices.registry import get_device
+from cdmpp.arrays import BoolArray
 from cdmpp.files.atomic import make_folder, write_columns
-from cdmpp.text import markdown_table
 from lab.paths import ROOT, SHARED_DATA
 
 #: gfx of aiter's tables -> label; MI325X and MI355X are among these rows and cannot be told apart.
@@ -41,115 +31,22 @@ _MOE_TYPES = {
 }  # fmt: skip
 #: Share of aiter's products in blocks that is kept, by a hash of their sizes; of other types all.
 _SHARE = 0.25
-#: pipeweave's name of a GPU -> label.
-_LABELS = {
-    "A100": "a100-sxm", "H100": "h100", "H20": "h20", "H800": "h800",
-    "RTX 6000 Ada": "rtx-6000-ada", "RTX PRO 6000 S": "rtx-pro-6000",
-}  # fmt: skip
-#: Messages up to so many bytes carry the host's launches there; sizes on each side whose median
-#: stands for one, as three repeats scatter.
-_SMALL, _NEAR = 2**18, 4
-#: Fit on the first, evaluated on the second.
-_TRANSFERS: dict[Family, tuple[tuple[str, str], ...]] = {
-    "gemm_tuned": (("mi300x", "mi350x"), ("mi350x", "mi300x")),
-    "moe_tuned": (("mi300x", "mi350x"), ("mi350x", "mi300x")),
-    "gemm_tile": (("h100", "h20"), ("h100", "h800")),
-}
 
 
-def experiment(
-    shared: Path = SHARED_DATA,
-    out: Path = ROOT / "data" / "gpu-kernels",
-    seeds: str = "0,1,2",
-    write: bool = False,
-) -> None:
-    """Prints the errors on GPUs predicted from one other, on all rows of the shared tables, and of
-    the packaged model on pipeweave's all-reduces; with `write`, also writes the parts of the tables
-    that the repository keeps.
-    """
+def experiment(shared: Path = SHARED_DATA, out: Path = ROOT / "data" / "gpu-kernels") -> None:
+    """Writes the parts of the shared tables that the repository keeps."""
     whole: dict[Family, dict[str, np.ndarray]] = {
         "gemm_tuned": _aiter(shared), "gemm_tile": _pipeweave(shared), "moe_tuned": _layers(shared),
     }  # fmt: skip
-    with TemporaryDirectory() as folder:
-        for name, columns in whole.items():
-            is_kept = columns.pop("is_kept").astype(bool)
-            if write:
-                kept = {key: column[is_kept] for key, column in columns.items()}
-                _write(out / FILES[name], kept)
-                print(f"{name}: {np.sum(is_kept)} rows of {len(is_kept)}")
-            _write(Path(folder) / FILES[name], columns)
-        rows = list(_transfers(Path(folder), out, [int(seed) for seed in parse_seeds(seeds)]))
-    head = ["fit on", "evaluated on", "type", "n", "cdmpp", "roofline", "rows"]
-    print(markdown_table(head, rows))
-    head = [
-        "GPU",
-        "GPUs",
-        "link, GB/s",
-        "measured",
-        "bytes",
-        "n",
-        "cdmpp",
-        "measured over predicted",
-    ]
-    print(markdown_table([*head, "in the interval, %"], list(_all_reduces(shared))))
+    for name, columns in whole.items():
+        is_kept = columns.pop("is_kept").astype(bool)
+        _write(out / FILES[name], {key: column[is_kept] for key, column in columns.items()})
+        print(f"{name}: {np.sum(is_kept)} rows of {len(is_kept)}")
 
 
 def _write(path: Path, columns: dict[str, np.ndarray]) -> None:
     make_folder(path.parent, what="library's table")
     write_columns(path, columns)
-
-
-def _transfers(whole: Path, kept: Path, seeds: list[int]) -> Iterator[list[str]]:
-    for family, places in _TRANSFERS.items():
-        for folder in (whole, kept):
-            tests, fits = read_measured(whole, family), read_measured(folder, family)
-            for source, target in places:
-                yield from _transfer(fits, tests, source, target, seeds, folder is whole)
-
-
-def _transfer(
-    fits: Measured, tests: Measured, source: str, target: str, seeds: list[int], is_whole: bool
-) -> Iterator[list[str]]:
-    fitted, own = fits.table.device == source, tests.table.device == target
-    seconds = [tests.predicted_s(fits.fit(fitted, seed=seed), own) for seed in seeds]
-    measured_s, groups = tests.table.latency_s[own], tests.groups[own]
-    floor_s = fits.work.floor_s[fitted]
-    roofline_s = best_factor(fits.table.latency_s[fitted], floor_s) * tests.work.floor_s[own]
-    for name in ("all", *map(str, np.unique(groups))):
-        rows = np.ones(len(groups), np.bool_) if name == "all" else groups == name
-        cells = [_errors(measured_s, seconds, rows), _errors(measured_s, [roofline_s], rows)]
-        size = "all" if is_whole else "kept"
-        yield [source, target, name.split()[-1], str(int(rows.sum())), *cells, size]
-
-
-def _all_reduces(shared: Path) -> Iterator[list[str]]:
-    raw = _columns(shared / "pipeweave" / "collectives.parquet")
-    model = GpuKernels.packaged()
-    is_sum = raw["op"] == "all_reduce"
-    for name, gpus in sorted(set(zip(raw["device"][is_sum], raw["gpus"][is_sum], strict=True))):
-        own = np.flatnonzero(is_sum & (raw["device"] == name) & (raw["gpus"] == gpus))
-        own = own[np.argsort(raw["bytes"][own].astype(np.int64))]
-        sizes, device = raw["bytes"][own].astype(np.int64), get_device(_LABELS[name])
-        each_s = raw["us_median"][own].astype(np.float64) * 1e-6
-        near = [slice(max(0, i - _NEAR), i + _NEAR + 1) for i in range(len(own))]
-        seconds = np.array([np.median(each_s[rows]) for rows in near])
-        calls = [Collective("all_reduce", int(size), int(gpus)) for size in sizes]
-        times = model.times(calls, device)
-        is_inside = (times.low_s <= seconds) & (seconds <= times.high_s)
-        link = f"{(device.link_bandwidth_bytes_per_s or 0) / 1e9:.0f}"
-        for what, rows in (("to 256 KiB", sizes <= _SMALL), ("above", sizes > _SMALL)):
-            ratio = float(np.median(seconds[rows] / times.latency_s[rows]))
-            yield [
-                name, str(gpus), link, "yes" if times.is_seen_device else "no", what,
-                str(int(rows.sum())), _errors(seconds, [times.latency_s], rows), f"{ratio:.2f}",
-                f"{100 * np.mean(is_inside[rows]):.0f}",
-            ]  # fmt: skip
-
-
-def _errors(measured_s: FloatArray, seconds: list[FloatArray], rows: BoolArray) -> str:
-    errors = [np.abs(one[rows] / measured_s[rows] - 1.0) for one in seconds]
-    mean, median = (float(np.mean([f(one) for one in errors])) for f in (np.mean, np.median))
-    return f"{100 * mean:.1f} / {100 * median:.1f}"
 
 
 def _aiter(shared: Path) -> dict[str, np.ndarray]:
