@@ -1,9 +1,8 @@
 """What reading the compiled code is worth on programs of unseen tasks.
 
 An ensemble is trained on a part of `data/tenset-cpu` (by task, all eight labels, twenty passes)
-where it is not there, and beside it a model of machine code on the same parts, whose shares the
-validation part says. The lines of trees and perceptron alone are what other models make of the same
-columns. Then the same with the labels of one of the two chips left out, judged on that chip.
+where it is not there, and beside it a model of machine code on the same parts. Then the same with
+the labels of one of the two chips left out, judged on that chip.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from cdmpp.datasets.splits import split
 from cdmpp.files.atomic import make_folder, write_columns
 from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.models.options import EnsembleOptions
-from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.predict.estimates import STRANGE_FACTOR, TrainedModel, load_trained
 from cdmpp.predict.machine_code.known import code_columns
 from cdmpp.predict.machine_code.model import CodeModel, CodeRows
@@ -57,22 +55,13 @@ FRACTIONS = (0.6, 0.2, 0.2)
 PASSES = 20
 _FILE, _ADAPTED_FILE = "compiled.parquet", "adapted.parquet"
 LINES = {
-    "constant": "one latency for everything (median)",
-    "oracle": "the median of the program's own task and device (known only afterwards)",
-    "core": "the time of the instructions on a core, one factor",
     "model": "fast tier: the ensemble, nothing compiled",
-    "transformer": "its transformer alone",
-    "transformer_mape": "the same, times the factor of least MAPE (validation part)",
-    "thirds": "a third each of transformer, perceptron and trees, times that factor",
-    "trees": "compiled, trees alone",
-    "perceptron": "compiled, perceptron alone",
     "compiled": "compiled tier: the ensemble with both",
-    "compiled_mape": "the same, times the factor of least MAPE (validation part)",
 }
 #: The line that the others are compared with, task by task.
 _BASE = "model"
-#: First word of the labels of a chip -> its name.
-CHIPS = {"xeon": "Xeon", "epyc": "EPYC"}
+#: First words of the labels of the chips.
+CHIPS = ("xeon", "epyc")
 #: The one that a model of the other is adapted to: more tasks are left that were in no part.
 NEW_CHIP = "xeon"
 ADAPTED_TASKS = 10
@@ -80,12 +69,6 @@ ADAPTED_LINES = {
     "one_factor": "one factor (the nearest known device)",
     "model": "the adapted model, nothing compiled",
     "compiled": "the adapted model, compiled",
-}
-LEFT_OUT_LINES = {
-    **{name: LINES[name] for name in ("constant", "oracle", "core", "model")},
-    "model_factor": "the same, times the factor that fits these very programs best",
-    **{name: LINES[name] for name in ("trees", "perceptron", "compiled")},
-    "compiled_factor": "the same, times the factor that fits these very programs best",
 }
 
 
@@ -223,35 +206,16 @@ def _predict(
         targets={spec.name: "{}" for spec in trained.card.devices},
     )  # fmt: skip
     found.save(file.parent)
-    trees, perceptron = found.parts_log_s(test)
-    measured_s = asked.latency_s
-    device = test.device.astype(object)
-    factor = least_mape_factor(np.exp(validation.core_log_s), own[1].latency_s)
-    _, owner = np.unique(np.char.add(test.task, test.device), return_inverse=True)
-    own_median = np.array([np.median(measured_s[owner == one]) for one in range(owner.max() + 1)])
     log_s, half_width = found.estimate(test)
     is_known = np.isin(test.device, list(found.targets))
     half_width = np.where(is_known, 1.0, STRANGE_FACTOR) * half_width
-    least = least_mape_factor(np.exp(found.estimate(validation)[0]), own[1].latency_s)
-    model = trained.model
-    assert isinstance(model, EnsembleCostModel)
-    known, said = model.parts_s(own[1]), model.parts_s(asked)
-    third, said_third = (np.exp(np.log(parts).mean(axis=0)) for parts in (known, said))
     write_columns(
         file,
         {
-            "task": test.task.astype(object), "device": device, "measured_s": measured_s,
-            "constant": np.full(len(test), np.median(own[0].latency_s)),
-            "oracle": own_median[owner], "core": factor * np.exp(test.core_log_s),
-            "model": np.exp(test.model_log_s), "transformer": said[0],
-            "transformer_mape": least_mape_factor(known[0], own[1].latency_s) * said[0],
-            "thirds": least_mape_factor(third, own[1].latency_s) * said_third,
-            "trees": np.exp(trees),
-            "perceptron": np.exp(perceptron), "compiled": np.exp(log_s),
-            "compiled_mape": least * np.exp(log_s),
-            "low_s": np.exp(log_s - half_width), "high_s": np.exp(log_s + half_width),
-            "share_trees": np.full(len(test), found.calibration.trees),
-            "share_perceptron": np.full(len(test), found.calibration.perceptron),
+            "task": test.task.astype(object), "device": test.device.astype(object),
+            "measured_s": asked.latency_s, "model": np.exp(test.model_log_s),
+            "compiled": np.exp(log_s), "low_s": np.exp(log_s - half_width),
+            "high_s": np.exp(log_s + half_width),
         },
     )  # fmt: skip
 
@@ -267,17 +231,11 @@ def _code_of(samples: Samples, code: Code) -> NDArray[np.float32]:
 def page(work: Path) -> None:
     """Writes the page."""
     tables = [read_columns(work / f"seed-{seed}" / _FILE) for seed in SEEDS]
-    shares = [f"{one['share_trees'][0]:.1f}, {one['share_perceptron'][0]:.1f}" for one in tables]
     texts, own = _part(tables, LINES)
-    texts["shares"] = "; ".join(shares)
     facts: dict[str, Any] = {**own, "left_out": {}}
     for chip in CHIPS:
         left = [read_columns(work / f"without-{chip}-{seed}" / _FILE) for seed in SEEDS]
-        for one in left:
-            for line in ("model", "compiled"):
-                factor = least_mape_factor(one[line], one["measured_s"])
-                one[f"{line}_factor"] = factor * one[line]
-        of_chip, facts["left_out"][chip] = _part(left, LEFT_OUT_LINES)
+        of_chip, facts["left_out"][chip] = _part(left, LINES)
         texts |= {f"{chip}_{key}": text for key, text in of_chip.items()}
     new = [read_columns(work / f"without-{NEW_CHIP}-{seed}" / _ADAPTED_FILE) for seed in SEEDS]
     of_new, facts["adapted"] = _part(new, ADAPTED_LINES)
@@ -289,12 +247,7 @@ def page(work: Path) -> None:
 def _part(tables: list[Columns], lines: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
     inside = [float(np.mean(is_inside(one))) for one in tables]
     table, values = _lines(tables, lines)
-    texts = {
-        "table": table, "inside": spread(inside),
-        "n": ", ".join(f"{len(one['task']):,}" for one in tables),
-        "tasks": ", ".join(str(len(np.unique(one["task"]))) for one in tables),
-    }  # fmt: skip
-    return texts, {"interval_coverage": inside, "lines": values}
+    return {"table": table}, {"interval_coverage": inside, "lines": values}
 
 
 def _lines(tables: list[Columns], lines: Mapping[str, str]) -> tuple[str, dict[str, Any]]:

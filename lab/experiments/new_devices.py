@@ -1,8 +1,4 @@
-"""Devices that a model has never seen, and what its intervals hold there.
-
-The models of one chip are those of `lab.experiments.compiled`; they are trained where they are not
-there (three seeds, 2 minutes each).
-"""
+"""A device that the shipped model has never seen, and what its intervals hold there."""
 
 from __future__ import annotations
 
@@ -19,22 +15,18 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
 from cdmpp.datasets.judge import oracle_task_median
 from cdmpp.datasets.samples import Samples
-from cdmpp.datasets.sources import extracted_folder
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.metrics import Judged, spearman_by_task
 from cdmpp.predict.corrections import MachineCodeCorrection
-from cdmpp.predict.estimates import NEW_DEVICE_FACTOR, Estimates, TrainedModel, load_trained
+from cdmpp.predict.estimates import Estimates, TrainedModel, load_trained
 from cdmpp.predict.machine_code.known import code_columns
 from cdmpp.predict.saved_model import task_digest
 from cdmpp.pretrained import PRETRAINED, model_folder
 from cdmpp.text import markdown_table, percent_text
-from lab.experiments.compiled import CHIPS, SEEDS, without_chip
 from lab.pages import sections, write_page
 from lab.paths import ROOT
 from lab.stamp import PROGRAMS, stamp
 
-#: Over what the worst known device needs: what the table shows beside `NEW_DEVICE_FACTOR`.
-FACTORS = (1.0, 1.25, 1.5, NEW_DEVICE_FACTOR, 2.0)
 #: Packed campaigns on a chip that no shipped model has learned from.
 _THIRD_CHIP = ("zen5-records", "zen5-kernels")
 
@@ -54,7 +46,6 @@ class Answer:
         spearman: within a task; None where no task has enough programs.
         factor: of the intervals, each way.
         inside: share of the programs in their intervals.
-        inside_at: likewise, with each of `FACTORS`; none where it is not like a known one.
     """
 
     name: str
@@ -70,49 +61,21 @@ class Answer:
     spearman: float | None
     factor: float
     inside: float
-    inside_at: tuple[float, ...]
 
 
-def experiment(
-    datasets: tuple[Path, ...] = (ROOT / "cache" / "autotvm",),
-    work: Path = ROOT / "runs" / "measured-elsewhere",
-    cache: Path = ROOT / "cache",
-) -> None:
-    """Predicts the devices left out and unseen ones (after `make tables`), and writes the page.
-
-    Args:
-        datasets: of devices, for the shipped model.
-    """
-    folder = extracted_folder(ROOT / "data" / "tenset-cpu", None, cache_dir=cache)
-    left_out = chips_left_out(load_samples(folder), work)
+def experiment(cache: Path = ROOT / "cache") -> None:
+    """Predicts the programs of the unseen chip (after `make tables`), and writes the page."""
     shipped = load_trained(model_folder(PRETRAINED), with_code=True)
-    third: dict[str, list[Answer]] = {}
+    found: dict[str, list[Answer]] = {}
     for name in _THIRD_CHIP:
-        place = cache / "data" / name
+        place, short = cache / "data" / name, name.removeprefix("zen5-")
         samples = load_samples(place, cache_dir=cache)
-        third[name] = new_devices(shipped, samples)
-        third[f"{name}-compiled"] = new_devices(shipped, samples, read_machine_code(place))
-    unseen: list[Answer] = []
-    for dataset in datasets:
-        unseen += new_devices(shipped, load_samples(dataset, cache_dir=cache))
-    found = {"left_out": left_out, **third, "unseen": unseen}
-    tables = {
-        name.removeprefix("zen5-").replace("-", "_"): _tables(answers)
-        for name, answers in found.items()
-    }
+        found[short] = new_devices(shipped, samples)
+        found[f"{short}_compiled"] = new_devices(shipped, samples, read_machine_code(place))
+    tables = {name: _table(answers) for name, answers in found.items()}
     values = {name: [asdict(one) for one in answers] for name, answers in found.items()}
     origin = stamp("python -m lab run new-devices", schemas=PROGRAMS, models=[PRETRAINED])
     write_page("new-devices", sections("new-devices", **tables), values, origin)
-
-
-def chips_left_out(samples: Samples, work: Path) -> list[Answer]:
-    """Returns what models of one chip say of the labels of the other, one for each seed."""
-    found = []
-    for chip in CHIPS:
-        for seed in SEEDS:
-            trained, _, asked = without_chip(samples, chip, work / f"without-{chip}-{seed}", seed)
-            found += new_devices(trained, asked)
-    return found
 
 
 def new_devices(
@@ -140,25 +103,14 @@ def new_devices(
                 part, latency_s = own.take(rows), found.latency_s[rows]
                 steps = [MachineCodeCorrection(code_columns(part, table)) for table in code]
                 said = trained.estimate(part, steps, latency_s=latency_s)
-                shows = not (is_far or code)
-                answers.append(_answer(trained, spec, part, said, is_far=is_far, shows=shows))
+                answers.append(_answer(trained, spec, part, said, is_far=is_far))
     return answers
 
 
 def _answer(
-    trained: TrainedModel,
-    spec: DeviceSpec,
-    own: Samples,
-    found: Estimates,
-    *,
-    is_far: bool,
-    shows: bool,
+    trained: TrainedModel, spec: DeviceSpec, own: Samples, found: Estimates, *, is_far: bool
 ) -> Answer:
-    """Returns what it says of a device.
-
-    Args:
-        shows: whether other widths are tried.
-    """
+    """Returns what it says of a device."""
     _, task, of_task = np.unique(own.task_id, return_inverse=True, return_counts=True)
     log_ratio = np.log(found.latency_s / own.latency_s)
     half_width = np.log(found.high_s / found.latency_s)
@@ -169,7 +121,6 @@ def _answer(
 
     judged = Judged(own.latency_s, found.latency_s, task, own.device, np.ones(task.max() + 1))
     inside = (found.low_s <= own.latency_s) & (own.latency_s <= found.high_s)
-    widths = [factor / NEW_DEVICE_FACTOR * half_width for factor in FACTORS]
     return Answer(
         spec.name, is_known_family, is_far, int(task.max()) + 1, len(own),
         mape=mean(np.abs(np.expm1(log_ratio))),
@@ -182,41 +133,22 @@ def _answer(
         spearman=spearman_by_task(judged),
         factor=float(np.exp(mean(half_width))),
         inside=mean(inside),
-        inside_at=tuple(mean(np.abs(log_ratio) <= one) for one in widths)
-        if is_known_family and shows
-        else (),
     )  # fmt: skip
 
 
-def _tables(answers: Sequence[Answer]) -> str:
-    """Returns how far off the answers are, and what the widths hold; means over seeds."""
-    groups: dict[tuple[str, bool], list[Answer]] = {}
-    for one in answers:
-        groups.setdefault((one.name, one.is_far), []).append(one)
-    errors, widths = [], []
-    for (name, is_far), own in sorted(groups.items()):
-        oracles = [one.oracle for one in own if one.oracle is not None]
-        orders = [one.spearman for one in own if one.spearman is not None]
-        errors.append([
-            name, "no" if own[0].is_known_family else "yes", "yes" if is_far else "no",
-            *(f"{_mean(own, count):,.0f}" for count in ("tasks", "programs")),
-            percent_text(_mean(own, "mape")), f"{_mean(own, 'log_error'):.2f}",
-            f"{np.mean(oracles):.2f}" if oracles else "-", f"{_mean(own, 'constant'):.2f}",
-            f"{_mean(own, 'median_ratio'):.2f}", f"{np.mean(orders):.2f}" if orders else "-",
-            f"{np.exp(np.mean([np.log(one.factor) for one in own])):.1f}",
-            percent_text(_mean(own, "inside")),
-        ])  # fmt: skip
-        if own[0].inside_at:
-            shares = np.mean([one.inside_at for one in own], axis=0)
-            widths.append([name, *(percent_text(share) for share in shares)])
-    tables = [markdown_table(_HEADS, errors)]
-    if widths:
-        tables.append(markdown_table(["device", *(f"{one:g} times" for one in FACTORS)], widths))
-    return "\n\n".join(tables)
-
-
-def _mean(answers: Sequence[Answer], name: str) -> float:
-    return float(np.mean([getattr(one, name) for one in answers]))
+def _table(answers: Sequence[Answer]) -> str:
+    """Returns how far off the answers are, a row a device and kind of programs."""
+    rows = [
+        [
+            one.name, "no" if one.is_known_family else "yes", "yes" if one.is_far else "no",
+            f"{one.tasks:,}", f"{one.programs:,}", percent_text(one.mape), f"{one.log_error:.2f}",
+            "-" if one.oracle is None else f"{one.oracle:.2f}", f"{one.constant:.2f}",
+            f"{one.median_ratio:.2f}", "-" if one.spearman is None else f"{one.spearman:.2f}",
+            f"{one.factor:.1f}", percent_text(one.inside),
+        ]
+        for one in sorted(answers, key=lambda one: (one.name, one.is_far))
+    ]  # fmt: skip
+    return markdown_table(_HEADS, rows)
 
 
 _HEADS = (
