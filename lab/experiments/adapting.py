@@ -25,7 +25,7 @@ from cdmpp.metrics import summarise
 from cdmpp.predict.saved_model import ModelCard, load_model, save_model
 from cdmpp.text import markdown_table, percent_text
 from cdmpp.training.finetune.adapt import TriedFits, comparable
-from cdmpp.training.finetune.choice import KEPT, task_errors
+from cdmpp.training.finetune.choice import KEPT
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
 from cdmpp.training.finetune.options import FinetuneOptions
 from cdmpp.training.options import TrainOptions
@@ -35,7 +35,6 @@ from lab.journal import Journal
 from lab.pages import sections, write_page
 from lab.paths import ROOT
 from lab.stamp import PROGRAMS, stamp
-from lab.suites.noise_floor import noise_floor
 from lab.suites.target_parts import target_parts
 
 #: Target -> family that its model is trained on. The development targets and draws decided rules
@@ -88,7 +87,7 @@ def base_model(family: str, samples: Samples, work: Path) -> Path:
 
 
 def run_cell(target: str, base: Path, budget: int, draw: int, samples: Samples) -> dict[str, Any]:
-    """Returns errors on the judging tasks, by line; and those of held-out tasks by candidate.
+    """Returns errors on the judging tasks, by line.
 
     Half of the target's tasks judge (drawn); the budget is chosen by k-means of the other half,
     all of it where `budget` is 0.
@@ -112,7 +111,6 @@ def run_cell(target: str, base: Path, budget: int, draw: int, samples: Samples) 
     predicted_s["nearest_factor"] = factor * model.predict(known)
     predicted_s["constant"] = np.full(len(test), np.median(train.latency_s))
     predicted_s["oracle"] = oracle_task_median(test)
-    held_out = fits.held_out
     errors = {name: summarise(judged(test, values)) for name, values in predicted_s.items()}
     return {
         "target": target, "budget": budget, "draw": draw, "tasks": len(tasks),
@@ -121,11 +119,6 @@ def run_cell(target: str, base: Path, budget: int, draw: int, samples: Samples) 
         "why": fits.choice.reason, "steps": fits.steps, "shares": fits.shares,
         **{
             metric: {name: found[metric] for name, found in errors.items()} for metric in _METRICS
-        },
-        "noise_floor": noise_floor(test)["mape"],
-        "held_out": {} if held_out is None else {
-            name: task_errors(values, held_out.latency_s, held_out.task_id).tolist()
-            for name, values in fits.held_out_s.items()
         },
         "cpu_s": time.process_time() - started, "stamp": stamp("", schemas=PROGRAMS),
     }  # fmt: skip
@@ -176,23 +169,16 @@ def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for target in dict.fromkeys(cell["target"] for cell in cells):
             some = [c for c in cells if (c["target"], c["budget"]) == (target, budget)]
             if some:
-                own.append(_row(target, budget, some))
+                own.append({
+                    "target": target, "budget": budget, "draws": len(some), **_means(some)
+                })  # fmt: skip
         rows += own
         if own:
             rows.append({
                 "target": "mean", "budget": budget, "draws": sum(row["draws"] for row in own),
-                **_means(own), "kept": _counts([c for c in cells if c["budget"] == budget]),
-                "noise_floor": float(np.mean([row["noise_floor"] for row in own])),
+                **_means(own),
             })  # fmt: skip
     return rows
-
-
-def _row(target: str, budget: int, cells: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "target": target, "budget": budget, "draws": len(cells), **_means(cells),
-        "noise_floor": float(np.mean([cell["noise_floor"] for cell in cells])),
-        "kept": _counts(cells),
-    }  # fmt: skip
 
 
 def _means(parts: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
@@ -204,10 +190,6 @@ def _means(parts: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     }
 
 
-def _counts(cells: list[dict[str, Any]]) -> dict[str, int]:
-    return {name: n for name in KEPT if (n := sum(cell["kept"] == name for cell in cells))}
-
-
 def page(cells: list[dict[str, Any]]) -> None:
     """Writes the page of finished cells."""
     rows = summary(cells)
@@ -215,7 +197,7 @@ def page(cells: list[dict[str, Any]]) -> None:
         "tuning": asdict(TUNING), "base": BASE, "passes": PASSES, "targets": TARGETS,
         "rows": rows,
         "cells": [
-            {k: v for k, v in cell.items() if k not in ("held_out", "stamp")} for cell in cells
+            {k: v for k, v in cell.items() if k != "stamp"} for cell in cells
         ],
     }  # fmt: skip
     parts = [cell["stamp"] for cell in cells]
@@ -235,35 +217,15 @@ def markdown(rows: list[dict[str, Any]], cells: list[dict[str, Any]]) -> str:
         if not own:
             continue
         cells_of_table = [
-            [row["target"], *(percent_text(row["mape"].get(name)) for name in columns),
-             percent_text(row["noise_floor"]),
-             ", ".join(f"{name} {count}" for name, count in row["kept"].items())]
+            [row["target"], *(percent_text(row["mape"].get(name)) for name in columns)]
             for row in own
-        ]  # fmt: skip
+        ]
         for metric, title in _BESIDE.items():
             values = [own[-1][metric].get(name) for name in columns]
             texts = ["-" if value is None else f"{value:.2f}" for value in values]
-            cells_of_table.append([title, *texts, "", ""])
-        heads = ["target", *(_NAMES[name] for name in columns), "floor", "kept"]
-        sides = "l" + "r" * (len(columns) + 1) + "l"
-        lines += [
-            f"## {_TITLES.get(budget, f'{budget} tasks')}", "",
-            markdown_table(heads, cells_of_table, sides),
-        ]  # fmt: skip
-        mean = own[-1]["mape"]
-        best = min(mean["unchanged"], mean["nearest_factor"])
-        lines += [
-            "",
-            f"Kept against the better of as it was and one factor, in the mean: "
-            f"{100 * (mean['kept'] - best):+.1f} points, {100 * (mean['kept'] / best - 1):+.0f} %; "
-            "worst target "
-            f"{100 * max(_over_best(row) for row in own[:-1]):+.1f} points.",
-            "",
-        ]
+            cells_of_table.append([title, *texts])
+        heads = ["target", *(_NAMES[name] for name in columns)]
+        table = markdown_table(heads, cells_of_table, "lr")
+        lines += [f"## {_TITLES.get(budget, f'{budget} tasks')}", "", table, ""]
     count = f"{len(cells)} of {wanted} cells (draws {draws})"
     return sections("adapting", cells=count, budgets="\n".join(lines).rstrip())
-
-
-def _over_best(row: dict[str, Any]) -> float:
-    errors: dict[str, float] = row["mape"]
-    return errors["kept"] - min(errors["unchanged"], errors["nearest_factor"])

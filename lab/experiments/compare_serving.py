@@ -158,12 +158,6 @@ def page(rows: Sequence[JudgedPass]) -> str:
             f"{100 * np.median(np.abs(ratio - 1)):.1f}", f"{np.median(ratio):.2f}",
             percent_text(held, 0), f"{100 * np.abs(bound - 1).mean():.1f}",
         ])  # fmt: skip
-    each = [
-        [row.model, row.device, row.dtype,
-         *map(str, (row.batch, row.degree, row.prompt, row.output)), f"{row.measured_s:.3g}",
-         f"{row.predicted_s:.3g} [{row.low_s:.3g}, {row.high_s:.3g}]"]
-        for row in rows
-    ]  # fmt: skip
     return "\n".join([
         "# Passes of transformers in `cdmpp compare`\n",
         "Written by `python -m lab run compare-serving`. Figures that NVIDIA published of "
@@ -176,11 +170,6 @@ def page(rows: Sequence[JudgedPass]) -> str:
         markdown_table(
             ["rows", "n", "error, mean / median (%)", "median predicted / measured",
              "in the 90 % interval", "bound (%)"], lines, "lr",
-        ),
-        "",
-        markdown_table(
-            ["model", "device", "dtype", "batch", "devices", "prompt", "output", "published (s)",
-             "answer (s)"], each, "lllr",
         ),
         "",
     ])  # fmt: skip

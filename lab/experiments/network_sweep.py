@@ -158,13 +158,8 @@ def experiment(out: Path = Path("runs/network-sweep.json"), every: int = 1) -> N
     print(page(rows))
 
 
-def page(rows: list[dict[str, Any]], commit: str = "", note: str = "") -> str:
-    """Writes the page and returns it.
-
-    Args:
-        commit: whose code answered, where it is not that of this checkout.
-        note: how the rows were made, where it was not by `experiment` alone.
-    """
+def page(rows: list[dict[str, Any]]) -> str:
+    """Writes the page and returns it."""
     from lab.pages import write_page
     from lab.stamp import stamp
 
@@ -172,28 +167,17 @@ def page(rows: list[dict[str, Any]], commit: str = "", note: str = "") -> str:
         [row["name"], row["device"], row["outcome"], row["said"], row["bound"]]
         for row in rows if row["outcome"] in WRONG
     ]  # fmt: skip
-    reasons = Counter(row["why"] for row in rows if row["outcome"] == "marked")
-    said = [(why, str(count)) for why, count in reasons.most_common(20)]
-    refused = [
-        [row["name"], row["why"].replace("|", "/")] for row in rows if row["outcome"] == "refused"
-    ]
     networks = len({row["name"] for row in rows})
     text = "\n\n".join([
         "# Networks: right, marked or refused",
-        _LEAD.format(networks=networks, devices=len(DEVICES)), *([note] if note else []),
-        "## Answers by package",
-        summary(rows),
+        _LEAD.format(networks=networks, devices=len(DEVICES)),
+        "## Answers by package", summary(rows),
         "## What is wrong",
         markdown_table(["network", "device", "outcome", "said", "bound"], wrong) if wrong
         else "Nothing.",
-        "## Reasons of what is refused", markdown_table(["network", "reason"], refused),
-        "## Reasons of what is marked",
-        markdown_table(["reason", "answers"], [list(one) for one in said]),
     ])  # fmt: skip
     totals = dict(Counter(row["outcome"] for row in rows))
-    found = dict(stamp("python -m lab run network-sweep"))
-    if commit:
-        found["commit"] = commit
+    found = stamp("python -m lab run network-sweep")
     return write_page("network-sweep", text, {"networks": networks, "outcomes": totals}, found)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args
@@ -148,7 +148,7 @@ def experiment(candidates: int = 128, rounds: int = 5) -> None:
     origin = stamp(command, schemas=PROGRAMS, models=[PRETRAINED])
     values = {"model": _scorer(trained), "candidates": candidates}
     page = _page(results, trained, candidates)
-    print(write_page("scoring", page, values, origin, rows=_rows(results, candidates)))
+    print(write_page("scoring", page, values, origin))
 
 
 def _scorer(trained: TrainedModel) -> str:
@@ -187,19 +187,3 @@ def _page(results: Sequence[ScoringSpeed], trained: TrainedModel, candidates: in
         ],
         facts=[("load average when the last figure was taken", load)],
     )
-
-
-def _rows(results: Sequence[ScoringSpeed], candidates: int) -> Iterator[tuple[Any, ...]]:
-    for found in results:
-        values = [
-            ("cdmpp", "candidates_per_s", found.own_per_s),
-            ("cdmpp", "candidates_per_cpu_s", found.own_per_cpu_s),
-            ("cdmpp", "model_share", found.model_share),
-            ("tvm-xgb", "candidates_per_s", found.peer_per_s),
-            ("tvm-xgb", "candidates_per_cpu_s", found.peer_per_cpu_s),
-            ("cdmpp", "ratio_to_tvm_xgb", found.ratio),
-        ]
-        group = f"{found.target}-{found.workload}"
-        for model, metric, value in values:
-            place = ("scoring", "metaschedule-samples", "none", "all", group)
-            yield *place, model, 0, metric, value, candidates

@@ -6,7 +6,6 @@ shipped model predicts for it: a search can be run anywhere, and both ways are t
 
 from __future__ import annotations
 
-import random
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -37,7 +36,6 @@ def experiment(
     seeds: tuple[int, ...] = (0, 1, 2),
     population: int = 64,
     rounds: int = 4,
-    programs: int = 24,
 ) -> None:
     """Times both ways on every task, and writes the page.
 
@@ -46,19 +44,15 @@ def experiment(
         seeds: of the searches.
         population: programs that are evolved for a round.
         rounds: of 16 trials.
-        programs: schedules of a task whose making is timed.
     """
     torch.set_num_threads(1)
     journal = Journal(ROOT / "runs" / "search-drawing" / f"{population}-{rounds}.jsonl")
-    for task in tasks:
-        journal.cell(f"{task}--programs", partial(_made, task, programs))
     for seed in seeds:
         for task in tasks:
             cell = partial(_searched, task, seed, population, rounds)
             print(journal.cell(f"{task}--{seed}", cell), flush=True)
     found = journal.cells()
     values = {
-        "programs": {task: found[f"{task}--programs"] for task in tasks},
         "searches": {task: [found[f"{task}--{seed}"] for seed in seeds] for task in tasks},
         "population": population, "rounds": rounds,
     }  # fmt: skip
@@ -79,45 +73,6 @@ def _context(task: str, seed: int, population: int) -> tuple[Any, Any, Any]:
         rand_state=seed + 1,
     )  # fmt: skip
     return context, search, context.generate_design_space()
-
-
-def _made(task: str, programs: int) -> dict[str, Any]:
-    """Returns CPU seconds that each program takes both ways, of those that TVM draws at random."""
-    from tvm_helper.compat import Schedule, s_tir, shash2hex
-    from tvm_helper.search.design_space import DesignSpace
-    from tvm_helper.tir.features import native_modules
-
-    context, _, schedules = _context(task, 0, 1)
-    native = native_modules()
-    assert native is not None
-    postprocs = list(context.space_generator.postprocs)
-    traces = [one.trace.simplified(True) for one in schedules]
-    spaces = [DesignSpace(context.mod, one, postprocs, native) for one in traces]
-    chance = random.Random(0)
-
-    def replayed(trace: Any, seed: int) -> Any:
-        schedule = Schedule(context.mod, seed=seed, debug_mask="none", error_render_level="none")
-        trace.apply_to_schedule(schedule, remove_postproc=True)
-        schedule.enter_postproc()
-        return schedule if all(one.apply(schedule) for one in postprocs) else None
-
-    taken: dict[str, list[float]] = {way: [] for way in WAYS}
-    same = 0
-    while len(taken["tvm"]) < programs:
-        number = chance.randrange(len(spaces))
-        drawn = replayed(s_tir.schedule.Trace(traces[number].insts, {}), chance.getrandbits(30))
-        if drawn is None:
-            continue
-        genome = spaces[number].genome_of(drawn.trace)
-        trace = spaces[number].trace_of(genome)
-        began = time.process_time()
-        theirs = replayed(trace, 1)
-        between = time.process_time()
-        ours = spaces[number].replay(genome, chance)
-        taken["cdmpp"].append(time.process_time() - between)
-        taken["tvm"].append(between - began)
-        same += ours is not None and shash2hex(ours[1].mod) == shash2hex(theirs.mod)
-    return {**taken, "same": same}
 
 
 def _searched(task: str, seed: int, population: int, rounds: int) -> dict[str, Any]:
@@ -177,40 +132,19 @@ def _search(
 
 
 def _page(values: Mapping[str, Any]) -> Page:
-    made = []
-    for task, found in values["programs"].items():
-        theirs, ours = (1e3 * statistics.median(found[way]) for way in WAYS)
-        ratio = statistics.median(a / b for a, b in zip(found["cdmpp"], found["tvm"], strict=True))
-        equal = f"{found['same']} of {len(found['tvm'])}"
-        made.append([task, f"{theirs:.2f}", f"{ours:.2f}", f"{ratio:.2f}", equal])
     rows = [_row(task, found) for task, found in values["searches"].items()]
+    titles = ("task", "seeds", "TVM, CPU s", "`cdmpp search`, CPU s", "ratio",
+              "without the cost model", "programs scored", "best latency, by seed")  # fmt: skip
+    note = (
+        f"{values['rounds']} rounds of {PER_ROUND} trials, a population of "
+        f"{values['population']}; medians over the seeds. A trial's latency is what the "
+        "shipped model predicts, so nothing is built or run."
+    )
     return Page(
         title="Drawing a search's programs",
         lead="CPU time of one thread. Below 1: less time, or a shorter latency, than TVM's search.",
-        sections=[
-            Section(
-                "A program", "Replay and postprocessing of the same traces, median.",
-                tables=[
-                    plain_table(
-                        ("task", "TVM, ms", "`cdmpp search`, ms", "ratio", "the same program"), made
-                    )
-                ],
-            ),
-            Section(
-                "A search",
-                f"{values['rounds']} rounds of {PER_ROUND} trials, a population of "
-                f"{values['population']}; medians over the seeds. A trial's latency is what the "
-                "shipped model predicts, so nothing is built or run.",
-                tables=[
-                    plain_table(
-                        ("task", "seeds", "TVM, CPU s", "`cdmpp search`, CPU s", "ratio",
-                         "without the cost model", "programs scored",
-                         "best latency, by seed"), rows
-                    )
-                ],
-            ),
-        ],
-    )  # fmt: skip
+        sections=[Section("A search", note, tables=[plain_table(titles, rows)])],
+    )
 
 
 def _row(task: str, found: Sequence[Mapping[str, Any]]) -> list[str]:
