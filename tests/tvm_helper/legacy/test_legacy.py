@@ -32,9 +32,9 @@ from cdmpp.programs.loops.loop_tree import (
     stores_with_path,
 )
 from cdmpp.records import MeasureRecord
-from tests.paths import ROOT, shared
+from tests.paths import ROOT
 from tests.programs.reference.tree import compact_ast
-from tests.tvm_helper.legacy.crosscheck import crosscheck, program_difference
+from tests.tvm_helper.legacy.same_program import program_difference
 from tvm_helper.legacy import setup
 from tvm_helper.legacy.ansor import legacy_target
 from tvm_helper.legacy.client import LegacyProcessError, LegacyTvm
@@ -432,23 +432,3 @@ def test_one_bad_configuration_costs_one_program(old_tvm: LegacyTvm) -> None:
     reasons = {r.reason for r in unknown.programs if isinstance(r, ReplayError)}
     assert len(reasons) == 1
     assert "no_such.template" in reasons.pop()
-
-
-@pytest.mark.ansor
-@pytest.mark.slow
-def test_ansor_itself_replays_records_to_the_same_compact_ast(old_tvm: LegacyTvm) -> None:
-    folder = SHIPPED / "measure_records" / "xeon-avx2-2c"
-    result = crosscheck(sorted(folder.iterdir()), [SHIPPED / "network_info"], count=60)
-    assert result.records == 60
-    assert result.same_structure >= 59
-    assert result.same >= 58, result.differences
-
-
-@pytest.mark.ansor
-@pytest.mark.slow
-def test_ansor_itself_replays_cuda_records_to_the_same_program(old_tvm: LegacyTvm) -> None:
-    files = sorted(shared("tenset-cuda/to_measure_programs").iterdir())
-    result = crosscheck(files, [shared("tenset-cuda/network_info")], count=60)
-    assert result.same_structure == result.records == 60
-    alike = result.same + result.same_but_index_arithmetic
-    assert alike >= 58, result.differences
