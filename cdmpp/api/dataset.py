@@ -63,6 +63,7 @@ class Dataset:
         """
         from cdmpp.api.featurisers import tvm_featurisers
         from cdmpp.datasets.extraction.extracted import PACKED_CAMPAIGN, is_extracted_dir
+        from cdmpp.datasets.find import labels_at
         from cdmpp.datasets.sources import extracted_folder
         from cdmpp.errors import DataError
         from cdmpp.processes.campaign import CAMPAIGN_FILE
@@ -78,6 +79,7 @@ class Dataset:
                 f"{place} is a campaign without tables, which cdmpp measure writes at its end. "
                 f"Run: cdmpp measure --tables-only --out {place}"
             )
+        labels = tuple(labels_at(source, labels))
         folder = extracted_folder(
             source, list(labels) or None, cache_dir=Path(cache_dir),
             network_info=None if network_info is None else Path(network_info), jobs=jobs,

@@ -63,15 +63,14 @@ def train(
         DeviceError: an unknown device.
     """
     from cdmpp.config import from_dict, load_config
-    from cdmpp.datasets.find import registered_label
+    from cdmpp.datasets.find import labels_at
     from cdmpp.training.options import TrainOptions, run_name
 
     given = dataset.place if isinstance(dataset, Dataset) else dataset
     labels = [device] if isinstance(device, str) else list(device)
     if isinstance(dataset, Dataset) and not labels:
         labels = list(dataset.labels)
-    if given is None:
-        labels = [registered_label(label) for label in labels]
+    labels = labels_at(None if given is None else Path(given), labels)
     options = load_config(
         TrainOptions,
         base=from_dict(TrainOptions, settings or {}),

@@ -14,6 +14,7 @@ from cdmpp.datasets.tenset.folder import (
     find_devices,
     is_tenset_dir,
 )
+from cdmpp.devices.device_file import normal_name
 from cdmpp.devices.registry import check_known, find_device
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.places import shipped_places
@@ -132,6 +133,32 @@ def record_folder(labels: Sequence[str], cache_dir: Path) -> Path:
             f"the measurements are in several folders: {listed}; choose one with --dataset DIR"
         )
     return found[0].path
+
+
+def labels_at(place: Path | None, labels: Sequence[str]) -> list[str]:
+    """Returns devices as the data at a place call them, whatever their letter case or alias; what
+    is not there stays.
+
+    Args:
+        place: an extracted dataset or records of any source; None = shipped and fetched ones.
+
+    Raises:
+        DataError: the folder is damaged.
+    """
+    if place is None:
+        return list(dict.fromkeys(map(registered_label, labels)))
+    known: Sequence[str] = ()
+    if is_extracted_dir(place):
+        known = read_manifest(place)["devices"]
+    elif is_tenset_dir(place):
+        known = find_devices(place)
+    label_of = {normal_name(name): name for name in known}
+
+    def called(label: str) -> str:
+        others = (label_of.get(normal_name(name)) for name in (label, registered_label(label)))
+        return label if label in known else next(filter(None, others), label)
+
+    return list(dict.fromkeys(map(called, labels)))
 
 
 def registered_label(label: str) -> str:

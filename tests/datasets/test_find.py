@@ -17,6 +17,7 @@ from cdmpp.datasets.fetched import (
 )
 from cdmpp.datasets.find import (
     find_records,
+    labels_at,
     next_step,
     record_folder,
     record_folders,
@@ -101,6 +102,15 @@ def test_a_device_is_called_as_the_shipped_measurements_call_it() -> None:
     labels = {registered_label(name) for name in ("a100", "A100-PCIE-40GB", "a100-40gb")}
     assert labels == {"a100"}
     assert registered_label("a100-80gb") == "a100-80gb"
+
+
+def test_a_dataset_s_own_labels_are_found_in_other_letter_case(tmp_path: Path) -> None:
+    for name in ("My_Box", "epyc-avx2-1c", "a100"):
+        (tmp_path / "measure_records" / name).mkdir(parents=True)
+        (tmp_path / "measure_records" / name / "a.json").touch()
+    asked = ["my-box", "EPYC-AVX2-1C", "NVIDIA A100-PCIE-40GB", "a100", "V100", "your-box"]
+    assert labels_at(tmp_path, asked) == ["My_Box", "epyc-avx2-1c", "a100", "V100", "your-box"]
+    assert labels_at(None, ["V100", "my-box"]) == ["v100", "my-box"]
 
 
 def test_one_folder_is_wanted_where_a_command_reads_one(tmp_path: Path) -> None:

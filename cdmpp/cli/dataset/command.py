@@ -11,7 +11,6 @@ from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
     add_no_install_option,
     add_output_options,
-    labels_of,
     parse_seeds,
 )
 from cdmpp.cli.shared.progress import campaign_progress
@@ -187,7 +186,7 @@ def run_merge(args: argparse.Namespace) -> int:
 
 def run_export(args: argparse.Namespace) -> int:
     """Runs `cdmpp dataset export`; returns the exit code."""
-    devices = labels_of(args.device) or None
+    devices = asked_labels(args.folder, args.device) or None
     if args.format == "metaschedule":
         written = export_databases(args.folder, args.out, args.database, devices=devices)
         print(json.dumps(written.to_json()) if args.json else written.summary())

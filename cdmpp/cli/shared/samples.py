@@ -12,20 +12,17 @@ from cdmpp.api.dataset import Dataset
 from cdmpp.cli.shared.options import labels_of
 from cdmpp.cli.shared.progress import progress
 from cdmpp.datasets.extraction.extract import ExtractProgress
-from cdmpp.datasets.find import registered_label
+from cdmpp.datasets.find import labels_at
 from cdmpp.datasets.samples import Samples
 from cdmpp.timing.stats import timer
 from tvm_helper.legacy.setup import ready_environment
 
 
 def asked_labels(dataset: Path | None, devices: Iterable[str] | None) -> list[str]:
-    """Returns the labels of `--device`; without `--dataset` those of the registry, whatever names
-    were given.
+    """Returns the labels of `--device` as `--dataset` calls them; without one those of the
+    registry.
     """
-    labels = labels_of(devices)
-    if dataset is not None:
-        return labels
-    return list(dict.fromkeys(registered_label(label) for label in labels))
+    return labels_at(dataset, labels_of(devices))
 
 
 def given_data(dataset: Path | None, devices: Iterable[str] | None) -> dict[str, Any]:
