@@ -14,7 +14,7 @@ from tests.cli.conftest import DEVICES, PROGRAMS, TASKS, json_of
 def test_a_table_says_what_programs_take_on_another_device(dataset, cache, tmp_path, capsys):
     out = tmp_path / "table.parquet"
     words = ["dataset", "transfer", "--dataset", str(dataset), "--cache", str(cache), "--jobs", "1"]
-    asked = [*words, "--from", DEVICES[0], "--to", DEVICES[1], "--out", str(out)]
+    asked = [*words, "--from", DEVICES[0].upper(), "--to", DEVICES[1], "--out", str(out)]
     assert main([*asked, "--judge", "--json"]) == 0
     values = json_of(capsys)
     assert values["tasks"] == TASKS
@@ -25,10 +25,12 @@ def test_a_table_says_what_programs_take_on_another_device(dataset, cache, tmp_p
     low, said, high = (np.array(table[name]) for name in ("low_s", "predicted_s", "high_s"))
     assert np.all((low > 0) & (low < said) & (said < high))
     assert np.all(np.array(table["source_s"]) > 0)
+    out.unlink()
     assert main([*asked, "--judge", "-q"]) == 0
     text = capsys.readouterr().out
     assert f"measured on {DEVICES[0]}, corrected by the model" in text
     assert all(len(line) <= 80 for line in text.splitlines() if "table.parquet" not in line)
+    out.unlink()
     assert main([*asked, "--json"]) == 0
     assert json_of(capsys)["judged"] is None
     assert np.isnan(np.array(pq.read_table(out).to_pydict()["measured_s"], float)).all()
@@ -51,3 +53,13 @@ def test_what_cannot_be_told_is_one_sentence(
     assert main([*words, "--from", source, "--to", target, "-q"]) == code
     assert said in capsys.readouterr().err
     assert not list(tmp_path.glob("*.parquet"))
+
+
+def test_a_file_that_is_there_stays(dataset, cache, tmp_path, capsys):
+    out = tmp_path / "table.parquet"
+    out.write_text("mine")
+    words = ["dataset", "transfer", "--dataset", str(dataset), "--cache", str(cache), "-q"]
+    asked = [*words, "--from", DEVICES[0].upper(), "--to", DEVICES[1], "--out", str(out)]
+    assert main(asked) == 2
+    assert "table.parquet exists already; give a new file" in capsys.readouterr().err
+    assert out.read_text() == "mine"

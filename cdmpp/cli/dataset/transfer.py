@@ -52,6 +52,9 @@ def run(args: argparse.Namespace) -> int:
     labels = asked_labels(args.dataset, [args.source, args.target])
     if len(labels) != 2:
         raise UsageError(f"--from {args.source} --to {args.target}: expected two devices")
+    out = args.out or Path(f"{labels[0]}-to-{labels[1]}.parquet")
+    if out.exists():
+        raise UsageError(f"{out} exists already; give a new file with --out FILE, or remove it")
     trained = load_trained(model_folder(args.model))
     source, target = (asked_device(label, trained.card) for label in labels)
     samples = samples_of(
@@ -61,7 +64,6 @@ def run(args: argparse.Namespace) -> int:
     )  # fmt: skip
     found = transfer_dataset(trained, samples, source, target)
     judged = found.judged(trained) if args.evaluate else None
-    out = args.out or Path(f"{args.source}-to-{args.target}.parquet")
     found.save(out)
     values: dict[str, Any] = {
         "programs": len(found.samples), "tasks": len(np.unique(found.samples.task_id)),
@@ -71,11 +73,11 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(with_old_keys(values), allow_nan=False))
         return 0
     print(
-        f"{values['programs']:,} programs of {values['tasks']} tasks, measured on {args.source}, "
-        f"on {args.target}: {out}"
+        f"{values['programs']:,} programs of {values['tasks']} tasks, measured on {labels[0]}, "
+        f"on {labels[1]}: {out}"
     )
     if judged is not None:
-        print(_judged_text(judged, args.source))
+        print(_judged_text(judged, labels[0]))
     return 0
 
 
