@@ -129,7 +129,8 @@ class Gate:
             await answer.refuse(refusal)
         except TimeoutError:
             most = self._options.answer_timeout_s
-            await answer.refuse(Refused(504, f"no answer within {most:g} s; send fewer programs"))
+            text = f"no answer within {most:g} s (--timeout); send fewer programs at a time"
+            await answer.refuse(Refused(504, text))
         except Exception:
             _log.exception("request %s failed", request_id)
             await answer.refuse(Refused(500, f"an error of the server; its log has {request_id}"))

@@ -45,7 +45,7 @@ class ServeOptions:
         most_waiting_bytes: likewise, of their bodies together.
         header_timeout_s: how long a connection may take to say what it wants.
         body_timeout_s: how long its body may take to arrive.
-        read_timeout_s: how long one request's programs may take to be read.
+        read_timeout_s: how long 16 of a request's programs may take to be read.
         answer_timeout_s: how long an answer may take, waiting included.
         reload_s: how often run folders are looked at.
         grace_s: how long a stopping server waits for the answers that are under way.

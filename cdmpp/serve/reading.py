@@ -21,6 +21,9 @@ from cdmpp.serve.gate import FewAtATime
 from cdmpp.serve.leaf_table import decode_asts
 
 _START_S = 120.0
+#: Programs that are read at a time: a request of thousands does not hold a process, and only one
+#: that hangs takes as long as a process may.
+_PART = 16
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class ProgramReader:
         explainers: number of processes that explain; each starts with the first request for it.
         most_explaining: explanations under way at a time; more are refused.
         folder: for their logs.
-        timeout_s: how long a request's programs may take to be read.
+        timeout_s: how long a few programs may take to be read.
         has_tvm: whether the processes read more than records.
     """
 
@@ -121,10 +124,11 @@ class ProgramReader:
         loop = asyncio.get_running_loop()
         texts = [place for place, entry in enumerate(entries) if entry.get("leaves") is None]
         found: list[ReadProgram] = []
-        if texts:
-            some = [entries[place] for place in texts]
+        for start in range(0, len(texts), _PART):
+            part = texts[start : start + _PART]
+            some = [entries[place] for place in part]
             read = await loop.run_in_executor(self._threads, self._read, some, devices, leaf_extra)
-            found += [_placed(one, texts[one.entry]) for one in read]
+            found += [_placed(one, part[one.entry]) for one in read]
         if len(texts) < len(entries):
             found += await loop.run_in_executor(
                 self._decoder, _decoded, entries, devices, leaf_extra

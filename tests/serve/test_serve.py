@@ -303,6 +303,13 @@ def test_connections_that_say_nothing_are_closed(url: str) -> None:
 
 
 @pytest.mark.slow
+def test_many_programs_take_longer_than_one_may(url: str) -> None:
+    """4,096 in one request were killed after what one program may take, whatever `--timeout`."""
+    found = client_of(url).predict([{"tvmscript": "sleep 0.04"}] * 30)["predictions"]
+    assert [row["entry"] for row in found] == list(range(30))
+
+
+@pytest.mark.slow
 def test_a_program_that_kills_or_hangs_its_reader_costs_itself_only(url: str) -> None:
     for deed in ("crash", "sleep 30"):
         with pytest.raises(DataError, match=r"SIGSEGV|killed after"):
