@@ -71,6 +71,11 @@ def percent_text(fraction: float | None, digits: int = 1, *, none: str = "-") ->
     return none if fraction is None else f"{100 * fraction:.{digits}f} %"
 
 
+def counted(count: int, noun: str) -> str:
+    """Returns e.g. `1 task`, `2,000 tasks`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def short_task(task: str, operator: str, *, width: int = 48) -> str:
     """Returns a task as few words: its operator and its key, cut to `width` characters."""
     key = shortened(task.rpartition("|")[0] or task, width)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cdmpp.text import (
     aligned,
+    counted,
     csv_text,
     interval_text,
     markdown_table,
@@ -140,3 +141,7 @@ def test_a_task_is_cut():
 )
 def test_a_task_is_told_by_its_operator_and_sizes(task, operator, words):
     assert task_words(task, operator) == words
+
+
+def test_a_count_of_one_is_singular() -> None:
+    assert [counted(n, "task") for n in (0, 1, 2000)] == ["0 tasks", "1 task", "2,000 tasks"]

@@ -10,7 +10,7 @@ from cdmpp.api.answers import Answers, draw_times
 from cdmpp.api.dataset import Dataset
 from cdmpp.config import from_dict
 from cdmpp.errors import UsageError
-from cdmpp.text import interval_text, seconds_text
+from cdmpp.text import counted, interval_text, seconds_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,7 +75,8 @@ class Search(Answers[dict[str, Any]]):
         found = summary["tasks"] if tasks is None else tasks
         whole = summary["end_to_end"]
         notes = [
-            f"{summary['trials']} of {summary['trials_wanted']} trials on {summary['device']}: "
+            f"{summary['trials']} of {counted(summary['trials_wanted'], 'trial')} on "
+            f"{summary['device']}: "
             f"{summary['state']}; {summary['failed']} failed"
         ]
         if whole is not None and whole["tuned_s"] is not None:
@@ -132,7 +133,7 @@ class Search(Answers[dict[str, Any]]):
         return "\n".join(f"{one['name']}: {interval_text(one['best_s'])}" for one in self._found)
 
     def __repr__(self) -> str:
-        return f"<Search {str(self.folder)!r}, {len(self)} tasks: {self.notes[0]}>"
+        return f"<Search {str(self.folder)!r}, {counted(len(self), 'task')}: {self.notes[0]}>"
 
 
 def search(

@@ -20,7 +20,7 @@ from cdmpp.files.atomic import write_text
 from cdmpp.machine import versions
 from cdmpp.report.page import Page, Section, page_html
 from cdmpp.report.tables import Cell, Row, Table, format_value
-from cdmpp.text import percent_text, seconds_text
+from cdmpp.text import counted, percent_text, seconds_text
 
 if TYPE_CHECKING:
     import optuna
@@ -139,7 +139,7 @@ def _tiles(rows: Sequence[TrialRow], what: str) -> list[tuple[str, str]]:
 
 def _warnings(rows: Sequence[TrialRow]) -> list[str]:
     running = sum(row.state == "running" for row in rows)
-    return [f"{running} trials were still running."] if running else []
+    return [f"{counted(running, 'trial')} still running."] if running else []
 
 
 def _counts(rows: Sequence[TrialRow]) -> str:

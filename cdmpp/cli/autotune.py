@@ -32,6 +32,7 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import make_folder
 from cdmpp.report.run_report import run_tables, write_run_report
+from cdmpp.text import counted
 from cdmpp.training.run import RunResult, train_run
 
 _JOURNAL = "journal.log"
@@ -195,7 +196,9 @@ def _print_end(
     value = best.values[0]
     began = f" (began with {first.values[0]:.4g})" if first else ""
     print(f"best    trial {best.number}: {value:.4g} on the validation part{began}")
-    print(f"spent   {sum(r.cpu_s for r in rows) / 60:.1f} CPU minutes, {len(rows)} trials")
+    print(
+        f"spent   {sum(r.cpu_s for r in rows) / 60:.1f} CPU minutes, {counted(len(rows), 'trial')}"
+    )
     if result is not None:
         print(f"\ntest part, {result.metrics['split']['description']}\n")
         print_metric_tables(run_tables(result.metrics))

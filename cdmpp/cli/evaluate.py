@@ -22,6 +22,7 @@ from cdmpp.predict.estimates import TrainedModel
 from cdmpp.processes.campaign import CAMPAIGN_FILE
 from cdmpp.report.recognised import judged_table, on_device
 from cdmpp.report.tier_tables import tier_tables
+from cdmpp.text import counted
 from cdmpp.training.baselines import load_baselines
 from cdmpp.training.evaluate import EvaluateOptions, evaluate
 from cdmpp.training.tiers import COMPILED, FAST
@@ -142,5 +143,5 @@ def _overlap_sentence(values: dict[str, Any], model: Path) -> str:
     if overlap == 0:
         return f"held out: none of the tasks was in the training part of {model}"
     if left_out:
-        return f"held out: {known} and are left out ({left_out:,} programs)"
+        return f"held out: {known} and are left out ({counted(left_out, 'program')})"
     return f"NOT held out: {known}, so these errors are too optimistic for unseen tasks"

@@ -23,7 +23,7 @@ from cdmpp.cli.shared.tables import print_metric_tables
 from cdmpp.config import load_config
 from cdmpp.errors import UsageError
 from cdmpp.report.run_report import run_tables
-from cdmpp.text import percent_text
+from cdmpp.text import counted, percent_text
 from cdmpp.training.finetune.choice import SAYS
 
 if TYPE_CHECKING:
@@ -139,4 +139,4 @@ def _print_budget(budget: Budget, options: FinetuneRunOptions) -> None:
         networks = ", ".join(name for name, _ in programs.networks[task]) or "no network"
         key = str(programs.tasks[task])
         short = key if len(key) <= 60 else f"{key[:57]}..."
-        print(f"  {operator}  {int(rows.sum())} measurements  {networks}  {short}")
+        print(f"  {operator}  {counted(int(rows.sum()), 'measurement')}  {networks}  {short}")

@@ -19,6 +19,7 @@ from cdmpp.cli.shared.progress import campaign_progress
 from cdmpp.config import given_fields, load_config
 from cdmpp.datasets.extraction.extracted import read_manifest
 from cdmpp.errors import UsageError
+from cdmpp.text import counted
 from tvm_helper.measure.options import MeasureOptions
 from tvm_helper.measure.tables import write_tables
 
@@ -100,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             print(json.dumps({"programs": len(table.columns), "targets": dict(table.targets)}))
         else:
-            print(f"machine code of {len(table.columns)} programs in {args.out}")
+            print(f"machine code of {counted(len(table.columns), 'program')} in {args.out}")
         return 0
     options = measure_options(vars(args))
     options.check()

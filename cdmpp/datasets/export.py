@@ -20,6 +20,7 @@ from cdmpp.datasets.extraction.extracted import read_manifest, read_shard
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import make_folder, write_atomic, write_json, write_text
 from cdmpp.programs.compact_ast import LEAF_FEATURE_COUNT
+from cdmpp.text import counted
 
 ExportFormat = Literal["cdmpp6"]
 #: Flop count of a task whose operations cannot be counted, as the original has it.
@@ -38,11 +39,11 @@ class ExportReport:
     def summary(self) -> str:
         """Returns the report as lines of text."""
         lines = [
-            f"{label}: {self.samples[label]} samples of {count} tasks"
+            f"{label}: {counted(self.samples[label], 'sample')} of {counted(count, 'task')}"
             for label, count in self.files.items()
         ]
         if self.left_out:
-            lines.append(f"{self.left_out} files left out: fewer samples than requested")
+            lines.append(f"{counted(self.left_out, 'file')} left out: fewer samples than requested")
         return "\n".join([*lines, f"written to {self.out_dir}"])
 
     def to_json(self) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from cdmpp.text import counted
+
 #: Skipped lines that are named one by one; the others are only counted.
 MAX_EXAMPLES = 20
 _COUNTERS = ("files", "lines", "records", "failed", "unmeasured", "comments")
@@ -73,7 +75,8 @@ class ReadReport:
     def summary(self) -> str:
         """Returns the report as lines of text."""
         text = [
-            f"read {self.records} records from {self.files} files ({self.failed} failed "
+            f"read {counted(self.records, 'record')} from {counted(self.files, 'file')} "
+            f"({self.failed} failed "
             f"measurements kept with their error code, {self.skipped_total} skipped)"
         ]
         text += [f"  skipped {count}: {reason}" for reason, count in self.skipped.most_common()]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cdmpp.datasets.autotvm.logs import operator_shape
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.errors import DataError, UsageError
-from cdmpp.text import nearest
+from cdmpp.text import counted, nearest
 
 SplitKind = Literal["task", "network", "test-tasks", "record"]
 
@@ -114,7 +114,8 @@ def split(
     for name, indices, fraction in zip(_PARTS, parts, fractions, strict=True):
         if fraction > 0 and len(indices) == 0:
             raise DataError(
-                f"the {name} part of the split by {kind} is empty ({len(samples)} samples, "
+                f"the {name} part of the split by {kind} is empty "
+                f"({counted(len(samples), 'sample')}, "
                 f"seed {seed}); use more data, another seed or other fractions"
             )
     validation_networks, named = held_out
@@ -300,7 +301,8 @@ def _describe(
     seed: int,
 ) -> str:
     sizes = ", ".join(
-        f"{name} {len(indices)} samples of {len(np.unique(samples.task_id[indices]))} tasks"
+        f"{name} {counted(len(indices), 'sample')} of "
+        f"{counted(len(np.unique(samples.task_id[indices])), 'task')}"
         for name, indices in zip(_PARTS, parts, strict=True)
     )
     how: Callable[[], str] = {

@@ -32,7 +32,7 @@ from cdmpp.programs.ansor.json_graph import JsonGraph
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.programs.featurise import featurise_records
 from cdmpp.records import GPU_TARGET_KINDS, MeasureRecord, TensetTask, program_id_of_text
-from cdmpp.text import nearest
+from cdmpp.text import counted, nearest
 
 #: What reads machine code, the tasks, programs of them -> float32 [N, columns], NaN where a program
 #: does not compile; None where it reads the code of none of their devices.
@@ -57,7 +57,10 @@ class RecordPredictions:
         """Returns what was not predicted, and why, in words."""
         found = [self.report.summary()] if self.report.skipped_total else []
         failures = sorted(self.failures.items(), key=lambda pair: -pair[1])
-        return [*found, *(f"{n} programs cannot be predicted: {why}" for why, n in failures)]
+        return [
+            *found,
+            *(f"{counted(n, 'program')} cannot be predicted: {why}" for why, n in failures),
+        ]
 
     def check(self, path: Path) -> None:
         """Checks that any program of a file can be predicted.

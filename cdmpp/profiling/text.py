@@ -10,7 +10,7 @@ from cdmpp.profiling.compare import Change
 from cdmpp.profiling.explain import BLOCK_TITLES, LATENCY_SHARE, Explained
 from cdmpp.profiling.utilisation import Utilisation
 from cdmpp.profiling.watch import Watched
-from cdmpp.text import aligned, percent_text, seconds_text, shortened
+from cdmpp.text import aligned, counted, percent_text, seconds_text, shortened
 
 _NAME_WIDTH = 44
 _BAR = " .:-=+*#%@"
@@ -90,7 +90,7 @@ def watch_text(watched: Watched) -> str:
     found = watched.summary()
     lines = [
         f"{' '.join(watched.command)}: {_time(watched.wall_s)}, exit code {watched.exit_code}, "
-        f"{len(watched.samples)} samples"
+        f"{counted(len(watched.samples), 'sample')}"
     ]
     if not watched.samples:
         return lines[0] + "; it ended before the first sample (use a smaller --interval)"

@@ -7,7 +7,7 @@ from typing import Any
 
 from cdmpp.report.page import Page, Section
 from cdmpp.report.tables import plain_table
-from cdmpp.text import aligned, percent_text
+from cdmpp.text import aligned, counted, percent_text
 from cdmpp.training.finetune.choice import SAYS
 
 #: Start of a model in `curve.json` -> heading.
@@ -79,7 +79,7 @@ def curve_svg(curve: Mapping[str, Any]) -> str:
             continue
         counts = [count for count, _ in known]
         marks += [
-            Mark(f"{title}, {count} tasks\nMAPE {_cell(value, is_brief=True)}",
+            Mark(f"{title}, {counted(count, 'task')}\nMAPE {_cell(value, is_brief=True)}",
                  count, 100 * value["mape"]) for count, value in known
             if value["mape"] <= _MOST_DRAWN
         ]  # fmt: skip
@@ -143,7 +143,8 @@ def _percent(fraction: float) -> str:
 def _heading(curve: Mapping[str, Any]) -> str:
     test = curve["measured"]["test"]
     return (
-        f"Error on {test['programs']} programs of {test['tasks']} unseen tasks, by number of "
+        f"Error on {counted(test['programs'], 'program')} of "
+        f"{counted(test['tasks'], 'unseen task')}, by number of "
         "measured tasks: MAPE [95 % interval over tasks] / median APE / mean log error / median "
         "of predicted over measured / Spearman within a task. - = not computed."
     )
@@ -152,7 +153,8 @@ def _heading(curve: Mapping[str, Any]) -> str:
 def _sentences(curve: Mapping[str, Any]) -> list[str]:
     learn, oracle, seconds = curve["measured"]["learn"], curve["oracle"], curve["seconds"]
     found = [
-        f"{learn['programs']} programs of {learn['tasks']} tasks were measured for training; an "
+        f"{counted(learn['programs'], 'program')} of {counted(learn['tasks'], 'task')} were "
+        "measured for training; an "
         f"oracle that knows each task's median has an error of {100 * oracle['mape']:.0f} % / "
         f"{100 * oracle['median_ape']:.0f} %.",
         _knee_sentence(curve),
@@ -195,7 +197,7 @@ def _knee_sentence(curve: Mapping[str, Any]) -> str:
         advice = "the error still falls there, more minutes may help"
     else:
         advice = "more tasks have little effect"
-    return f"Knee at {knee} tasks; {advice} ({rule})."
+    return f"Knee at {counted(knee, 'task')}; {advice} ({rule})."
 
 
 def _value(value: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from cdmpp.report.page import Section
 from cdmpp.report.recognised import judged_table
 from cdmpp.report.tables import Table, keyed
-from cdmpp.text import listed, percent_text
+from cdmpp.text import counted, listed, percent_text
 
 
 def left_out_tables(metrics: dict[str, Any]) -> list[Table]:
@@ -19,7 +19,7 @@ def left_out_tables(metrics: dict[str, Any]) -> list[Table]:
         metrics: what metrics.json of a run for devices without measurements holds.
     """
     facts, model = metrics["unmeasured"], metrics["model"]
-    title = f"mean of {len(facts['left_out'])} devices, each left out"
+    title = f"mean of {counted(len(facts['left_out']), 'device')}, each left out"
     groups = {title: (facts["mean"], facts.get("mean_recognised", {}))}
     groups |= {
         f"{name}, left out": (one["test"], one.get("recognised", {}))
@@ -39,7 +39,8 @@ def left_out_sentence(metrics: dict[str, Any]) -> str:
     mean = facts["mean"][model]
     return (
         f"what to expect on {listed(facts['devices'])}: MAPE {percent_text(mean['mape'])}, "
-        f"median {percent_text(mean['median_ape'])} (mean of {len(errors)} devices; MAPE from "
+        f"median {percent_text(mean['median_ape'])} (mean of {counted(len(errors), 'device')}; "
+        "MAPE from "
         f"{percent_text(errors[low])} on {low} to {percent_text(errors[high])} on {high}), from "
         f"trainings on at most {facts['programs_per_device']:,} programs of each other device, "
         "without that device and without its test tasks"

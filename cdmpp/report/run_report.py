@@ -25,7 +25,7 @@ from cdmpp.report.plots import (
 )
 from cdmpp.report.recognised import judged_table, on_device
 from cdmpp.report.tables import COLUMNS, Table, format_value, keyed, plain_table
-from cdmpp.text import listed, percent_text, shortened, task_words
+from cdmpp.text import counted, listed, percent_text, shortened, task_words
 from cdmpp.training.run import ORACLE, RunResult
 
 _NOTES = (
@@ -154,14 +154,14 @@ def _lead(metrics: dict[str, Any]) -> str:
     if "unmeasured" in metrics:
         facts = metrics["unmeasured"]
         return (
-            f"{learned} of {train['tasks']:,} tasks on {listed(facts['sources'])}, for "
+            f"{learned} of {counted(train['tasks'], 'task')} on {listed(facts['sources'])}, for "
             f"{listed(facts['devices'])}; evaluated on each of these devices while it was left "
             "out."
         )
     if metrics["split"]["leaks"]:
         return f"{learned}, evaluated on {test['samples']:,} others of the same tasks."
     return (
-        f"{learned} of {train['tasks']:,} tasks, evaluated on {test['samples']:,} of "
+        f"{learned} of {counted(train['tasks'], 'task')}, evaluated on {test['samples']:,} of "
         f"{test['tasks']:,} other tasks."
     )
 

@@ -196,7 +196,7 @@ def test_a_page_of_an_unfinished_study(tmp_path):
         write_study_report(study, tmp_path / "report.html", command="")
     study.ask()
     text = write_study_report(study, tmp_path / "report.html", command="").read_text("utf-8")
-    assert "1 trials were still running" in text
+    assert "1 trial still running" in text
 
 
 def test_front_is_what_no_other_beats(finished):

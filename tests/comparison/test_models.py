@@ -177,7 +177,7 @@ def test_files_that_are_not_covered_are_one_sentence(
     ("parallel", "message"),
     [
         ((3,), "3 devices cannot share 32 heads"),
-        ((1, 1, 3), "--expert-parallel 3 does not divide the 1 devices"),
+        ((1, 1, 3), "--expert-parallel 3 does not divide the 1 device of"),
         ((1, 1, 1, 99), "at most its 48 layers"),
         ((1, 256, 256), "--expert-parallel 256 does not divide its 128 experts"),
         ((1, 10, 2), "5 devices cannot share an expert of ffn 768 evenly"),

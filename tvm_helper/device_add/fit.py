@@ -20,6 +20,7 @@ from cdmpp.models.base import CostModel
 from cdmpp.models.loop.progress import RunProgress
 from cdmpp.predict.machine_code.model import CodeModel
 from cdmpp.predict.saved_model import ModelCard, extended_card, save_model
+from cdmpp.text import counted
 from cdmpp.training.finetune.adapt import Adapted, adapt, comparable
 from cdmpp.training.finetune.adapted_code import save_adapted_code
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
@@ -135,7 +136,7 @@ def point(
         model = new_model(kind, TrainOptions())
         model.fit(
             part, held_out, seed=fits.seed,
-            on_progress=lambda value: progress(f"from scratch, {count} tasks", value),
+            on_progress=lambda value: progress(f"from scratch, {counted(count, 'task')}", value),
         )  # fmt: skip
         return model.predict(fits.test), {"kind": kind}
 
@@ -158,7 +159,7 @@ def _adapt(
     return adapt(
         fits.model, fits.train(count), fits.card.devices, options=options, seed=fits.seed,
         run_dir=run_dir,
-        on_progress=lambda value: progress(f"fine-tuning on {count} tasks", value),
+        on_progress=lambda value: progress(f"fine-tuning on {counted(count, 'task')}", value),
     )  # fmt: skip
 
 

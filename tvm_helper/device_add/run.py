@@ -34,6 +34,7 @@ from cdmpp.predict.machine_code.model import CodeModel
 from cdmpp.predict.saved_model import load_model
 from cdmpp.pretrained import model_folder
 from cdmpp.processes.campaign import CampaignProgress, campaign_folder
+from cdmpp.text import counted
 from cdmpp.training.finetune.adapted_code import compiled_s
 from cdmpp.training.finetune.run import COMPILED, FINE_TUNED
 from cdmpp.training.run import ORACLE, RunResult
@@ -239,8 +240,8 @@ def _measure(
         if progress.stage == "drawing":
             return
         show(
-            f"measuring {len(plan.learn) + len(plan.test)} tasks",
-            f"{progress.done} programs{failed}, at most {left:.1f} min left",
+            f"measuring {counted(len(plan.learn) + len(plan.test), 'task')}",
+            f"{counted(progress.done, 'program')}{failed}, at most {left:.1f} min left",
         )
 
     good = measure_until(
@@ -296,9 +297,9 @@ def _fit(
         if clock.spent_s() + max(like, default=0.0) > options.fit_until_s and not _is_there(
             fits, start, count
         ):
-            show(f"no time left for {start} with {count} tasks", "")
+            show(f"no time left for {start} with {counted(count, 'task')}", "")
             continue
-        show(f"{start.replace('_', ' ')} with {count} tasks", "")
+        show(f"{start.replace('_', ' ')} with {counted(count, 'task')}", "")
         points[start, count], details[start, count] = point(fits, start, count, steps, progress)
         clock.note()
     return points, details
@@ -396,7 +397,7 @@ def _split_facts(fits: Fits, options: DeviceAddOptions) -> dict[str, Any]:
     return split_facts(
         "budget",
         options.seed,
-        f"{len(fits.order)} tasks measured on {options.name}, "
+        f"{counted(len(fits.order), 'task')} measured on {options.name}, "
         f"{'chosen by k-means' if options.dataset else 'kernels of every kind'}, evaluated on "
         f"{judging} random tasks of other workloads, all outside the training data of "
         f"{options.from_run}",

@@ -13,7 +13,7 @@ from typing import Any
 from cdmpp.errors import DeviceError
 from cdmpp.machine import allowed_cpus
 from cdmpp.processes.campaign import read_campaign
-from cdmpp.text import percent_text
+from cdmpp.text import counted, percent_text
 from tvm_helper.measure import health as measure_health
 from tvm_helper.measure.journal import COMMAND, read_journal
 from tvm_helper.measure.options import TimingOptions, TrialOptions
@@ -55,7 +55,8 @@ def folder_report(folder: Path) -> dict[str, Any]:
     failed = len(measured) - len(good)
     if measured and failed > 0.5 * len(measured):
         report["findings"].append(
-            f"{failed} of {len(measured)} programs failed; most often: {failures[0]['name']}: "
+            f"{failed} of {counted(len(measured), 'program')} failed; most often: "
+            f"{failures[0]['name']}: "
             f"{failures[0]['first_text']}"
         )
     broken = [entry["reference_error"] for entry in health if entry.get("reference_error")]
@@ -169,7 +170,8 @@ def report_text(report: dict[str, Any]) -> str:
     lines: list[str] = []
     if "folder" in report:
         lines.append(
-            f"{report['measured']} programs on {report['device']}, {report['failed']} failed; "
+            f"{counted(report['measured'], 'program')} on {report['device']}, {report['failed']} "
+            "failed; "
             f"{report['seconds']['build']:.0f} s of building, {report['seconds']['run']:.0f} s of "
             "timing"
         )

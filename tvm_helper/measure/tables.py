@@ -27,6 +27,7 @@ from cdmpp.processes.campaign import read_campaign
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.programs.featurise import featurise_records
 from cdmpp.records import ERROR_CODE_NAMES, MeasureRecord, TensetTask, program_id
+from cdmpp.text import counted
 from tvm_helper.measure.health import mean_slowdown
 from tvm_helper.measure.journal import COMMAND, TASKS_FOLDER, read_journal
 
@@ -300,7 +301,8 @@ class MeasureReport:
         failed = sum(kind["count"] for kind in self.failures)
         threads = "" if self.threads is None else f", {self.threads} threads"
         lines = [
-            f"{self.measured} programs of {self.tasks} tasks on {self.device} ({self.target}"
+            f"{counted(self.measured, 'program')} of {counted(self.tasks, 'task')} on "
+            f"{self.device} ({self.target}"
             f"{threads}), {failed} of them failed; {self.before} were there before"
         ]
         if self.clock == "cpu":

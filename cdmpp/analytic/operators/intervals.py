@@ -26,6 +26,7 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError
 from cdmpp.files.atomic import read_json
 from cdmpp.pretrained import PRETRAINED
+from cdmpp.text import counted
 
 #: Share of the shapes that a fit of the validation leaves out.
 _HELD_OUT = 0.3
@@ -152,7 +153,7 @@ def operator_errors(
         return None, Evidence(f"{why}; add rows, and {again}", False)
     if errors is None:
         return None, Evidence.missing(model.errors.on(group), device, again)
-    what = f"{errors.count:,} calls of {group}"
+    what = f"{counted(errors.count, 'call')} of {group}"
     if is_larger:
         where = "larger than those of a fit, each on a GPU left out of it (the widest)"
         return errors, Evidence(f"90 % of {what} {where}", True)

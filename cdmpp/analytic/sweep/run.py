@@ -32,6 +32,7 @@ from cdmpp.processes.campaign import (
     campaign_folder,
     show_nothing,
 )
+from cdmpp.text import counted
 
 JOURNAL = "sweep.jsonl"
 SOFTWARE = "torch"
@@ -230,7 +231,10 @@ def _described(device: DeviceSpec, sweep: Sweep, name: str) -> DeviceSpec:
     known or the sweep has a smaller one.
     """
     values: dict[str, tuple[Any, str]] = {
-        "kernel_sweep": (name, f"{len(sweep.calls)} kernels measured by {sweep.software}"),
+        "kernel_sweep": (
+            name,
+            f"{counted(len(sweep.calls), 'kernel')} measured by {sweep.software}",
+        ),
     }
     least_s = min(one.latency_s for one in sweep.calls)
     if device.launch_s is None or least_s < device.launch_s:

@@ -14,6 +14,7 @@ from cdmpp.analytic.operators.tables import PEERS, TABLES
 from cdmpp.analytic.scores import Score
 from cdmpp.report.page import Page, Section
 from cdmpp.report.tables import plain_table
+from cdmpp.text import counted
 
 _MODELS = ("cdmpp", "cdmpp-isolated", *PEERS)
 _OPERATOR_NOTES = (
@@ -339,7 +340,7 @@ def _layer_rows(means: Mapping[tuple[str, ...], Score]) -> list[list[str]]:
 
 def _left_out_points(judged: EvaluatedKernels) -> list[str]:
     return [
-        f"{family}: {count} rows, {why}"
+        f"{family}: {counted(count, 'row')}, {why}"
         for family, reasons in judged.left_out.items()
         for why, count in reasons.items()
     ]

@@ -38,7 +38,7 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.machine import versions
 from cdmpp.report.page import page_markdown
-from cdmpp.text import interval_text
+from cdmpp.text import counted, interval_text
 
 
 def add_fit_options(parser: argparse.ArgumentParser) -> None:
@@ -141,7 +141,8 @@ def run_predict(args: argparse.Namespace) -> int:
         if swept is not None and swept[1] is not None:
             errors = swept[1]
             evidence = Evidence(
-                f"the sweep of {label}, {errors.count} kernels, each eighth left out of the "
+                f"the sweep of {label}, {counted(errors.count, 'kernel')}, each eighth left out "
+                "of the "
                 "correction",
                 True,
             )

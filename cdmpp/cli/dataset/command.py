@@ -25,6 +25,7 @@ from cdmpp.datasets.metaschedule.export import export_databases
 from cdmpp.datasets.sources import extract_any
 from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.errors import EXIT_DATA
+from cdmpp.text import counted
 
 
 def add_extract_options(parser: argparse.ArgumentParser) -> None:
@@ -151,7 +152,7 @@ def run_extract(args: argparse.Namespace) -> int:
         found["machine_code"] = sum(len(table.columns) for table in tables)
     print(json.dumps(found) if args.json else report.summary())
     if args.machine_code and not args.json:
-        print(f"machine code of {found['machine_code']} programs in {report.out_dir}")
+        print(f"machine code of {counted(found['machine_code'], 'program')} in {report.out_dir}")
     return 0
 
 

@@ -17,7 +17,7 @@ from cdmpp.predict.estimates import load_trained
 from cdmpp.predict.requested_device import asked_device
 from cdmpp.pretrained import model_folder
 from cdmpp.renames import with_old_keys
-from cdmpp.text import aligned, percent_text
+from cdmpp.text import aligned, counted, percent_text
 from cdmpp.training.transferred import transfer_dataset
 
 _LINES = {
@@ -73,7 +73,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(with_old_keys(values), allow_nan=False))
         return 0
     print(
-        f"{values['programs']:,} programs of {values['tasks']} tasks, measured on {labels[0]}, "
+        f"{counted(values['programs'], 'program')} of {counted(values['tasks'], 'task')}, "
+        f"measured on {labels[0]}, "
         f"on {labels[1]}: {out}"
     )
     if judged is not None:
@@ -89,7 +90,8 @@ def _judged_text(values: dict[str, Any], source: str) -> str:
         rows.append([words.format(source=source), *errors])
     held = percent_text(values["transferred"]["interval_coverage"])
     return (
-        f"\n{values['n']:,} of these programs were measured there too ({values['tasks']} tasks,\n"
+        f"\n{values['n']:,} of these programs were measured there too "
+        f"({counted(values['tasks'], 'task')},\n"
         f"{values['in_training']} of them in the model's training data):\n{aligned(rows)}\n"
         f"{held} of a task's programs are in their 90 % interval"
     )

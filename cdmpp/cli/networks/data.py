@@ -16,7 +16,7 @@ from cdmpp.errors import UsageError
 from cdmpp.networks.dataset.published import PUBLISHED_DEVICE, convert_published, export_published
 from cdmpp.networks.dataset.statistics import ROWS, dataset_rows, network_statistics
 from cdmpp.networks.dataset.store import MANIFEST
-from cdmpp.text import aligned
+from cdmpp.text import aligned, counted
 
 #: Graphs between two lines of progress.
 _PROGRESS_STEP = 5000
@@ -112,13 +112,15 @@ def run_statistics(args: argparse.Namespace) -> int:
 def _print_statistics(numbers: dict[str, Any]) -> None:
     batches = ", ".join(f"{batch}: {count}" for batch, count in numbers["batches"].items())
     print(
-        f"{numbers['graphs']} graphs of {numbers['architectures']} architectures; "
+        f"{numbers['graphs']} graphs of {counted(numbers['architectures'], 'architecture')}; "
         f"graphs by batch: {batches}"
     )
     tables = [("graphs", numbers["columns"])]
     for device, about in numbers["devices"].items():
         outcomes = ", ".join(f"{name}: {count}" for name, count in about["outcomes"].items())
-        tables.append((f"{device} ({about['labels']} labels, {outcomes})", about["columns"]))
+        tables.append(
+            (f"{device} ({counted(about['labels'], 'label')}, {outcomes})", about["columns"])
+        )
     for title, columns in tables:
         rows = [["", *(name.replace("_", " ") for name in columns)]]
         for row in ("n", *ROWS):

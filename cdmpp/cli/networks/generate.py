@@ -13,6 +13,7 @@ from cdmpp.config import load_config, to_dict
 from cdmpp.networks.architectures.generator import generate
 from cdmpp.networks.campaign.options import NetworksConfig
 from cdmpp.networks.campaign.tables import write_graphs
+from cdmpp.text import counted
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -68,5 +69,5 @@ def run(args: argparse.Namespace) -> int:
             json.dumps({"folder": str(args.out), "architectures": architectures, "graphs": graphs})
         )
     else:
-        print(f"{args.out}: {architectures} architectures, {graphs} graphs, no labels")
+        print(f"{args.out}: {counted(architectures, 'architecture')}, {graphs} graphs, no labels")
     return 0

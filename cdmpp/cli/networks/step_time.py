@@ -17,7 +17,7 @@ from cdmpp.machine import versions
 from cdmpp.networks.packaged import model_folder
 from cdmpp.networks.step_time.runs import architectures, read_runs
 from cdmpp.pretrained import PRETRAINED
-from cdmpp.text import aligned, percent_text
+from cdmpp.text import aligned, counted, percent_text
 
 _KEPT = "left_out"
 #: Architectures between two lines of what could not be traced.
@@ -39,7 +39,7 @@ def convert_table(table: Path, out: Path, *, as_json: bool, is_quiet: bool) -> N
         found = {"out_dir": str(out), "traced": traced, "untraced": failed}
         print(json.dumps(found | {"rows_left_out": left_out}))
         return
-    print(f"{traced} of {len(wanted)} architectures with their image sizes in {out}")
+    print(f"{traced} of {counted(len(wanted), 'architecture')} with their image sizes in {out}")
     for name, reason in list(failed.items())[:_SHOWN]:
         print(f"  not traced: {name}: {reason}")
     if len(failed) > _SHOWN:
@@ -89,7 +89,8 @@ def train_on_table(
         return
     facts = model.facts
     print(
-        f"step-time model of {facts['runs']} runs of {len(facts['architectures'])} architectures "
+        f"step-time model of {counted(facts['runs'], 'run')} of "
+        f"{counted(len(facts['architectures']), 'architecture')} "
         f"on {', '.join(model.devices)}"
     )
     rows = [["left out", "median error"]]
@@ -124,7 +125,10 @@ def evaluate_on_table(
         print(json.dumps(found, allow_nan=False))
         return
     whole = found["all"]
-    print(f"step-time model on {whole['n']} runs of {whole['architectures']} architectures")
+    print(
+        f"step-time model on {counted(whole['n'], 'run')} of "
+        f"{counted(whole['architectures'], 'architecture')}"
+    )
     if found["trained_on"]:
         print(
             f"! {found['trained_on']} runs are of architectures that the model was trained on; "
@@ -134,7 +138,10 @@ def evaluate_on_table(
     _print_groups(found["by_family"], ["family"])
     if found["untraced"]:
         count = sum(found["untraced"].values())
-        print(f"\n{count} runs left out: no graph of {', '.join(list(found['untraced'])[:_SHOWN])}")
+        print(
+            f"\n{counted(count, 'run')} left out: no graph of "
+            f"{', '.join(list(found['untraced'])[:_SHOWN])}"
+        )
     _print_left_out(left_out)
 
 
@@ -158,7 +165,7 @@ def _print_groups(groups: list[dict[str, Any]], names: list[str]) -> None:
 
 def _print_left_out(left_out: dict[str, int]) -> None:
     for reason, count in left_out.items():
-        print(f"  {count} rows left out: {reason}")
+        print(f"  {counted(count, 'row')} left out: {reason}")
 
 
 def is_table(path: Path) -> bool:

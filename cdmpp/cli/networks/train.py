@@ -19,7 +19,7 @@ from cdmpp.models.registry import NETWORK_CLASSES
 from cdmpp.networks.dataset.store import read_dataset
 from cdmpp.networks.packaged import model_folder, package_run
 from cdmpp.networks.run import NetworkRun, evaluate_run, load_run, train_run
-from cdmpp.text import aligned, percent_text
+from cdmpp.text import aligned, counted, percent_text
 
 
 def add_train_options(parser: argparse.ArgumentParser) -> None:
@@ -118,7 +118,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
         print(json.dumps(found, allow_nan=False))
         return 0
     what = "test part of its split" if found["part"] == "test" else "all networks of the data set"
-    print(f"{found['model']} on the {what}: {found['n']} samples{_leak(found['split'])}")
+    print(f"{found['model']} on the {what}: {counted(found['n'], 'sample')}{_leak(found['split'])}")
     if found["overlap_with_training"]:
         print("! the model was trained on a part of these samples; use --part test")
     _print_targets(found["targets"], found["noise-floor"])

@@ -16,7 +16,15 @@ from cdmpp.replay.traces.iteration_walk import Walk
 from cdmpp.replay.traces.op_statistics import OperatorStatistics, cleaned
 from cdmpp.report.page import page_html
 from cdmpp.report.replay_page import timeline_page
-from cdmpp.text import aligned, interval_text, listed, percent_text, seconds_text, shortened
+from cdmpp.text import (
+    aligned,
+    counted,
+    interval_text,
+    listed,
+    percent_text,
+    seconds_text,
+    shortened,
+)
 
 _KINDS, _CHAIN, _UNCOVERED = 12, 8, 8
 _KIND_WIDTH = 40
@@ -129,7 +137,8 @@ def _print_outcome(outcome: ReplayOutcome, values: dict[str, Any]) -> None:
     if values["schedule"]:
         print(f"schedules: {values['schedule']}")
     print(
-        f"{values['operators']:,} operators, sum {seconds_text(values['sum_s'])}, longest chain "
+        f"{counted(values['operators'], 'operator')}, sum {seconds_text(values['sum_s'])}, "
+        "longest chain "
         + (
             f"of data edges {seconds_text(values['longest_path_s'])}"
             if values["has_edges"]
@@ -153,7 +162,10 @@ def _print_outcome(outcome: ReplayOutcome, values: dict[str, Any]) -> None:
               seconds_text(row["idle_s"])] for row in values["queues"]],
         )  # fmt: skip
         chain = sorted(values["critical_path"], key=lambda step: -step["time_s"])[:_CHAIN]
-        print(f"\ncritical path, {len(chain)} longest of {len(values['critical_path'])} operators")
+        print(
+            f"\ncritical path, {len(chain)} longest of "
+            f"{counted(len(values['critical_path']), 'operator')}"
+        )
         _print_rows(
             ["operator", "time", "waited for"],
             [[step["name"], seconds_text(step["time_s"]), step["waited_for"]] for step in chain],
@@ -175,11 +187,11 @@ def _print_outcome(outcome: ReplayOutcome, values: dict[str, Any]) -> None:
     remarks = {c.reason for c in outcome.costs.costs if c.reason and c.source != "bound"}
     for remark in sorted(remarks):
         count = sum(cost.reason == remark for cost in outcome.costs.costs)
-        print(f"\n{count} operators: {remark}")
+        print(f"\n{counted(count, 'operator')}: {remark}")
     groups = uncovered_groups(outcome)
     if groups:
         count = len(values["uncovered"])
-        print(f"\n{count} operators without a model, each with a roofline estimate:")
+        print(f"\n{counted(count, 'operator')} without a model, each with a roofline estimate:")
         _print_rows(
             ["operator", "calls", "estimate", "up to", "why"],
             [[name, str(calls), seconds_text(cost.latency_s), seconds_text(cost.high_s),
@@ -219,7 +231,8 @@ def _print_measured(measured: dict[str, Any]) -> None:
         print(f"the measured time is {inside} the predicted interval")
     if measured["unmeasured"]:
         print(
-            f"{measured['unmeasured']} operators could not be timed; their predicted times are used"
+            f"{counted(measured['unmeasured'], 'operator')} could not be timed; their predicted "
+            "times are used"
         )
     print()
     _print_rows(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from cdmpp.text import aligned, interval_text, percent_text
+from cdmpp.text import aligned, counted, interval_text, percent_text
 from tvm_helper.search.progress import SearchProgress
 
 if TYPE_CHECKING:  # it imports TVM
@@ -24,7 +24,8 @@ def summary_text(summary: dict[str, Any]) -> str:
         model += f" ({summary['model']}{scorer})"
     tuning = summary["finetune_every"]
     lines = [
-        f"{summary['trials']} of {summary['trials_wanted']} trials on {summary['device']}, cost "
+        f"{summary['trials']} of {counted(summary['trials_wanted'], 'trial')} on "
+        f"{summary['device']}, cost "
         f"model {model}{f', tuned every {tuning}' if tuning else ''}, seed {summary['seed']}: "
         f"{summary['state']}; {summary['failed']} failed"
     ]
@@ -52,7 +53,8 @@ def summary_text(summary: dict[str, Any]) -> str:
     if any(shares):
         lines.append(
             "TVM's XGB model was mixed into the scores after "
-            f"{sum(share > 0 for share in shares)} of {len(shares)} rounds, current weight "
+            f"{sum(share > 0 for share in shares)} of {counted(len(shares), 'round')}, current "
+            "weight "
             f"{shares[-1]:.2f}"
         )
     lines += _notes(summary)
@@ -71,7 +73,8 @@ def summary_text(summary: dict[str, Any]) -> str:
 def _notes(summary: dict[str, Any]) -> list[str]:
     lines = [f"not searched: {name}: {why}" for name, why in summary["left_out"].items()]
     lines += [
-        f"no tensor program: {name} ({calls} calls)" for name, calls in summary["unknown"].items()
+        f"no tensor program: {name} ({counted(calls, 'call')})"
+        for name, calls in summary["unknown"].items()
     ]
     if summary["untuned_tasks"]:
         names = ", ".join(summary["untuned_tasks"])
@@ -135,12 +138,15 @@ def plan_text(plan: SearchPlan) -> str:
     headings = ["calls", "task", "operator", "shapes", "predicted, first sample", "share"]
     lines = [aligned([headings, *rows], key=1)]
     lines += [f"not searched: {name}: {why}" for name, why in plan.left_out.items()]
-    lines += [f"no tensor program: {name} ({calls} calls)" for name, calls in plan.unknown.items()]
+    lines += [
+        f"no tensor program: {name} ({counted(calls, 'call')})"
+        for name, calls in plan.unknown.items()
+    ]
     if plan.model_note:
         lines.append(f"no predictions: {plan.model_note}")
     size = plan.options.round_size(len(tasks))
     drafted = f", the best of {plan.options.verify * size} that are built" if plan.verifier else ""
-    lines.append(f"{plan.options.trials} trials in all, {size} a round{drafted}")
+    lines.append(f"{counted(plan.options.trials, 'trial')} in all, {size} a round{drafted}")
     if plan.verifier and plan.verifier.is_new_device:
         lines.append(
             f"the model was not trained on {plan.options.device}: built candidates are ranked by "
@@ -160,7 +166,7 @@ def progress_note(progress: SearchProgress) -> str:
         parts.append(f"best {interval_text(measured[0].best_s)}")
     elif measured:
         whole = sum(task.weight * (task.best_s or 0.0) for task in measured)
-        parts.append(f"{len(measured)} of {len(progress.tasks)} tasks")
+        parts.append(f"{len(measured)} of {counted(len(progress.tasks), 'task')}")
         parts.append(f"{interval_text(whole)} in all")
     failed = sum(task.failed for task in progress.tasks)
     if failed:

@@ -14,6 +14,7 @@ from cdmpp.cli.shared.progress import progress
 from cdmpp.datasets.extraction.extract import ExtractProgress
 from cdmpp.datasets.find import labels_at
 from cdmpp.datasets.samples import Samples
+from cdmpp.text import counted
 from cdmpp.timing.stats import timer
 from tvm_helper.legacy.setup import ready_environment
 
@@ -97,7 +98,7 @@ def extraction_progress(*, is_quiet: bool) -> Iterator[Callable[[ExtractProgress
 
         def show_extraction(now: ExtractProgress) -> None:
             percent = 100 * now.done // max(1, now.total)
-            note = f"{now.programs} programs, shard {now.shards} of {now.shards_total}"
+            note = f"{counted(now.programs, 'program')}, shard {now.shards} of {now.shards_total}"
             show("percent extracted", percent, 100, note)
 
         yield show_extraction

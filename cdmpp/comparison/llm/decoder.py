@@ -13,6 +13,7 @@ from cdmpp.analytic.gpu_kernels.account.sparse import (
     sparse_weights,
 )
 from cdmpp.errors import UsageError
+from cdmpp.text import counted
 
 #: How the weights of a product are stored. `fp8_block` has a scale for each block of 128 x 128,
 #: `fp4` (NVFP4) one byte for each 16 elements, `mxfp4` one for each 32, `int4` two for each 128.
@@ -392,7 +393,8 @@ class Parallel:
                 raise UsageError(f"{option} {value}, expected at least 1")
         if self.stage % self.expert:
             raise UsageError(
-                f"--expert-parallel {self.expert} does not divide the {self.stage} devices of "
+                f"--expert-parallel {self.expert} does not divide the "
+                f"{counted(self.stage, 'device')} of "
                 "--tensor-parallel times --data-parallel-attention"
             )
 

@@ -17,7 +17,7 @@ from cdmpp.datasets.tenset.folder import (
     read_records,
 )
 from cdmpp.errors import DataError
-from cdmpp.text import aligned, seconds_text
+from cdmpp.text import aligned, counted, seconds_text
 
 
 class _DeviceCounter:
@@ -144,7 +144,8 @@ def stats_text(stats: dict[str, Any]) -> str:
     if "programs" in stats:
         leaves = stats["leaves"]
         lines.append(
-            f"{stats['programs']} programs of {stats['tasks']} tasks, {stats['featurised']} with "
+            f"{counted(stats['programs'], 'program')} of {counted(stats['tasks'], 'task')}, "
+            f"{stats['featurised']} with "
             f"features ({leaves['smallest']} to {leaves['largest']} leaves, median "
             f"{leaves['median']}), {stats['bytes'] / 1e6:.1f} MB"
         )

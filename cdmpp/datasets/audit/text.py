@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cdmpp.text import aligned, percent_text
+from cdmpp.text import aligned, counted, percent_text
 
 _MARKS = {"error": "ERROR", "warning": "warning", "note": "note"}
 
@@ -12,8 +12,8 @@ _MARKS = {"error": "ERROR", "warning": "warning", "note": "note"}
 def audit_text(report: dict[str, Any]) -> str:
     """Returns what `cdmpp.datasets.audit.audit.audit` gave as tables and lines."""
     head = (
-        f"{report['programs']} programs of {report['tasks']} tasks, "
-        f"{report['measurements']} measurements ({report['layout']})"
+        f"{counted(report['programs'], 'program')} of {counted(report['tasks'], 'task')}, "
+        f"{counted(report['measurements'], 'measurement')} ({report['layout']})"
     )
     return "\n".join(
         [head, "", _noise_table(report), "", _split_table(report), "", *_lines(report)]
@@ -67,7 +67,8 @@ def _split_table(report: dict[str, Any]) -> str:
 def _lines(report: dict[str, Any]) -> list[str]:
     networks = report["networks"]
     lines = [
-        f"{networks['networks']} networks: {networks['tasks_in_one_network']} tasks in one, "
+        f"{counted(networks['networks'], 'network')}: "
+        f"{counted(networks['tasks_in_one_network'], 'task')} in one, "
         f"{networks['tasks_in_several_networks']} in several, "
         f"{networks['tasks_in_no_network']} in none"
     ]

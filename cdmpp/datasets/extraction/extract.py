@@ -27,6 +27,7 @@ from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import make_folder, remove_abandoned, write_json
 from cdmpp.processes.pool import run_in_processes
 from cdmpp.processes.ray_cluster import run_on_ray
+from cdmpp.text import counted
 
 #: Where shards are built.
 Backend = Literal["local", "ray"]
@@ -94,8 +95,10 @@ class ExtractReport:
         """Returns the report as lines of text."""
         lines = [
             self.read.summary(),
-            f"{self.programs} programs, {self.featurised} with features, {self.valid} of them "
-            f"valid; {self.measurements} measurements on {len(self.devices)} devices",
+            f"{counted(self.programs, 'program')}, {self.featurised} with features, {self.valid} "
+            "of them "
+            f"valid; {counted(self.measurements, 'measurement')} on "
+            f"{counted(len(self.devices), 'device')}",
         ]
         lines += [f"  rejected {n}: {reason}" for reason, n in self.rejected.most_common()]
         lines += [f"  by fallback {name}: {n}" for name, n in self.fallbacks.most_common()]

@@ -36,6 +36,7 @@ from cdmpp.datasets.read_report import ReadReport
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import make_folder, remove_abandoned, write_json
 from cdmpp.programs.compact_ast import leaf_extra_version
+from cdmpp.text import counted
 
 Networks = dict[str, int]
 
@@ -72,7 +73,8 @@ class MergeReport:
     def summary(self) -> str:
         """Returns the report as lines of text."""
         lines = [
-            f"{self.programs} programs ({self.featurised} with features) and {self.measurements} "
+            f"{counted(self.programs, 'program')} ({self.featurised} with features) and "
+            f"{self.measurements} "
             f"measurements of {len(self.inputs)} datasets in {self.out_dir}",
             f"{self.merged_programs} programs were in several inputs and are stored once",
         ]

@@ -28,6 +28,7 @@ from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.record_line import FAILED_COST_S
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import make_folder, write_atomic, write_text
+from cdmpp.text import counted
 
 
 @dataclass
@@ -46,7 +47,8 @@ class DatabaseExportReport:
         ]
         if self.without_trace:
             lines.append(
-                f"{self.without_trace} measurements left out: no database of --database has "
+                f"{counted(self.without_trace, 'measurement')} left out: no database of "
+                "--database has "
                 "their traces"
             )
         return "\n".join(lines)

@@ -11,6 +11,7 @@ from typing import Any
 from cdmpp.devices.registry import find_device
 from cdmpp.errors import DataError, first_line
 from cdmpp.networks.graph.execution import MODES, Dtype, Execution
+from cdmpp.text import counted
 
 #: Columns that every table has; see `read_runs`.
 NEEDED = ("device", "mode", "precision", "img_size", "batch_size")
@@ -80,7 +81,7 @@ def read_runs(path: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
         except _UnusableError as error:
             left_out[str(error)] = left_out.get(str(error), 0) + 1
     if not runs:
-        why = "; ".join(f"{reason} ({count} rows)" for reason, count in left_out.items())
+        why = "; ".join(f"{reason} ({counted(count, 'row')})" for reason, count in left_out.items())
         raise DataError(f"{path}: no usable row: {why or 'the table is empty'}")
     return runs, left_out
 

@@ -14,6 +14,7 @@ from cdmpp.errors import DataError
 from cdmpp.files.open_text import bad_line, csv_rows
 from cdmpp.profiling.formats.units import number
 from cdmpp.profiling.schema import Profile, ProfileRow
+from cdmpp.text import counted
 
 FORMAT = "CUTLASS profiler (CSV)"
 _MS_PER_S = 1e3
@@ -57,7 +58,7 @@ def read_cutlass_csv(path: Path, text: str) -> Profile:
             f"{path}: no kernel that ran ({failed} failed); expected rows with a Runtime; run "
             "cutlass_profiler again with --providers=cutlass"
         )
-    notes = (f"{failed} kernels did not run and are left out",) if failed else ()
+    notes = (f"{counted(failed, 'kernel')} did not run and are left out",) if failed else ()
     return Profile(str(path), FORMAT, tuple(rows), notes=notes)
 
 

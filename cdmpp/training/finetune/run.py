@@ -38,6 +38,7 @@ from cdmpp.predict.saved_model import (
     write_transfer,
 )
 from cdmpp.pretrained import model_folder
+from cdmpp.text import counted
 from cdmpp.training.finetune.adapt import Adapted, adapt
 from cdmpp.training.finetune.adapted_code import compiled_s, save_adapted_code
 from cdmpp.training.finetune.elsewhere import Elsewhere, times_elsewhere
@@ -131,7 +132,8 @@ def choose_budget(options: FinetuneRunOptions, samples: Samples, card: ModelCard
     workloads = workload_count(target) if len(target) else 0
     if workloads < 2:
         raise DataError(
-            f"only {workloads} workloads outside the training data of {options.from_run}, "
+            f"only {counted(workloads, 'workload')} outside the training data of "
+            f"{options.from_run}, "
             "expected at least 2: one to train on and one to evaluate on; choose another "
             "--device or --network"
         )
@@ -140,8 +142,9 @@ def choose_budget(options: FinetuneRunOptions, samples: Samples, card: ModelCard
     most = workloads // 2
     if not 1 <= options.budget <= most:
         raise UsageError(
-            f"a budget of {options.budget} tasks is too large for {workloads} different "
-            f"workloads: expected 1 to {most} tasks, so that at least half of the workloads are "
+            f"a budget of {counted(options.budget, 'task')} is too large for {workloads} different "
+            f"workloads: expected 1 to {counted(most, 'task')}, so that at least half of the "
+            "workloads are "
             f"left for evaluation, e.g. --budget {most}tasks (for the best model: --budget all; "
             f"for no task at all: cdmpp evaluate --model {options.from_run})"
         )
@@ -327,7 +330,7 @@ def _on_budget_alone(
 def _split_facts(options: FinetuneRunOptions, budget: Budget) -> dict[str, Any]:
     devices = "+".join(options.devices) or "all devices"
     where = f"{devices}, network {options.network}" if options.network else devices
-    left_out = f", {budget.left_out} tasks of the original training left out" * (
+    left_out = f", {counted(budget.left_out, 'task')} of the original training left out" * (
         budget.left_out > 0
     )
     if options.budget == 0:
@@ -340,7 +343,8 @@ def _split_facts(options: FinetuneRunOptions, budget: Budget) -> dict[str, Any]:
     return split_facts(
         "budget",
         options.seed,
-        f"{len(budget.tasks)} tasks of {where} chosen by {options.sampler} (seed "
-        f"{options.seed}), evaluated on {len(np.unique(budget.test.task_id))} tasks of other "
+        f"{counted(len(budget.tasks), 'task')} of {where} chosen by {options.sampler} (seed "
+        f"{options.seed}), evaluated on {counted(len(np.unique(budget.test.task_id)), 'task')} "
+        "of other "
         f"workloads{left_out}",
     )
