@@ -311,11 +311,15 @@ def named_function(text: str) -> tuple[str, Any]:
     told = {name: value for name, value in sizes.items() if value != _DTYPE}
     name = f"{kind}:{','.join(f'{size}={value}' for size, value in told.items())}"
     try:
-        return name, te.create_prim_func(_OPERATORS[kind][0](sizes))
+        tensors = _OPERATORS[kind][0](sizes)
+        shapes = {one.name: [int(size) for size in one.shape] for one in tensors}
+        reason = next((f"{one} would have the shape {shape}" for one, shape in shapes.items()
+                       if min(shape, default=1) < 1), "")  # fmt: skip
+        if not reason:
+            return name, te.create_prim_func(tensors)
     except Exception as error:  # TVM raises whatever its checks do
-        raise UsageError(
-            f"task {name}: cannot be made of these sizes ({last_line(error)}); choose others"
-        ) from None
+        reason = last_line(error)
+    raise UsageError(f"task {name}: cannot be made of these sizes ({reason}); choose others")
 
 
 def index_bounds(text: str) -> dict[int, int]:

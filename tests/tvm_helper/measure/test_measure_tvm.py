@@ -30,6 +30,7 @@ from tvm_helper.measure.journal import read_journal
 from tvm_helper.measure.options import MeasureOptions, TimingOptions
 from tvm_helper.measure.sources import campaign_tasks
 from tvm_helper.measure.tables import read_task
+from tvm_helper.measure.tasks import named_function
 
 pytestmark = pytest.mark.tvm
 
@@ -326,3 +327,9 @@ def test_through_the_rpc_tracker(tmp_path: Path, capsys: pytest.CaptureFixture[s
             process.wait()
     report = json.loads(capsys.readouterr().out)
     assert (report["measured"], report["failures"]) == (2, [])
+
+
+@pytest.mark.parametrize("text", ["dense:m=0", "gather:rows=0,n=8", "max_pool2d:h=0"])
+def test_a_size_of_zero_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"would have the shape \[.*0.*\]\); choose others"):
+        named_function(text)
