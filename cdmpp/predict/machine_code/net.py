@@ -1,4 +1,4 @@
-"""A perceptron over the columns of compiled programs."""
+"""Perceptrons over the columns of compiled programs, and their mean."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from cdmpp.files.checked_tensors import read_tensors, write_tensors
 
 _WIDTH, _LAYERS, _DROPOUT = 384, 3, 0.1
 _EPOCHS, _BATCH = 60, 64
+#: They start and shuffle differently, and err differently.
+_MEMBERS = 2
 _LEARNING_RATE, _WEIGHT_DECAY = 2e-3, 0.05
 #: In standard deviations of the label: where the loss goes from square to absolute.
 _BETA = 0.3
@@ -27,24 +29,24 @@ _LEAST_DEVIATION, _MOST_DEVIATIONS = 1e-4, 5.0
 
 @dataclass(frozen=True)
 class CodeNet:
-    """A perceptron: columns -> logarithm of seconds.
+    """The mean of some perceptrons: columns -> logarithm of seconds.
 
     Attributes:
         kept: int64 [K], the columns that it looks at.
         mean, deviation: float32 [K], of them.
         label: mean and standard deviation of the logarithm of seconds.
-        network: standardised columns -> standardised label; its weights are float16 numbers.
+        members: standardised columns -> standardised label; their weights are float16 numbers.
     """
 
     kept: IntArray
     mean: NDArray[np.float32]
     deviation: NDArray[np.float32]
     label: tuple[float, float]
-    network: nn.Sequential
+    members: tuple[nn.Sequential, ...]
 
     @classmethod
     def fit(cls, columns: NDArray[np.float32], log_s: FloatArray, *, seed: int) -> CodeNet:
-        """Returns a perceptron that was fitted to programs.
+        """Returns perceptrons that were fitted to programs.
 
         torch's global random state stays as it is.
 
@@ -62,19 +64,22 @@ class CodeNet:
                 mean=columns[:, kept].mean(axis=0, dtype=np.float64).astype(np.float32),
                 deviation=spread[kept].astype(np.float32),
                 label=(centre, deviation),
-                network=_network(len(kept)),
+                members=tuple(_network(len(kept)) for _ in range(_MEMBERS)),
             )
             wanted = torch.from_numpy(((log_s - centre) / deviation).astype(np.float32))
-            _train(found.network, found._standardised(columns), wanted)
-        for weight in found.network.parameters():
-            weight.data = weight.data.half().float()
+            standardised = found._standardised(columns)
+            for network in found.members:
+                _train(network, standardised, wanted)
+                for weight in network.parameters():
+                    weight.data = weight.data.half().float()
         return found
 
     def log_s(self, columns: NDArray[np.float32]) -> FloatArray:
         """Returns float64 [N], logarithm of the predicted seconds."""
         centre, deviation = self.label
+        standardised = self._standardised(columns)
         with torch.no_grad():
-            found: Tensor = self.network(self._standardised(columns))
+            found = torch.stack([network(standardised) for network in self.members]).mean(dim=0)
         return np.asarray(found.squeeze(1).numpy(), np.float64) * deviation + centre
 
     def _standardised(self, columns: NDArray[np.float32]) -> Tensor:
@@ -82,7 +87,7 @@ class CodeNet:
         return torch.from_numpy(np.clip(values, -_MOST_DEVIATIONS, _MOST_DEVIATIONS))
 
     def save(self, path: Path) -> None:
-        """Writes the perceptron.
+        """Writes the perceptrons; each tensor of the networks has a row a member.
 
         Raises:
             DataError: the file cannot be written.
@@ -91,8 +96,10 @@ class CodeNet:
             "kept": self.kept, "mean": self.mean, "deviation": self.deviation,
             "label": np.array(self.label),
         }  # fmt: skip
-        for name, weight in self.network.state_dict().items():
-            tensors[f"network.{name}"] = weight.numpy().astype(np.float16)
+        states = [network.state_dict() for network in self.members]
+        for name in states[0]:
+            weights = np.stack([state[name].numpy() for state in states])
+            tensors[f"network.{name}"] = weights.astype(np.float16)
         write_tensors(path, save(tensors))
 
     @classmethod
@@ -105,18 +112,18 @@ class CodeNet:
         try:
             tensors = load(read_tensors(path)[0])
             kept = tensors["kept"]
-            network = _network(len(kept))
-            network.load_state_dict(
-                {
-                    name.removeprefix("network."): torch.from_numpy(value.astype(np.float32))
-                    for name, value in tensors.items()
-                    if name.startswith("network.")
-                }
-            )
+            weights = {
+                name.removeprefix("network."): torch.from_numpy(value.astype(np.float32))
+                for name, value in tensors.items()
+                if name.startswith("network.")
+            }
+            if weights["0.bias"].ndim == 1:  # one perceptron, of an earlier form
+                weights = {name: value.unsqueeze(0) for name, value in weights.items()}
+            members = tuple(_network(len(kept)).eval() for _ in weights["0.weight"])
+            for place, network in enumerate(members):
+                network.load_state_dict({name: value[place] for name, value in weights.items()})
             centre, deviation = (float(value) for value in tensors["label"])
-            return cls(
-                kept, tensors["mean"], tensors["deviation"], (centre, deviation), network.eval()
-            )
+            return cls(kept, tensors["mean"], tensors["deviation"], (centre, deviation), members)
         except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
             reason = (str(error).strip().splitlines() or ["empty"])[0]
             raise DataError(f"cannot read the perceptron {path} ({reason}); {hint}") from None

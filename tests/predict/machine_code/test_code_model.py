@@ -19,6 +19,7 @@ from cdmpp.predict.machine_code.model import (
     CodeModel,
     CodeRows,
 )
+from cdmpp.predict.machine_code.net import CodeNet
 from cdmpp.predict.machine_code.widths import CodeWidths
 from cdmpp.programs.machine_code.columns import MACHINE_CODE_NAMES
 
@@ -237,6 +238,26 @@ def test_damaged_and_foreign_folders(found, tmp_path):
     save_file({**tensors, "kept": tensors["kept"][1:]}, file)
     with pytest.raises(DataError, match="cannot read the perceptron"):
         CodeModel.load(tmp_path)
+
+
+def test_one_perceptron_of_an_earlier_form_is_read(tmp_path):
+    part = rows(40, 0)
+    net = CodeNet.fit(part.columns, part.log_s, seed=0)
+    file = tmp_path / "perceptron.safetensors"
+    net.save(file)
+    assert np.array_equal(CodeNet.load(file, hint="").log_s(part.columns), net.log_s(part.columns))
+    tensors = load_file(file)
+    save_file(
+        {
+            name: value[1] if name.startswith("network.") else value
+            for name, value in tensors.items()
+        },
+        file,
+    )
+    assert np.array_equal(
+        CodeNet.load(file, hint="").log_s(part.columns),
+        replace(net, members=net.members[1:2]).log_s(part.columns),
+    )
 
 
 def test_a_part_without_programs_is_refused():
