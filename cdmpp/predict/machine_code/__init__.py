@@ -1,1 +1,1 @@
-"""The model over machine code: trees and a perceptron beside the cost model."""
+"""The model over machine code: trees and perceptrons beside the cost model."""

@@ -1,8 +1,8 @@
-"""What a program takes that has been compiled: trees and a perceptron over leaf columns and machine
+"""What a program takes that has been compiled: trees and perceptrons over leaf columns and machine
 code.
 
 They are trained beside a model on the programs whose machine code is known, and answer together
-with it: a share of the logarithm is the trees', one the perceptron's and one the model's. What both
+with it: a share of the logarithm is the trees', one the perceptrons' and one the model's. What both
 learn is a ratio to the time that the instructions take (`core_time.py`). The fastest of a task's
 measured programs is faster than it looks: what is said of it has shares of its own, and is shifted.
 """
@@ -193,7 +193,7 @@ class CodeCalibration:
 
 
 class CodeModel:
-    """Trees and a perceptron over leaf columns and machine code.
+    """Trees and perceptrons over leaf columns and machine code.
 
     Attributes:
         kind: of the devices.
