@@ -24,11 +24,6 @@ def read_columns(path: Path) -> Columns:
     return {name: table[name].to_numpy() for name in table.column_names}
 
 
-def rows_of(table: Columns, rows: NDArray[Any]) -> Columns:
-    """Returns some rows of every column."""
-    return {name: values[rows] for name, values in table.items()}
-
-
 def mean_over_devices(
     table: Columns, values: NDArray[Any], figure: Callable[[NDArray[Any]], Any] = np.mean
 ) -> float:

@@ -1,7 +1,4 @@
-"""Time, memory and utilisation of a torch network that is never run.
-
-`predict_network(module, batches=(1, 8))` is the short way; `NetworkPredictor` keeps a loaded model.
-"""
+"""Time, memory and utilisation of a torch network that is never run."""
 
 from __future__ import annotations
 
@@ -40,46 +37,6 @@ _MOST_SHARE = 4.0
 _ALONE_WIDTH = 1.5
 
 _NOT_COMPILED = "torch.compile is ignored: this is the time of eager torch on a CPU"
-
-
-def predict_network(
-    module_or_factory: nn.Module | Callable[[], nn.Module],
-    input_shapes: Sequence[tuple[int, ...]] = IMAGE,
-    *,
-    batches: Sequence[int] = (1,),
-    name: str = "network",
-    devices: Sequence[str] = (),
-    memory_limit_bytes: float | None = None,
-    model: str | Path = PRETRAINED,
-    method: Literal["fx", "export"] = "fx",
-    dtypes: Sequence[torch.dtype] | None = None,
-) -> list[TorchPrediction]:
-    """Returns what a network takes, for every batch, device and mode; it is not run.
-
-    Args:
-        module_or_factory: a torch module, or a function without arguments that makes one.
-        input_shapes: shape of each input without the batch.
-        batches: samples of an iteration.
-        name: what the network is called.
-        devices: labels; none = those that the model was trained on.
-        memory_limit_bytes: memory that there is; None = that of the device, where it is known.
-        model: a run folder, or `pretrained`.
-        method: `fx` or `export`, see `cdmpp.networks.graph.torch_graph`.
-        dtypes: type of each input.
-
-    Raises:
-        UsageError: a batch below 1, no shape.
-        DataError: the module cannot be made or followed, or there is no such model.
-        DeviceError: an unknown device.
-    """
-    predictor = NetworkPredictor.load(model)
-    return predictor.predict(
-        predictor.graphs(
-            module_or_factory, input_shapes, batches, name=name, method=method, dtypes=dtypes
-        ),
-        devices,
-        memory_limit_bytes=memory_limit_bytes,
-    )
 
 
 class NetworkPredictor:

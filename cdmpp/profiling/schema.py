@@ -12,9 +12,6 @@ from cdmpp.arrays import FloatArray, IntArray
 #: What a row is about. `operator` ran on an accelerator that is no GPU; `range` is a name that the
 #: program itself gave to a stretch; `python` is a traced function.
 Kind = Literal["kernel", "memcpy", "memset", "operator", "api", "cpu_op", "range", "python"]
-KINDS: Final[tuple[Kind, ...]] = (
-    "kernel", "memcpy", "memset", "operator", "cpu_op", "api", "range", "python",
-)  # fmt: skip
 #: Kinds that keep a GPU or an accelerator busy.
 DEVICE_KINDS: Final[frozenset[Kind]] = frozenset({"kernel", "memcpy", "memset", "operator"})
 

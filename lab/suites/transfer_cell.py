@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
 from cdmpp.config import from_dict
 from cdmpp.datasets.budget import hold_out, of_tasks
 from cdmpp.datasets.judge import judge
@@ -31,8 +28,6 @@ from lab.suites.model_cell import (
 from lab.suites.options import BUDGET_SUFFIX, FINETUNE, ZERO_SHOT_SUFFIX
 from lab.suites.plan import PRETRAIN, REFERENCES, SuiteCell
 from lab.suites.target_parts import TargetParts, target_parts
-
-FloatArray = NDArray[np.float64]
 
 #: The sources' tasks: training and validation. Nothing is judged on them.
 _SOURCE_FRACTIONS = (0.9, 0.1, 0.0)

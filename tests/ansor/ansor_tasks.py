@@ -38,27 +38,6 @@ def cdmpp_test_conv2d(size: int, inputs: int, outputs: int, kernel: int) -> list
     return [data, weight, bias, topi.nn.relu(topi.add(conv, bias))]
 
 
-@auto_scheduler.register_workload
-def cdmpp_test_batch_matmul(batch: int, rows: int, columns: int, depth: int) -> list[Any]:
-    """Matrix products of a batch, the second transposed: scores of attention."""
-    a = te.placeholder((batch, rows, depth), name="A")
-    b = te.placeholder((batch, columns, depth), name="B")
-    k = te.reduce_axis((0, depth), name="k")
-    shape = (batch, rows, columns)
-    c = te.compute(shape, lambda n, i, j: te.sum(a[n, i, k] * b[n, j, k], axis=k), name="C")
-    return [a, b, c]
-
-
-@auto_scheduler.register_workload
-def cdmpp_test_depthwise(size: int, channels: int, kernel: int) -> list[Any]:
-    """A depthwise convolution of one image in NHWC with a bias and a relu."""
-    data = te.placeholder((1, size, size, channels), name="data")
-    weight = te.placeholder((kernel, kernel, channels, 1), name="weight")
-    bias = te.placeholder((1, 1, 1, channels), name="bias")
-    conv = topi.nn.depthwise_conv2d_nhwc(data, weight, 1, kernel // 2, 1, "float32")
-    return [data, weight, bias, topi.nn.relu(topi.add(conv, bias))]
-
-
 def matmul_task(rows: int = 32, columns: int = 48, depth: int = 40, **options: Any) -> Any:
     """Returns a small task unless told otherwise."""
     return _task(cdmpp_test_matmul, (rows, columns, depth), **options)
@@ -69,16 +48,6 @@ def conv2d_task(
 ) -> Any:
     """Returns a small task unless told otherwise."""
     return _task(cdmpp_test_conv2d, (size, inputs, outputs, kernel), **options)
-
-
-def batch_matmul_task(batch: int, rows: int, columns: int, depth: int) -> Any:
-    """Returns a task of attention's first product."""
-    return _task(cdmpp_test_batch_matmul, (batch, rows, columns, depth))
-
-
-def depthwise_task(size: int, channels: int, kernel: int) -> Any:
-    """Returns a task of a depthwise convolution."""
-    return _task(cdmpp_test_depthwise, (size, channels, kernel))
 
 
 def gpu_parameters(*, threads_per_block: int = 1024) -> Any:

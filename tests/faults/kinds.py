@@ -16,7 +16,6 @@ from tests.faults.trial import Befallen, Trial
 
 _SIZES = (0, 100, 2_000, 20_000, 100_000, 1_000_000)
 _DISKS = (4_096, 16_384, 65_536, 262_144, 1_048_576)
-_LARGE_DISK = 1 << 30
 #: Words -> seconds.
 _JUMPS = {"-10d": -864_000, "-1h": -3_600, "+1h": 3_600, "+10d": 864_000}
 

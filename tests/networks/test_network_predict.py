@@ -18,7 +18,7 @@ from cdmpp.errors import DataError, DeviceError, UsageError
 from cdmpp.networks.dataset.samples import assemble
 from cdmpp.networks.dataset.store import read_dataset, write_dataset
 from cdmpp.networks.graph.factory import load_factory
-from cdmpp.networks.predict import NetworkPredictor, predict_network
+from cdmpp.networks.predict import NetworkPredictor
 from cdmpp.networks.run import NetworkRun, train_run
 from tests.networks.synthetic import DEVICE, convolutions, data
 from tests.paths import ROOT
@@ -280,11 +280,3 @@ def test_a_bad_limit_is_refused(folder):
         predicted(folder, convolutions([8], 3, has_branch=False), [(3, 16, 16)], limit=-1.0)
     with pytest.raises(DataError, match="no model"):
         NetworkPredictor.load(folder)
-
-
-def test_the_short_way_is_that_of_the_predictor():
-    module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU())
-    predictor = NetworkPredictor.load()
-    graphs = predictor.graphs(module, [(3, 32, 32)], (1, 2), name="network")
-    expected = predictor.predict(graphs, ["t4"])
-    assert predict_network(module, [(3, 32, 32)], batches=(1, 2), devices=["t4"]) == expected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from cdmpp.datasets.splits import uniform_draw
 from cdmpp.errors import DataError
 
 SplitKind = Literal["architecture", "random"]
-SPLITS: tuple[SplitKind, ...] = get_args(SplitKind)
 #: Training, validation and test part, as published.
 FRACTIONS = (0.5, 0.25, 0.25)
 

@@ -32,7 +32,6 @@ from cdmpp.programs.loops.loop_tree import (
     stores_with_path,
 )
 from cdmpp.records import MeasureRecord
-from tests.paths import ROOT
 from tests.programs.reference.tree import compact_ast
 from tests.tvm_helper.legacy.same_program import program_difference
 from tvm_helper.legacy import setup
@@ -45,7 +44,6 @@ from tvm_helper.legacy.validity import LIMITS, rejection, shared_bytes
 
 #: Programs as the old TVM lowered them: template, arguments, target, entity, node graph.
 FIXTURE = Path(__file__).parent / "data" / "legacy_programs.jsonl.gz"
-SHIPPED = ROOT / "data" / "tenset-cpu"
 
 
 def fixture_programs() -> dict[str, dict[str, Any]]:
