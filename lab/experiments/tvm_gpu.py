@@ -16,8 +16,8 @@ from cdmpp.analytic.roofline.schedule_times import (
     kinds_of,
     packaged_path,
 )
-from cdmpp.arrays import BoolArray, FloatArray, TextArray
-from cdmpp.conformal import owner_means, owner_quantile
+from cdmpp.arrays import FloatArray, TextArray
+from cdmpp.conformal import owner_means
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.merge import merged_folder
 from cdmpp.datasets.samples import Samples
@@ -47,11 +47,8 @@ class Answer:
         what: the device or kind of operator that no fit has seen.
         constant, trees, schedule: mean |log(predicted / measured)| of bounds times one constant, of
             trees and of bounds and schedules; trees None where none were trained.
-        quantile: 90 % of a task's errors of `schedule` are below.
         factor: of the intervals, each way, made without what was left out.
-        inside: share of the programs in their intervals; of ordinary schedules `inside_ordinary`,
-            None without such.
-        factor_ordinary: likewise.
+        inside: share of the programs in their intervals.
     """
 
     what: str
@@ -60,11 +57,8 @@ class Answer:
     constant: float
     trees: float | None
     schedule: float
-    quantile: float
     factor: float
     inside: float
-    factor_ordinary: float | None
-    inside_ordinary: float | None
 
 
 def experiment(
@@ -153,20 +147,16 @@ def _answer(
     width = widths.of(own.kind, own.columns.is_ordinary)
     ratio = others.log_s - np.log(others.columns.floor_s)
     constant = np.log(own.columns.floor_s) + np.median(ratio) - own.log_s
-    good = own.columns.is_ordinary
     inside = (error <= width).astype(np.float64)
 
-    def mean(values: FloatArray, rows: BoolArray | None = None) -> float:
-        chosen = np.ones(len(values), bool) if rows is None else rows
-        _, owner = np.unique(own.owner[chosen], return_inverse=True)
-        return float(owner_means(values[chosen], owner).mean())
+    def mean(values: FloatArray) -> float:
+        _, owner = np.unique(own.owner, return_inverse=True)
+        return float(owner_means(values, owner).mean())
 
     return Answer(
         name, int(own.owner.max()) + 1, len(error), mean(np.abs(constant)),
-        None if learned is None else mean(learned), mean(error),
-        owner_quantile(error, own.owner, 0.9), float(np.exp(mean(width))), mean(inside),
-        float(np.exp(mean(width, good))) if good.any() else None,
-        mean(inside, good) if good.any() else None,
+        None if learned is None else mean(learned), mean(error), float(np.exp(mean(width))),
+        mean(inside),
     )  # fmt: skip
 
 
@@ -189,14 +179,12 @@ def _table(name: str, answers: list[Answer]) -> str:
     head = "device" if name != "operators" else "kind of operators"
     heads = [
         head, "tasks", "programs", "bound times a constant", "trees", "bound and schedule",
-        "90 % of its errors", "factor each way", "in it", "ordinary: factor", "in it",
+        "factor each way", "in it",
     ]  # fmt: skip
     rows = [
         [one.what, f"{one.tasks}", f"{one.programs:,}", f"{one.constant:.2f}",
          "-" if one.trees is None else f"{one.trees:.2f}", f"{one.schedule:.2f}",
-         f"{one.quantile:.2f}", f"{one.factor:.1f}", percent_text(one.inside),
-         "-" if one.factor_ordinary is None else f"{one.factor_ordinary:.1f}",
-         "-" if one.inside_ordinary is None else percent_text(one.inside_ordinary)]
+         f"{one.factor:.1f}", percent_text(one.inside)]
         for one in answers
     ]  # fmt: skip
     return markdown_table(heads, rows)
