@@ -29,6 +29,7 @@ from cdmpp.comparison.llm.evaluate import (
 )
 from cdmpp.comparison.llm.load import HostFit, LoadedServer, packaged_hosts
 from cdmpp.conformal import owner_quantile
+from cdmpp.devices.registry import load_registry
 from cdmpp.files.atomic import write_json, write_text
 from cdmpp.files.places import package_folder
 from cdmpp.files.stored import to_json
@@ -39,7 +40,7 @@ from lab.paths import PAGES, shared
 from lab.stamp import stamp
 
 Spread = dict[str, tuple[float, float]]
-_WIDE: Spread = {"tpot": (1e-9, 1e9), "ttft": (1e-9, 1e9)}
+_KINDS = ("tpot", "ttft")
 #: Seconds of a request at which rows are simulated; what else is tried is added to that.
 _BASE_S = 0.03
 _REQUESTS_S = np.linspace(0.0, 0.15, 31)
@@ -115,7 +116,7 @@ def of_groups_out(rows: Sequence[MeasuredLoad], group: str) -> Spread:
     names = [getattr(one, group) for one in rows]
     enough = sorted(name for name in set(names) if names.count(name) >= _LEAST_ROWS)
     logs = [_logs(_left_out(rows, group, name)) for name in enough]
-    return {kind: conformal([one[kind] for one in logs]) for kind in _WIDE}
+    return {kind: conformal([one[kind] for one in logs]) for kind in _KINDS}
 
 
 def of_systems_out(rows: Sequence[MeasuredLoad]) -> Spread:
@@ -125,7 +126,7 @@ def of_systems_out(rows: Sequence[MeasuredLoad]) -> Spread:
     both = of_groups_out(rows, "system"), of_groups_out(rows, "family")
     return {
         kind: (min(one[kind][0] for one in both), max(one[kind][1] for one in both))
-        for kind in _WIDE
+        for kind in _KINDS
     }
 
 
@@ -135,18 +136,25 @@ def conformal(groups: Sequence[FloatArray]) -> tuple[float, float]:
     (conformalized quantile regression, arXiv 1905.03222).
 
     Args:
-        groups: log(measured / predicted) of each.
+        groups: float64 [rows, 2] of each: log(measured / end) of both ends of an answer.
     """
-    low, high = (_quantile(groups, end) for end in _ENDS)
+    low, high = _quantiles(groups)
     if len(groups) > 1:
         beside = []
         for place, own in enumerate(groups):
             others = [*groups[:place], *groups[place + 1 :]]
-            least, most = (_quantile(others, end) for end in _ENDS)
-            beside.append(np.maximum(least - own, own - most))
+            least, most = _quantiles(others)
+            beside.append(np.maximum(least - own[:, 0], own[:, 1] - most))
         margin = _quantile(beside, _ENDS[1] - _ENDS[0])
         low, high = low - margin, high + margin
     return math.exp(min(low, -_LEAST_LOG)), math.exp(max(high, _LEAST_LOG))
+
+
+def _quantiles(groups: Sequence[FloatArray]) -> tuple[float, float]:
+    low, high = (
+        _quantile([one[:, place] for one in groups], end) for place, end in enumerate(_ENDS)
+    )
+    return low, high
 
 
 def _quantile(groups: Sequence[FloatArray], share: float) -> float:
@@ -155,14 +163,14 @@ def _quantile(groups: Sequence[FloatArray], share: float) -> float:
 
 
 def _logs(rows: Sequence[MeasuredLoad]) -> dict[str, FloatArray]:
-    """Returns log(measured / predicted) of times per token and to the first token."""
+    """Returns log(measured / end) of both ends, of times per token and to the first token."""
     return {
         kind: np.array([
-            math.log(getattr(one, f"{kind}_s") / ends[0])
+            [math.log(getattr(one, f"{kind}_s") / end) for end in ends[1:]]
             for one in rows
             if (ends := getattr(one.cell, f"{kind}_s")) is not None
         ])
-        for kind in _WIDE
+        for kind in _KINDS
     }  # fmt: skip
 
 
@@ -189,7 +197,7 @@ def judged(
     found: list[MeasuredLoad] = []
     for name in sorted({getattr(one, group) for one in rows}):
         others = [one for one in rows if getattr(one, group) != name]
-        hosts = HostFit(*fit_hosts(others), (), _WIDE, _WIDE)
+        hosts = plain_hosts(*fit_hosts(others))
         part = [row for row in table if row[column] == name]
         own = evaluate_serving(part, kernels, hosts=hosts, servers=servers).rows
         factors = of_groups_out(others, group) if group == "family" else of_systems_out(others)
@@ -197,13 +205,18 @@ def judged(
     return found
 
 
+def plain_hosts(request_s: float, experts_s: float = 0.0) -> HostFit:
+    """Returns hosts whose answers have no ends but those of frameworks' kernels."""
+    ends = dict.fromkeys(_KINDS, (1.0, 1.0))
+    return HostFit(request_s, experts_s, tuple(load_registry()), ends, ends)
+
+
 def experiment() -> None:
     """Fits what servers add, writes it into the package, and the page with its picture."""
     kernels = GpuKernels.packaged()
     table = read_serving(shared("llm-serving/serving.parquet"))
     servers: dict[tuple[Any, ...], LoadedServer] = {}
-    base = HostFit(_BASE_S, 0.0, (), _WIDE, _WIDE)
-    first = evaluate_serving(table, kernels, hosts=base, servers=servers)
+    first = evaluate_serving(table, kernels, hosts=plain_hosts(_BASE_S), servers=servers)
     rows = first.rows
     devices = [one.cell.device for one in rows]
     fit = HostFit(
@@ -286,7 +299,7 @@ def page(reports: Mapping[str, ServingReport], fit: HostFit) -> str:
     family, system = reports.values()
     counts = ", ".join(f"{count} {reason}" for reason, count in family.left_out.items())
     factors = [
-        [name, *(f"{found[kind][0]:.2f} to {found[kind][1]:.2f}" for kind in _WIDE)]
+        [name, *(f"{found[kind][0]:.2f} to {found[kind][1]:.2f}" for kind in _KINDS)]
         for name, found in (
             (", ".join(fit.devices), fit.models_out), ("other devices", fit.systems_out)
         )

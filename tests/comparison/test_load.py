@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,19 +13,21 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
+from cdmpp.analytic.gpu_kernels.calls import GpuCall
 from cdmpp.cli.main import main
 from cdmpp.comparison.llm.config_file import read_model
 from cdmpp.comparison.llm.decoder import Parallel
 from cdmpp.comparison.llm.evaluate import evaluate_serving, groups, read_serving, scores
 from cdmpp.comparison.llm.kernels import ServingStep
-from cdmpp.comparison.llm.load import Backend, HostFit, LoadCell, LoadedServer
+from cdmpp.comparison.llm.load import BACKENDS, Backend, HostFit, LoadCell, LoadedServer
 from cdmpp.comparison.llm.schedule import Load, Rules, serve
 from cdmpp.comparison.llm.step_table import StepTable
 from cdmpp.comparison.llm.sweep import on_front
 from cdmpp.comparison.llm.times import step_times
 from cdmpp.devices.registry import get_device
+from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
-from tests.comparison.llama import MODEL, Millisecond
+from tests.comparison.llama import MODEL, Answer, Millisecond
 
 _ENDS = {"ttft": (0.5, 2.0), "tpot": (0.8, 1.25)}
 PLAIN = HostFit(0.0, 0.0, ("h100", "l40s"), _ENDS, {**_ENDS, "tpot": (0.4, 2.5)})
@@ -335,3 +338,35 @@ def test_experts_see_the_tokens_of_all_replicas() -> None:
     cell = found.cell(Load(8, 100, 10))
     assert cell.tokens_per_s is not None
     assert cell.tokens_per_s_gpu == tuple(one / 4 for one in cell.tokens_per_s)
+
+
+class _Frameworks(Millisecond):
+    """Kernels of SGLang take twice as long, TensorRT-LLM's three quarters."""
+
+    def times(
+        self, calls: Sequence[GpuCall], device: DeviceSpec, *, software: str | None = None
+    ) -> Answer:
+        found = super().times(calls, device)
+        factor = {"sglang": 2.0, "trtllm": 0.75}.get(software or "", 1.0)
+        return Answer(factor * found.latency_s, factor * found.low_s, factor * found.high_s)
+
+
+def test_intervals_hold_what_other_frameworks_kernels_take() -> None:
+    model, device = read_model("Qwen/Qwen3-30B-A3B"), get_device("h100")
+    kernels, step = _Frameworks(), ServingStep(sequences=16, context=2048)
+    steps = {
+        name: step_times(model, Parallel(), [step], device, kernels, name)[0].ends[0]
+        for name in BACKENDS
+    }
+    assert steps["sglang"] > 1.1 * steps["vllm"] > 1.1 * steps["trtllm"]
+    for backend in BACKENDS:
+        table = StepTable.of(model, Parallel(), device, _Frameworks(), backend, BACKENDS)
+        low, high = (steps[name] / steps[backend] for name in ("trtllm", "sglang"))
+        assert table.of_frameworks(16) == pytest.approx((low, high))
+        server = LoadedServer(model, Parallel(), device, backend, table, hosts=PLAIN)
+        found = server.cell(Load(16, 512, 64)).tpot_s
+        assert found is not None
+        assert found[1] / found[0] == pytest.approx(0.8 * low)
+        assert found[2] / found[0] == pytest.approx(1.25 * high)
+    alone = StepTable.of(model, Parallel(), device, _Frameworks(), "vllm")
+    assert alone.of_frameworks(16) == (1.0, 1.0)

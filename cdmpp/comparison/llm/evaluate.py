@@ -94,9 +94,9 @@ class MeasuredLoad:
         return load.concurrency * load.output_tokens / each / self.cell.parallel.gpus
 
     def within(self, spread: Mapping[str, tuple[float, float]]) -> MeasuredLoad:
-        """Returns the row with ends of its answer at these factors, `ttft` and `tpot`."""
+        """Returns the row with its ends times these factors, `ttft` and `tpot`."""
         ttft, tpot = (
-            None if one is None else (one[0], one[0] * spread[name][0], one[0] * spread[name][1])
+            None if one is None else (one[0], one[1] * spread[name][0], one[2] * spread[name][1])
             for name, one in (("ttft", self.cell.ttft_s), ("tpot", self.cell.tpot_s))
         )
         return replace(self, cell=replace(self.cell, ttft_s=ttft, tpot_s=tpot))
@@ -231,7 +231,7 @@ def _server(
         refusal = missing_rate(model, device)
         if refusal:
             raise DataError(refusal)
-        table = StepTable.of(model, parallel, device, kernels, row["backend"])
+        table = StepTable.of(model, parallel, device, kernels, row["backend"], BACKENDS)
         known[key] = LoadedServer(model, parallel, device, row["backend"], table)
     return known[key]
 

@@ -48,7 +48,8 @@ class HostFit:
             other request waits for them.
         devices: whose servers were measured.
         models_out: `ttft` and `tpot` -> factors of the lower and the upper end: they hold 90 % of
-            the errors on models left out, on `devices`.
+            the errors on models left out, on `devices`. Those of `tpot` are beyond what any
+            framework's kernels take (`StepTable.of_frameworks`).
         systems_out: the same of other devices, by errors on systems left out.
     """
 
@@ -209,10 +210,11 @@ class LoadedServer:
         )  # fmt: skip
         if self.table is None:
             return replace(cell, reasons=(self.refusal,))
-        if self.parallel.data * self.parallel.pipeline > load.concurrency:
+        groups = self.parallel.data * self.parallel.pipeline
+        if groups > load.concurrency:
             raise UsageError(
-                f"--concurrency {load.concurrency} is less than the "
-                f"{self.parallel.data * self.parallel.pipeline} replicas and stages that share it"
+                f"--concurrency {load.concurrency} is less than the {groups} replicas and stages "
+                "that share it"
             )
         free = self.free_bytes
         limit = self.device.mem_bytes
@@ -224,10 +226,12 @@ class LoadedServer:
         if free < one:
             return replace(cell, reasons=(self._no_room(one),))
         found = self.served(load)
+        frameworks = self.table.of_frameworks(-(-load.concurrency // groups))
         is_known = self.device.name in self.hosts.devices
         spread = self.hosts.models_out if is_known else self.hosts.systems_out
         kernels = (1.0, 1.0) if is_known or self.table.is_seen else self.table.spread
-        tpot = _around(found.tpot_s, spread["tpot"], kernels)
+        low, high = (a * b for a, b in zip(spread["tpot"], frameworks, strict=True))
+        tpot = _around(found.tpot_s, (low, high), kernels)
         ttft: Ends | None = _around(found.ttft_s, spread["ttft"], kernels)
         value = found.tokens_per_s
         rate = value, value * tpot[0] / tpot[2], value * tpot[0] / tpot[1]

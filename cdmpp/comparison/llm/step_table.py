@@ -17,6 +17,8 @@ _CONTEXTS = tuple(2**power for power in range(6, 18))
 _TOKENS = tuple(
     sorted({*_SEQUENCES, *(3 * 2**power for power in range(13)), *(2**p for p in range(11, 15))})
 )
+#: Tokens in a cache at which frameworks are compared.
+_MIDDLE = 2048
 _PROMPTS: tuple[int, ...] = tuple(2**power for power in range(5, 18))
 _ATTENTION, _LOGITS = ("attention", WHOLE_BLOCK), ("logits", "logits of all devices")
 
@@ -45,6 +47,7 @@ class StepTable:
     Attributes:
         spread: ends of the kernels' interval over their value, of a step of the middle.
         is_seen: whether all kernels were measured on the device.
+        _frameworks: least and most time of a step with any framework's kernels over the own ones.
         _reasons: why they are guesses -> the fewest tokens of caches, and of a prompt, for which.
     """
 
@@ -55,18 +58,20 @@ class StepTable:
     _of_caches: tuple[_Line, ...]
     spread: tuple[float, float]
     is_seen: bool
+    _frameworks: tuple[_Line, _Line]
     _reasons: Mapping[str, tuple[float, float]]
     _has_blocks: bool
 
     @classmethod
     def of(
         cls, model: Decoder, parallel: Parallel, device: DeviceSpec, kernels: KernelModel,
-        software: str | None = None,
+        software: str | None = None, others: Sequence[str] = (),
     ) -> StepTable:  # fmt: skip
         """Returns the table of a decoder.
 
         Args:
             software: as of `step_times`.
+            others: frameworks whose kernels say how sure times are, see `of_frameworks`.
 
         Raises:
             UsageError: the devices cannot share the decoder.
@@ -83,6 +88,12 @@ class StepTable:
         of_prompts = found[len(caches) + len(decodes) :]
         width = len(_CONTEXTS)
         middle = of_caches[width * 5 + 5].ends
+        steps = [ServingStep(sequences=n, context=_MIDDLE) for n in _SEQUENCES]
+        each = [
+            [one.ends[0] for one in step_times(model, parallel, steps, device, kernels, name)]
+            for name in (software, *others)
+        ]
+        ratios = [[one / own for one in times] for own, *times in zip(each[0], *each, strict=True)]
         return cls(
             _Line(_TOKENS, [_rest(one) for one in of_tokens]),
             _Line(_PROMPTS, [_rest(one) for one in of_prompts]),
@@ -96,9 +107,17 @@ class StepTable:
                 for place in range(len(_SEQUENCES))
             ),
             (middle[1] / middle[0], middle[2] / middle[0]), found[0].is_seen,
+            (_Line(_SEQUENCES, list(map(min, ratios))), _Line(_SEQUENCES, list(map(max, ratios)))),
             _least([*caches, *decodes, *prompts], found),
             any(isinstance(layer.attention, SparseAttention) for layer in model.layers),
         )  # fmt: skip
+
+    def of_frameworks(self, sequences: int) -> tuple[float, float]:
+        """Returns factors of the least and the most that a step takes with any framework's kernels:
+        where they differ, kernels of this kind can be written in better and worse ways.
+        """
+        low, high = self._frameworks
+        return low(sequences), high(sequences)
 
     def reasons(self, cached: float, prompt: int) -> tuple[str, ...]:
         """Returns why steps with so many tokens in caches and in a prompt are guesses."""

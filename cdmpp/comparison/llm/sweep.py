@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from cdmpp.comparison.llm.decoder import Decoder, Parallel, check_parallel
-from cdmpp.comparison.llm.load import Backend, Ends, LoadCell, LoadedServer
+from cdmpp.comparison.llm.load import BACKENDS, Backend, Ends, LoadCell, LoadedServer
 from cdmpp.comparison.llm.memory import missing_rate
 from cdmpp.comparison.llm.schedule import Load
 from cdmpp.comparison.llm.step_table import StepTable
@@ -76,7 +76,7 @@ def _server(
     table = None
     if not refusal:
         try:
-            table = StepTable.of(model, parallel, device, kernels, backend)
+            table = StepTable.of(model, parallel, device, kernels, backend, BACKENDS)
         except CdmppError as error:
             refusal = str(error)
     return LoadedServer(model, parallel, device, backend, table, refusal)
