@@ -37,7 +37,7 @@ class TableFile:
         what: str,
         other_names: Mapping[str, str] | None = None,
     ) -> Self:
-        """Returns a CSV file (`.csv`, `.csv.gz`) with titles in its first row.
+        """Returns a CSV file (`.csv`, `.csv.gz`) with titles in its first row, or a Parquet file.
 
         Args:
             needed: columns that the file must have; it may have more.
@@ -48,7 +48,9 @@ class TableFile:
             DataError: the file cannot be read, lacks a column or has no rows.
         """
         path = Path(path)
-        lines = csv_rows(read_text(path, expected=f"a table of {what}"))
+        expected = f"a table of {what}"
+        is_parquet = path.suffix == ".parquet"
+        lines = _parquet_rows(path) if is_parquet else csv_rows(read_text(path, expected=expected))
         titles, cells = (lines[0], lines[1:]) if lines else ([], [])
         columns = {
             title: [line[place] if place < len(line) else "" for line in cells]
@@ -118,6 +120,21 @@ class TableFile:
 
         label = {name: get_device(name).name for name in set(self.columns["device"])}
         return [label[name] for name in self.columns["device"]]
+
+
+def _parquet_rows(path: Path) -> list[list[str]]:
+    """Returns the titles and the cells of a Parquet file as texts; null is empty."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    try:
+        table = parquet.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path}: cannot read the table ({error})") from None
+    columns = [
+        ["" if cell is None else str(cell) for cell in one.to_pylist()] for one in table.columns
+    ]
+    return [table.column_names, *map(list, zip(*columns, strict=True))]
 
 
 def positive(text: str) -> float:

@@ -196,6 +196,7 @@ def compare(
     input_tokens: int | None = None,
     output_tokens: int | None = None,
     backend: Backend = "vllm",
+    measured: str | Path | None = None,
     objective: Objective = "latency",
     scale: Mapping[str, float] | None = None,
     prices: Sequence[str | Path] = (),
@@ -228,6 +229,8 @@ def compare(
         concurrency: requests in flight; predicts servers under load instead of single passes.
         input_tokens, output_tokens: lengths of a request.
         backend: the serving framework: its scheduler and kernels.
+        measured: a file with a few measured loads of the server, which calibrate the predictions;
+            CSV or Parquet with `concurrency`, `isl`, `osl`, `ttft_ms` and `tpot_ms`.
         objective: rank rows by this: `latency`, `throughput`, `cost` or `energy`.
         scale: also compare every device with these values multiplied, e.g. `{"bandwidth": 1.5}`.
         prices: your price files; they take precedence over the shipped prices.
@@ -270,6 +273,7 @@ def compare(
         return _under_load(
             models, of_torch, parallels, devices, hypothetical, own_prices,
             _loads(users, input_tokens, output_tokens), backend,
+            None if measured is None else Path(measured),
         )  # fmt: skip
     batches = _numbers("batch", 1 if batch is None else batch)
     question = Question(
@@ -326,7 +330,7 @@ def onnx_cells(
 def _under_load(
     models: Sequence[Decoder], others: Sequence[TorchNetwork], parallels: Sequence[Parallel],
     devices: Sequence[DeviceSpec], hypothetical: frozenset[str], prices: Mapping[str, Any],
-    loads: Sequence[Load], backend: Backend,
+    loads: Sequence[Load], backend: Backend, measured: Path | None,
 ) -> LoadComparison:  # fmt: skip
     if others or not models:
         names = ", ".join(one.name for one in others) or "no network"
@@ -335,8 +339,9 @@ def _under_load(
             "or a name such as Qwen/Qwen3-32B"
         )
     cells = load_cells(
-        models, parallels, devices, loads, backend, SweptKernels.packaged(), prices, hypothetical
-    )
+        models, parallels, devices, loads, backend, SweptKernels.packaged(), prices, hypothetical,
+        measured,
+    )  # fmt: skip
     return LoadComparison(cells, notes=sweep_notes(cells, None))
 
 

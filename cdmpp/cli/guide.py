@@ -80,6 +80,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "--prefill 2048 --decode-at 4096 --device h100,a100",
         "--model config.json --device h100,b200 --tensor-parallel 4,8 --concurrency 8,64 "
         "--input-tokens 1024 --output-tokens 512 --target-tpot 20ms",
+        "--model config.json --device h100 --concurrency 8,64 --input-tokens 1024 "
+        "--output-tokens 512 --measured points.csv",
     ),
     "serve": ("--port 8080", "--model pretrained --model runs/mine --token-file token"),
     "measure": (

@@ -13,9 +13,11 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as parquet
 
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
 from cdmpp.arrays import FloatArray
@@ -27,7 +29,7 @@ from cdmpp.comparison.llm.evaluate import (
     report_lines,
     scores,
 )
-from cdmpp.comparison.llm.load import HostFit, LoadedServer, packaged_hosts
+from cdmpp.comparison.llm.load import HostFit, LoadedServer, Shrinkage, packaged_hosts
 from cdmpp.conformal import owner_quantile
 from cdmpp.devices.registry import load_registry
 from cdmpp.files.atomic import write_json, write_text
@@ -35,6 +37,16 @@ from cdmpp.files.places import package_folder
 from cdmpp.files.stored import to_json
 from cdmpp.report.plots import COLOURS, legend, log_scale, new_figure, svg_text
 from cdmpp.text import markdown_table
+from lab.experiments.serving_measured import (
+    Judged,
+    MeasuredFit,
+    Point,
+    Trial,
+    answers,
+    page_parts,
+    points_of,
+    trials_of,
+)
 from lab.pages import write_page
 from lab.paths import PAGES, shared
 from lab.stamp import stamp
@@ -205,6 +217,58 @@ def judged(
     return found
 
 
+def fit_measured(
+    rows: Sequence[MeasuredLoad], deployments: Sequence[Sequence[Point]]
+) -> tuple[Shrinkage, dict[str, Mapping[str, tuple[float, float]]]]:
+    """Returns the shrinkage of a calibration, and kind -> factors of its ends.
+
+    Args:
+        rows: answered with `_BASE_S`.
+    """
+    names = sorted({one.family for one in rows})
+    fits = {name: fit_hosts([one for one in rows if one.family != name] or rows) for name in names}
+    own = MeasuredFit(
+        [trial for points in deployments for trial in trials_of(points)],
+        lambda trial: host_s(fits[trial.test[0].row.family], trial),
+    )
+    shrinkage = own.shrinkage()
+    return shrinkage, own.spreads(shrinkage, conformal)
+
+
+def host_s(fit: tuple[float, float], trial: Trial) -> float:
+    """Returns the seconds of a trial's requests by `fit_hosts`."""
+    return fit[0] + fit[1] * trial.test[0].row.slow_layers
+
+
+def judged_measured(
+    rows: Sequence[MeasuredLoad], deployments: Sequence[Sequence[Point]], group: str
+) -> list[Judged]:
+    """Returns trials of every group by fits, shrinkage and ends from the other groups.
+
+    Args:
+        rows: answered with `_BASE_S`.
+        group: `family` or `system`.
+    """
+    found = []
+    for name in sorted({getattr(points[0].row, group) for points in deployments}):
+        others = [one for one in rows if getattr(one, group) != name]
+        fit = fit_hosts(others)
+        shrinkage, spreads = fit_measured(
+            others, [points for points in deployments if getattr(points[0].row, group) != name]
+        )
+        before = of_groups_out(others, group) if group == "family" else of_systems_out(others)
+        for points in deployments:
+            if getattr(points[0].row, group) == name:
+                found += [
+                    Judged(
+                        trial, answers(trial, points, host_s(fit, trial), shrinkage), before,
+                        spreads[trial.kind],
+                    )
+                    for trial in trials_of(points)
+                ]  # fmt: skip
+    return found
+
+
 def plain_hosts(request_s: float, experts_s: float = 0.0) -> HostFit:
     """Returns hosts whose answers have no ends but those of frameworks' kernels."""
     ends = dict.fromkeys(_KINDS, (1.0, 1.0))
@@ -218,12 +282,15 @@ def experiment() -> None:
     servers: dict[tuple[Any, ...], LoadedServer] = {}
     first = evaluate_serving(table, kernels, hosts=plain_hosts(_BASE_S), servers=servers)
     rows = first.rows
+    every = parquet.read_table(shared("llm-serving/serving.parquet")).to_pylist()
+    deployments = points_of(every, partial(_answered, kernels=kernels, servers=servers))
     devices = [one.cell.device for one in rows]
     fit = HostFit(
         *fit_hosts(rows),
         tuple(sorted(name for name in set(devices) if devices.count(name) >= _LEAST_ROWS)),
         of_groups_out(rows, "family"),
         of_systems_out(rows),
+        *fit_measured(rows, deployments),
     )
     reports = {
         group: ServingReport(tuple(judged(table, kernels, rows, group, servers)), first.left_out)
@@ -233,8 +300,20 @@ def experiment() -> None:
     packaged_hosts.cache_clear()
     write_text(PAGES / "serving-load.svg", curve_svg(reports["family"], table))
     found = stamp("python -m lab run serving-load", models=("pretrained:gpu_kernels",))
-    text = page(reports, fit)
+    measured = {
+        f"{title} left out": judged_measured(rows, deployments, group)
+        for group, title in (("family", "models"), ("system", "systems"))
+    }
+    text = "\n".join([page(reports, fit), *page_parts(measured)])
     print(write_page("serving-load", text, {"hosts": to_json(fit)}, found))
+
+
+def _answered(
+    table: Sequence[Mapping[str, Any]], request_s: float, *, kernels: GpuKernels,
+    servers: dict[tuple[Any, ...], LoadedServer],
+) -> Sequence[MeasuredLoad]:  # fmt: skip
+    hosts = plain_hosts(request_s)
+    return evaluate_serving(table, kernels, hosts=hosts, servers=servers).rows
 
 
 def sweep_s() -> float:

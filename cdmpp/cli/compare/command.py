@@ -126,6 +126,7 @@ def run(args: argparse.Namespace) -> int:
         check_goes_with(
             "--concurrency", args.concurrency, input_tokens=args.input_tokens,
             output_tokens=args.output_tokens, backend=args.backend, target_tpot=args.target_tpot,
+            measured=args.measured,
         )  # fmt: skip
     scales = parse_scales(args.scale) if args.scale else {}
     devices, hypothetical = asked_devices(
@@ -144,7 +145,7 @@ def run(args: argparse.Namespace) -> int:
         print_load(
             models, parallels, devices, args.concurrency,
             (args.input_tokens, args.output_tokens), args.backend, prices, hypothetical,
-            args.target_tpot, is_json=args.json,
+            args.target_tpot, args.measured, is_json=args.json,
         )  # fmt: skip
         return 0
     cells = compare(

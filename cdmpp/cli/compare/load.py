@@ -44,6 +44,8 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
         --backend {"|".join(BACKENDS)}  serving framework: its scheduler and kernels (default: vllm)
         --target-tpot TIME   also print the cheapest configuration within this time per token, e.g.
             20ms
+        --measured FILE: Path  a few measured loads of this server, which calibrate the predictions:
+            CSV or Parquet with concurrency, isl, osl, ttft_ms, tpot_ms
         --disaggregated      separate servers for prefill and decode (not supported)
         --evaluate PARQUET: Path  measured servers in the layout of llm-serving, to compare with the
             predictions
@@ -87,7 +89,7 @@ def print_load(
     models: Sequence[Decoder], parallels: Sequence[Parallel], devices: Sequence[DeviceSpec],
     concurrency: str, lengths: tuple[int, int], backend: Backend | None,
     prices: Mapping[str, Price], hypothetical: frozenset[str], target: str | None,
-    *, is_json: bool,
+    measured: Path | None, *, is_json: bool,
 ) -> None:  # fmt: skip
     """Prints a sweep over loads.
 
@@ -99,7 +101,7 @@ def print_load(
     loads = [Load(one, *lengths, LEAST_SHARE) for one in users]
     cells = load_cells(
         models, parallels, devices, loads, backend or "vllm", SweptKernels.packaged(), prices,
-        hypothetical,
+        hypothetical, measured,
     )  # fmt: skip
     if is_json:
         print(json.dumps(sweep_json(cells), allow_nan=False))

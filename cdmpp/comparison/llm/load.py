@@ -31,11 +31,27 @@ RULES: Mapping[Backend, Rules] = {
 _SLOW_EXPERTS: frozenset[Backend] = frozenset({"sglang", "trtllm"})
 #: Share of a device's memory that servers use by default.
 _USED = 0.9
+#: Measured loads beyond which intervals stay as they are.
+MOST_POINTS = 3
 _NO_DRAFTS = (
     "multi-token prediction is off, as in servers by default: its layers take no memory and no time"
 )
 _HOUR_S, _MILLION, _GIB = 3600.0, 1e6, 1024.0**3
 Ends = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Shrinkage:
+    """How much the packaged fit counts beside measured loads, each of which counts 1.
+
+    Attributes:
+        host: squared log of the seconds of a request over the packaged ones.
+        ttft, tpot: squared logs of the factors of the two times.
+    """
+
+    host: float = 0.003
+    ttft: float = 0.03
+    tpot: float = 0.3
 
 
 @dataclass(frozen=True)
@@ -51,6 +67,9 @@ class HostFit:
             the errors on models left out, on `devices`. Those of `tpot` are beyond what any
             framework's kernels take (`StepTable.of_frameworks`).
         systems_out: the same of other devices, by errors on systems left out.
+        shrinkage: of a calibration by measured loads.
+        calibrated: `ServerCalibration.kind` -> factors of the ends after it, by errors on models
+            left out.
     """
 
     request_s: float
@@ -58,6 +77,50 @@ class HostFit:
     devices: tuple[str, ...]
     models_out: Mapping[str, tuple[float, float]]
     systems_out: Mapping[str, tuple[float, float]]
+    shrinkage: Shrinkage = Shrinkage()
+    calibrated: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ServerCalibration:
+    """What measured loads of a server change in its answers.
+
+    Attributes:
+        host_s: seconds of every request before its prompt can be read.
+        ttft, tpot: factors of the simulated times.
+        points: measured loads.
+        lengths: tokens in and out of them.
+    """
+
+    host_s: float
+    ttft: float = 1.0
+    tpot: float = 1.0
+    points: int = 0
+    lengths: frozenset[tuple[int, int]] = frozenset()
+
+    def __str__(self) -> str:
+        loads = "load" if self.points == 1 else "loads"
+        return (
+            f"calibrated with {self.points} measured {loads} of this server: "
+            f"{1e3 * self.host_s:.3g} ms of every request before its prompt is read, "
+            f"TTFT x {self.ttft:.3g}, TPOT x {self.tpot:.3g}"
+        )
+
+    def kind(self, load: Load) -> str:
+        """Returns what the errors of an answer depend on: points, and whether its lengths are
+        measured.
+        """
+        is_same = (load.input_tokens, load.output_tokens) in self.lengths
+        return f"{min(self.points, MOST_POINTS)} {'same' if is_same else 'other'} lengths"
+
+    def corrected(self, found: Served, load: Load) -> Served:
+        """Returns what was simulated with `host_s`, with the factors."""
+        more = (1 + load.least_share) / 2 * load.output_tokens - 1
+        ttft_s, tpot_s = found.ttft_s * self.ttft, found.tpot_s * self.tpot
+        longer = (ttft_s + more * tpot_s) / (found.ttft_s + more * found.tpot_s)
+        return replace(
+            found, ttft_s=ttft_s, tpot_s=tpot_s, tokens_per_s=found.tokens_per_s / longer
+        )
 
 
 @lru_cache(maxsize=1)
@@ -83,6 +146,7 @@ class LoadCell:
         waited: share of requests that wait for room in the cache.
         memory_bytes, cache_bytes: that one device needs for all but the cache, and has for it.
         price: of one device; None = unknown.
+        measured_points: loads of this server that calibrate the answer.
         reasons: why it is a guess, or why there is no answer.
     """
 
@@ -99,6 +163,7 @@ class LoadCell:
     cache_bytes: float | None = None
     price: Price | None = None
     is_hypothetical: bool = False
+    measured_points: int = 0
     reasons: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -134,7 +199,8 @@ class LoadCell:
             "waited": self.waited, "memory_bytes": self.memory_bytes,
             "cache_limit_bytes": self.cache_bytes,
             "price": None if self.price is None else self.price.text,
-            "is_hypothetical": self.is_hypothetical, "reasons": list(self.reasons),
+            "is_hypothetical": self.is_hypothetical, "measured_points": self.measured_points,
+            "reasons": list(self.reasons),
         }  # fmt: skip
         ends = {
             "ttft_s": self.ttft_s, "tpot_s": self.tpot_s,
@@ -158,6 +224,7 @@ class LoadedServer:
         refusal: why not.
         hosts: fitted times of the host.
         rules: how it fills its steps; None = as its backend does by default.
+        calibration: by measured loads of it.
     """
 
     model: Decoder
@@ -168,6 +235,7 @@ class LoadedServer:
     refusal: str = ""
     hosts: HostFit = field(default_factory=packaged_hosts)
     rules: Rules | None = None
+    calibration: ServerCalibration | None = None
 
     @property
     def _fills(self) -> Rules:
@@ -188,6 +256,13 @@ class LoadedServer:
         """Layers of experts for which its requests wait, see `HostFit`."""
         return self.model.expert_layers if self.backend in _SLOW_EXPERTS else 0
 
+    @property
+    def host_s(self) -> float:
+        """Seconds of every request before its prompt can be read."""
+        if self.calibration is not None:
+            return self.calibration.host_s
+        return self.hosts.request_s + self.hosts.experts_s * self.slow_layers
+
     def served(self, load: Load) -> Served:
         """Returns what users see of one replica of attention and one stage's share of them."""
         assert self.table is not None
@@ -198,8 +273,7 @@ class LoadedServer:
         own = replace(load, concurrency=-(-load.concurrency // groups))
         prompt = round(load.input_tokens * (1 + load.least_share) / 2)
         of_kernels = partial(self.table.seconds, prompt=prompt)
-        host_s = self.hosts.request_s + self.hosts.experts_s * self.slow_layers
-        found = serve(own, rules, of_kernels, host_s)
+        found = serve(own, rules, of_kernels, self.host_s)
         return replace(found, tokens_per_s=found.tokens_per_s * groups)
 
     def cell(self, load: Load, price: Price | None = None) -> LoadCell:
@@ -230,13 +304,20 @@ class LoadedServer:
         is_known = self.device.name in self.hosts.devices
         spread = self.hosts.models_out if is_known else self.hosts.systems_out
         kernels = (1.0, 1.0) if is_known or self.table.is_seen else self.table.spread
+        said: tuple[str, ...] = ()
+        if self.calibration is not None:
+            found = self.calibration.corrected(found, load)
+            spread, kernels = self.hosts.calibrated[self.calibration.kind(load)], (1.0, 1.0)
+            frameworks = (1.0, 1.0)
+            cell = replace(cell, measured_points=self.calibration.points)
+            said = (str(self.calibration),)
         low, high = (a * b for a, b in zip(spread["tpot"], frameworks, strict=True))
         tpot = _around(found.tpot_s, (low, high), kernels)
         ttft: Ends | None = _around(found.ttft_s, spread["ttft"], kernels)
         value = found.tokens_per_s
         rate = value, value * tpot[0] / tpot[2], value * tpot[0] / tpot[1]
         each = load.input_tokens + load.output_tokens
-        reasons = self.table.reasons(load.concurrency * each, load.input_tokens)
+        reasons = said + self.table.reasons(load.concurrency * each, load.input_tokens)
         reasons += (_NO_DRAFTS,) * self.model.has_drafts
         if found.waited:
             ttft = None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from cdmpp.comparison.llm.calibrate import calibrated
 from cdmpp.comparison.llm.decoder import Decoder, Parallel, check_parallel
 from cdmpp.comparison.llm.load import BACKENDS, Backend, Ends, LoadCell, LoadedServer
 from cdmpp.comparison.llm.memory import missing_rate
@@ -29,24 +31,36 @@ def load_cells(
     kernels: KernelModel,
     prices: Mapping[str, Price],
     hypothetical: frozenset[str] = frozenset(),
+    measured: Path | None = None,
 ) -> list[LoadCell]:
     """Returns the answers, model by model; a device shares a model in every way at every load.
 
+    Args:
+        measured: loads of the only server, which calibrate its answers, see `calibrated`.
+
     Raises:
-        UsageError: no way in which devices can share a model.
-        DataError: no device has an answer.
+        UsageError: no way in which devices can share a model, or several servers of which one is
+            measured.
+        DataError: no device has an answer, or the measured loads cannot be used.
     """
     found = []
-    for model in models:
-        for parallel in _possible(model, parallels):
-            for device in devices:
-                server = _server(model, parallel, device, backend, kernels)
-                for load in loads:
-                    if load.concurrency < parallel.data * parallel.pipeline and len(loads) > 1:
-                        continue
-                    cell = server.cell(load, prices.get(device.name))
-                    is_hypothetical = device.name in hypothetical
-                    found.append(replace(cell, is_hypothetical=is_hypothetical))
+    shared = [(model, parallel) for model in models for parallel in _possible(model, parallels)]
+    if measured is not None and len(shared) * len(devices) != 1:
+        raise UsageError(
+            f"--measured is for one server: got {len(shared) * len(devices)} combinations of "
+            "model, device and parallelism, expected 1. Ask about one, or leave --measured out"
+        )
+    for model, parallel in shared:
+        for device in devices:
+            server = _server(model, parallel, device, backend, kernels)
+            if measured is not None:
+                server = calibrated(server, measured)
+            for load in loads:
+                if load.concurrency < parallel.data * parallel.pipeline and len(loads) > 1:
+                    continue
+                cell = server.cell(load, prices.get(device.name))
+                is_hypothetical = device.name in hypothetical
+                found.append(replace(cell, is_hypothetical=is_hypothetical))
     if all(cell.tpot_s is None for cell in found):
         reasons = dict.fromkeys(reason for cell in found for reason in cell.reasons)
         raise DataError(f"no device could be predicted: {'; '.join(list(reasons)[:3])}")

@@ -1,0 +1,170 @@
+"""Measured loads of one server, and how they correct its predictions.
+
+Two numbers are fitted to times to the first token, seconds of a request and a factor, and one
+factor to times per token. All are drawn towards the packaged fit: least squares of logs, in which
+each measured load counts 1 and the distance from the packaged values as much as `Shrinkage` says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cdmpp.analytic.table_file import TableFile
+from cdmpp.arrays import FloatArray
+from cdmpp.comparison.llm.config_file import known_models, read_model
+from cdmpp.comparison.llm.kernels import ServingStep
+from cdmpp.comparison.llm.load import LoadedServer, ServerCalibration, Shrinkage
+from cdmpp.comparison.llm.memory import least_step_s
+from cdmpp.comparison.llm.schedule import LEAST_SHARE, Load
+from cdmpp.devices.registry import get_device
+from cdmpp.errors import CdmppError, DataError
+
+#: Seconds of a request at which loads are simulated; times between them are interpolated.
+HOSTS_S = (0.0, 0.05, 0.3, 10.0)
+_TRIED_S = np.geomspace(3e-3, HOSTS_S[-1], 90)
+_POINT = ("concurrency", "isl", "osl", "ttft_ms", "tpot_ms")
+#: What one server has one value of, where a file has the column.
+_OF_SERVER = ("model_path", "precision", "gemm_quant_mode", "moe_quant_mode", "backend_version")
+#: Servers differ less from their predictions, wrong units more: times per token, to the first one.
+_MOST_TPOT, _MOST_TTFT = 30.0, 300.0
+_MS = 1e3
+
+
+def calibrated(server: LoadedServer, path: Path) -> LoadedServer:
+    """Returns a server with answers that are calibrated with measured loads of it.
+
+    Args:
+        path: CSV or Parquet in the layout of `--evaluate`, at least with `_POINT`.
+
+    Raises:
+        DataError: the file cannot be read, has rows of another server, or times that cannot be.
+    """
+    table = TableFile.read(path, _POINT, what="measured loads")
+    _check_server(table, server)
+    users, inputs, outputs = (map(int, table.times(name)) for name in _POINT[:3])
+    measured = np.column_stack([table.times(name, scale=1 / _MS) for name in _POINT[3:]])
+    loads = []
+    for row, *numbers in zip(table.rows, users, inputs, outputs, strict=True):
+        count, tokens_in, tokens_out = numbers
+        try:
+            loads.append(Load(count, tokens_in, tokens_out, LEAST_SHARE))
+        except CdmppError as error:
+            raise DataError(f"{path}: row {row}: {error}") from None
+    if server.table is None:
+        return server
+    curves = np.array([curve(server, load) for load in loads])
+    for row, load, own, (ttft_s, tpot_s) in zip(table.rows, loads, curves, measured, strict=True):
+        problem = _impossible(server, load, own, ttft_s, tpot_s)
+        if problem:
+            raise DataError(f"{path}: row {row}: {problem}")
+    if np.isnan(curves[:, 0]).all():
+        raise DataError(
+            f"{path}: requests of every row wait for room in the cache, so the rows say nothing of "
+            f"the time to the first token: got concurrency "
+            f"{', '.join(str(one.concurrency) for one in loads)}, expected a load that fits. Add a "
+            "row with fewer users"
+        )
+    found = fitted(curves, measured, server.host_s, server.hosts.shrinkage)
+    lengths = frozenset((one.input_tokens, one.output_tokens) for one in loads)
+    return replace(server, calibration=replace(found, points=len(loads), lengths=lengths))
+
+
+def curve(server: LoadedServer, load: Load) -> FloatArray:
+    """Returns float64 [2, len(HOSTS_S)]: seconds to the first token, NaN where requests wait for
+    room in the cache, and of a token after it, with each of `HOSTS_S` for a request.
+    """
+    found = [replace(server, calibration=ServerCalibration(one)).served(load) for one in HOSTS_S]
+    ttft_s = [math.nan if one.waited else one.ttft_s for one in found]
+    return np.array([ttft_s, [one.tpot_s for one in found]])
+
+
+def fitted(
+    curves: FloatArray, measured: FloatArray, host_s: float, shrinkage: Shrinkage
+) -> ServerCalibration:
+    """Returns the calibration by measured loads.
+
+    Args:
+        curves: float64 [loads, 2, len(HOSTS_S)], see `curve`.
+        measured: float64 [loads, 2], seconds to the first token and of a token after it.
+        host_s: seconds of a request in the packaged fit.
+    """
+    tried = np.array([
+        [np.interp(_TRIED_S, HOSTS_S, times) for times in own] for own in curves
+    ])  # fmt: skip
+    logs = np.log(measured[:, :, None] / tried)
+    first = logs[np.isfinite(logs[:, 0, 0]), 0]
+    factor = first.sum(axis=0) / (len(first) + shrinkage.ttft)
+    away = np.log(_TRIED_S / max(host_s, _TRIED_S[0]))
+    cost = ((first - factor) ** 2).sum(axis=0)
+    cost += shrinkage.ttft * factor**2 + shrinkage.host * away**2
+    best = int(np.argmin(cost))
+    tpot = logs[:, 1, best].sum() / (len(logs) + shrinkage.tpot)
+    return ServerCalibration(float(_TRIED_S[best]), math.exp(factor[best]), math.exp(tpot))
+
+
+def _check_server(table: TableFile, server: LoadedServer) -> None:
+    """Raises where rows are of another server, or of several."""
+    parallel, device = server.parallel, server.device.name
+    expected: list[tuple[str, Any, Callable[[str], Any]]] = [
+        ("mode", "agg", str), ("backend", server.backend, str),
+        ("system", device, lambda text: get_device(text).name),
+        ("tp_size", parallel.tensor, _whole), ("attention_dp_size", parallel.data, _whole),
+        ("moe_ep_size", parallel.expert if server.model.has_experts else 1, _whole),
+        ("pp_size", parallel.pipeline, _whole),
+    ]  # fmt: skip
+    for name, own, read in expected:
+        for row, cell in zip(table.rows, table.columns.get(name, ()), strict=False):
+            if cell and table.where(name, cell).values(name, read)[0] != own:
+                raise _other(table, f"row {row} with {name} {cell}", str(own))
+    for name in _OF_SERVER:
+        values = [cell for cell in dict.fromkeys(table.columns.get(name, ())) if cell]
+        if len(values) > 1:
+            raise _other(table, f"rows with {name} {', '.join(values)}", "one of them")
+        is_model = name == "model_path" and values and values[0] in known_models()
+        if is_model and read_model(values[0]).layers != server.model.layers:
+            raise _other(table, f"model_path {values[0]}", server.model.name)
+
+
+def _other(table: TableFile, got: str, expected: str) -> DataError:
+    return DataError(
+        f"{table.path}: measured loads of another server: got {got}, expected {expected}. Keep the "
+        "rows of the server that is asked about, or ask about theirs"
+    )
+
+
+def _impossible(
+    server: LoadedServer, load: Load, own: FloatArray, ttft_s: float, tpot_s: float
+) -> str:
+    """Returns why measured times cannot be those of a load; empty if they can."""
+    prompt = ServingStep(prompts=1, chunk=max(1, int(LEAST_SHARE * load.input_tokens)))
+    least_s = least_step_s(server.model, server.parallel, prompt, server.device)
+    if ttft_s < least_s:
+        return (
+            f"ttft_ms is impossibly short: got {_MS * ttft_s:g}, expected at least "
+            f"{_MS * least_s:.3g}, in which {server.device.name} reads the prompt at its peak "
+            "rates. Give milliseconds, measured without a prefix cache"
+        )
+    for name, time_s, times, most in (
+        ("ttft_ms", ttft_s, own[0], _MOST_TTFT), ("tpot_ms", tpot_s, own[1], _MOST_TPOT),
+    ):  # fmt: skip
+        predicted_s = float(np.interp(server.host_s, HOSTS_S, times))
+        if not math.isnan(predicted_s) and not 1 / most <= time_s / predicted_s <= most:
+            return (
+                f"{name} is in another unit or of another server: got {_MS * time_s:g}, expected "
+                f"{_MS * predicted_s:.3g} within a factor of {most:.0f}. Give milliseconds"
+            )
+    return ""
+
+
+def _whole(text: str) -> int:
+    """Returns the whole number of a cell; tables with empty cells have 4.0 for 4."""
+    value = float(text)
+    if value != int(value):
+        raise ValueError(text)
+    return int(value)
