@@ -130,6 +130,7 @@ def test_parquet_in_the_layout_of_evaluate_is_the_same(tmp_path: Path) -> None:
         ([], TITLES, "no rows; expected a table of measured loads"),
         (["8,1024,256,200"], "concurrency,isl,osl,ttft_ms", "no column tpot_ms"),
         ([GOOD, "8,1024,256,-3,40"], TITLES, "row 2, column 'ttft_ms': cannot read '-3'"),
+        (["1.5,1024,1,200,40"], TITLES, "row 1, column 'concurrency': cannot read '1.5'"),
         (["8,1024,1,200,40"], TITLES, "row 1: --output-tokens 1, expected at least 2"),
         (["8,1024,256,0.2,0.04"], TITLES, "row 1: ttft_ms is impossibly short: got 0.2"),
         (["8,1024,256,200,0.04"], TITLES, "row 1: tpot_ms is in another unit or of another"),
@@ -161,6 +162,8 @@ def test_a_full_cache_says_nothing_of_the_first_token(tmp_path: Path) -> None:
     assert full.served(load(400, 2048)).waited
     with pytest.raises(DataError, match=r"every row wait for room .* Add a row with fewer users"):
         calibrated(full, written(tmp_path, "400,2048,256,9000,400"))
+    found = calibrated(full, written(tmp_path, "400,2048,256,9000,400", GOOD)).calibration
+    assert found == calibrated(full, written(tmp_path, GOOD)).calibration
 
 
 def shown(path: Path, *words: str) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +41,15 @@ def calibrated(server: LoadedServer, path: Path) -> LoadedServer:
     """Returns a server with answers that are calibrated with measured loads of it.
 
     Args:
-        path: CSV or Parquet in the layout of `--evaluate`, at least with `_POINT`.
+        path: CSV or Parquet in the layout of `--evaluate`, at least with `_POINT`. Loads at which
+            requests wait for room in the cache are not used.
 
     Raises:
         DataError: the file cannot be read, has rows of another server, or times that cannot be.
     """
     table = TableFile.read(path, _POINT, what="measured loads")
     _check_server(table, server)
-    users, inputs, outputs = (map(int, table.times(name)) for name in _POINT[:3])
+    users, inputs, outputs = (table.values(name, _whole) for name in _POINT[:3])
     measured = np.column_stack([table.times(name, scale=1 / _MS) for name in _POINT[3:]])
     loads = []
     for row, *numbers in zip(table.rows, users, inputs, outputs, strict=True):
@@ -63,16 +65,17 @@ def calibrated(server: LoadedServer, path: Path) -> LoadedServer:
         problem = _impossible(server, load, own, ttft_s, tpot_s)
         if problem:
             raise DataError(f"{path}: row {row}: {problem}")
-    if np.isnan(curves[:, 0]).all():
+    is_early = np.isfinite(curves).all(axis=(1, 2))
+    if not is_early.any():
         raise DataError(
             f"{path}: requests of every row wait for room in the cache, so the rows say nothing of "
-            f"the time to the first token: got concurrency "
-            f"{', '.join(str(one.concurrency) for one in loads)}, expected a load that fits. Add a "
-            "row with fewer users"
+            f"the time to the first token: got concurrency {', '.join(map(str, users))}, expected "
+            "a load that fits. Add a row with fewer users"
         )
-    found = fitted(curves, measured, server.host_s, server.hosts.shrinkage)
-    lengths = frozenset((one.input_tokens, one.output_tokens) for one in loads)
-    return replace(server, calibration=replace(found, points=len(loads), lengths=lengths))
+    found = fitted(curves[is_early], measured[is_early], server.host_s, server.hosts.shrinkage)
+    lengths = frozenset((one.input_tokens, one.output_tokens) for one in compress(loads, is_early))
+    points = int(is_early.sum())
+    return replace(server, calibration=replace(found, points=points, lengths=lengths))
 
 
 def curve(server: LoadedServer, load: Load) -> FloatArray:
@@ -98,10 +101,9 @@ def fitted(
         [np.interp(_TRIED_S, HOSTS_S, times) for times in own] for own in curves
     ])  # fmt: skip
     logs = np.log(measured[:, :, None] / tried)
-    first = logs[np.isfinite(logs[:, 0, 0]), 0]
-    factor = first.sum(axis=0) / (len(first) + shrinkage.ttft)
+    factor = logs[:, 0].sum(axis=0) / (len(logs) + shrinkage.ttft)
     away = np.log(_TRIED_S / max(host_s, _TRIED_S[0]))
-    cost = ((first - factor) ** 2).sum(axis=0)
+    cost = ((logs[:, 0] - factor) ** 2).sum(axis=0)
     cost += shrinkage.ttft * factor**2 + shrinkage.host * away**2
     best = int(np.argmin(cost))
     tpot = logs[:, 1, best].sum() / (len(logs) + shrinkage.tpot)
