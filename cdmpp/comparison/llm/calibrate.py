@@ -135,8 +135,8 @@ def _check_server(table: TableFile, server: LoadedServer) -> None:
 
 def _other(table: TableFile, got: str, expected: str) -> DataError:
     return DataError(
-        f"{table.path}: measured loads of another server: got {got}, expected {expected}. Keep the "
-        "rows of the server that is asked about, or ask about theirs"
+        f"{table.path}: measured loads of another server: got {got}, expected {expected}. Keep "
+        "only rows of the server that the options describe, or describe theirs"
     )
 
 
