@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.arrays import FloatArray, IntArray
+from cdmpp.arrays import FloatArray
 from cdmpp.config import from_dict, to_dict
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.selection import cap_programs
 from cdmpp.devices.vector import device_vector
 from cdmpp.errors import UsageError
 from cdmpp.files.boosted_trees import (
+    ask_trees,
     grow_trees,
     load_booster,
     save_booster,
@@ -30,7 +31,7 @@ from cdmpp.models.nets.options import is_base, is_feature
 from cdmpp.models.options import GbdtObjective, GbdtOptions
 from cdmpp.models.parts.checks import check_schema, check_trainable, state_value
 from cdmpp.models.parts.labels import LogLabels, ScoreLabels, labels_from_json
-from cdmpp.models.parts.pooling import leaf_matrix, leaf_rows, pooled_features
+from cdmpp.models.parts.pooling import pooled_features
 from cdmpp.models.parts.prior import Prior, fit_prior
 from cdmpp.models.parts.ranking import best_over_latency, log_rates, task_device_groups
 
@@ -123,8 +124,7 @@ class GbdtCostModel(CostModel):
         return np.concatenate([self._predict(samples.take(part)) for part in parts])
 
     def _predict(self, samples: Samples) -> FloatArray:
-        rows = tree_rows(self._matrix(samples), threads=self._options.threads)
-        output = np.asarray(self._booster.predict(rows), np.float64)
+        output = ask_trees(self._booster, self._matrix(samples), threads=self._options.threads)
         if isinstance(self._labels, ScoreLabels):
             return self._labels.decode(-output, log_rates(samples))
         return self._labels.decode(output + self._base(samples))
@@ -183,11 +183,10 @@ class GbdtCostModel(CostModel):
         """Returns float32 [N, pooled + device columns]."""
         rows, inverse = np.unique(samples.program, return_inverse=True)
         blocks = self._options.extra_blocks
-        pooled = [pooled_features(samples.programs, rows, blocks)]
-        if self._options.total_columns:
-            pooled.append(_totals(samples, rows, blocks))
+        totals = self._options.total_columns
+        pooled = pooled_features(samples.programs, rows, blocks, totals=totals)
         devices = np.stack([device_vector(spec) for spec in samples.devices])
-        columns = [*(part[inverse] for part in pooled), devices[samples.device]]
+        columns = [pooled[inverse], devices[samples.device]]
         if self._prior is not None and is_feature(self._options.prior):
             columns.append(self._prior.columns(samples)[:, 1:])
         return np.concatenate(columns, axis=1)
@@ -220,27 +219,3 @@ def _few(samples: Samples, most: int, seed: int) -> Samples:
         len(found), len(samples),
     )  # fmt: skip
     return found
-
-
-def _totals(
-    samples: Samples, rows: IntArray, blocks: tuple[str, ...] | None
-) -> NDArray[np.float32]:
-    """Returns float32 [len(rows), F], the sum over the leaves of what a column stands for.
-
-    Columns hold sign(x) log2(|x| + 1), as does the result: the total operations of a program are
-    not the sum of logarithms.
-    """
-    programs = samples.programs
-    counts = np.diff(programs.leaf_offset)[rows]
-    width = leaf_matrix(programs, rows[:0], blocks).shape[1]
-    totals = np.zeros((len(rows), width), np.float32)
-    for start in range(0, len(rows), _CHUNK_PROGRAMS):
-        part = np.arange(start, min(start + _CHUNK_PROGRAMS, len(rows)))
-        part = part[counts[part] > 0]
-        if len(part) == 0:
-            continue
-        leaves = leaf_matrix(programs, leaf_rows(programs, rows[part]), blocks).astype(np.float64)
-        values = np.sign(leaves) * (np.exp2(np.abs(leaves)) - 1.0)
-        total = np.add.reduceat(values, np.cumsum([0, *counts[part][:-1]]), axis=0)
-        totals[part] = np.sign(total) * np.log2(np.abs(total) + 1.0)
-    return totals

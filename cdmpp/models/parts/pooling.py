@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.errors import DataError, UsageError
 from cdmpp.models.parts.normalise import Normalisation
@@ -41,10 +43,16 @@ def extra_columns(blocks: Sequence[str]) -> NDArray[np.int64]:
 
 
 def pooled_features(
-    programs: ProgramArrays, rows: NDArray[np.int64], blocks: Sequence[str] | None = None
+    programs: ProgramArrays,
+    rows: NDArray[np.int64],
+    blocks: Sequence[str] | None = None,
+    *,
+    totals: bool = False,
 ) -> NDArray[np.float32]:
-    """Returns float32 [len(rows), 2F + 1]: sum and maximum of each leaf column, and the number of
-    leaves.
+    """Returns float32 [len(rows), 2F + 1 or 3F + 1]: sum and maximum of each leaf column, the
+    number of leaves, and where wanted the sum over the leaves of what each column stands for:
+    columns hold sign(x) log2(|x| + 1), as does that sum, for the total operations of a program are
+    not the sum of logarithms.
 
     F counts the columns of `leaf_features` and the chosen ones of `leaf_extra`. A program without
     leaves has zeros.
@@ -59,19 +67,59 @@ def pooled_features(
         DataError: the programs do not have these columns.
     """
     width = programs.leaf_features.shape[1] + len(_chosen(programs, blocks))
-    pooled = np.zeros((len(rows), 2 * width + 1), np.float32)
+    pooled = np.zeros((len(rows), (3 if totals else 2) * width + 1), np.float32)
     counts = np.diff(programs.leaf_offset)[rows]
-    pooled[:, -1] = counts
     for start in range(0, len(rows), _CHUNK_PROGRAMS):
         part = np.arange(start, min(start + _CHUNK_PROGRAMS, len(rows)))
         part = part[counts[part] > 0]
         if len(part) == 0:
             continue
+        part = part[np.argsort(counts[part], kind="stable")]
         leaves = leaf_matrix(programs, leaf_rows(programs, rows[part]), blocks)
-        first = np.concatenate([[0], np.cumsum(counts[part])[:-1]])
-        pooled[part, :width] = np.add.reduceat(leaves.astype(np.float64), first, axis=0)
-        pooled[part, width:-1] = np.maximum.reduceat(leaves, first, axis=0)
+        pooled[part] = np.concatenate(_pools(leaves, counts[part], totals), axis=1)
     return pooled
+
+
+def _pools(
+    leaves: NDArray[np.float32], counts: NDArray[np.int64], totals: bool
+) -> list[NDArray[Any]]:
+    """Returns what `pooled_features` has of programs, one after another by their leaves' number.
+
+    Columns that are the same everywhere, as most are among programs of one task, are not added up.
+    """
+    unlike = np.flatnonzero((leaves != leaves[0]).any(axis=0))
+    values = leaves.take(unlike, axis=1)  # in the order of rows, unlike leaves[:, unlike]
+    exact, count = values.astype(np.float64), counts[:, None].astype(np.float64)
+    most = np.repeat(leaves[:1], len(counts), axis=0)
+    most[:, unlike] = _reduced(np.maximum, values, counts)
+    sums = count * leaves[0]
+    sums[:, unlike] = _reduced(np.add, exact, counts)
+    if not totals:
+        return [sums, most, count]
+    total = count * _undone(leaves[0].astype(np.float64))
+    total[:, unlike] = _reduced(np.add, _undone(exact), counts)
+    return [sums, most, count, np.copysign(np.log2(np.abs(total) + 1.0), total)]
+
+
+def _undone(values: FloatArray) -> FloatArray:
+    """Returns x of sign(x) log2(|x| + 1)."""
+    return np.asarray(np.copysign(np.exp2(np.abs(values)) - 1.0, values))
+
+
+def _reduced(function: np.ufunc, values: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:
+    """Returns [P, C], what a function makes of the rows of each program.
+
+    Args:
+        values: [L, C], rows of programs one after another.
+        counts: [P], ascending.
+    """
+    columns = values.shape[1]
+    found, leaf = [], 0
+    for count, programs in zip(*np.unique(counts, return_counts=True), strict=True):
+        stop = leaf + count * programs
+        found.append(function.reduce(values[leaf:stop].reshape(programs, count, columns), axis=1))
+        leaf = stop
+    return np.concatenate(found)
 
 
 def fit_leaves(train: Samples, blocks: Sequence[str] | None = None) -> Normalisation:
