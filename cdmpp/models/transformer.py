@@ -99,10 +99,10 @@ class TransformerCostModel(CostModel):
         assert self._network is not None
         log_latency = np.zeros(len(samples))
         batches = self._batches(samples) if len(samples) else None
-        with torch.no_grad():
+        with torch.inference_mode():
             for programs in batches.in_order(PREDICT_PROGRAMS) if batches else []:
                 assert batches is not None
-                members = self._network(batches.batch(programs))
+                members = self._network(batches.batch(programs, alike=True))
                 log_latency[batches.sample_rows(programs)] = members.mean(dim=0).numpy()
         return np.exp(log_latency)
 

@@ -51,6 +51,8 @@ class CompactAst:
     def of_version(self, version: int) -> CompactAst:
         """Returns the same leaves with the added columns of a version up to its own."""
         count = LEAF_EXTRA_COUNTS[version]
+        if count == self.leaf_extra.shape[1]:
+            return self
         return replace(self, leaf_extra=self.leaf_extra[:, :count])
 
 

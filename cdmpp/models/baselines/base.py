@@ -144,8 +144,7 @@ class TorchPeer(CostModel, Generic[Options]):
         assert self._network is not None
         if len(samples) == 0:
             return np.zeros(0)
-        output = self._outputs(self._network, self._coder.inputs(samples))
-        return self._seconds(output, samples)
+        return self._seconds(self._outputs(self._network, self._asked(samples)), samples)
 
     def save(self, directory: Path) -> dict[str, Any]:
         """Writes the weights as safetensors and returns the state."""
@@ -175,6 +174,11 @@ class TorchPeer(CostModel, Generic[Options]):
         load_weights(network, directory, train_command=f"cdmpp train --model {cls.kind}")
         model._network = network.eval()
         return model
+
+    def _asked(self, samples: Samples) -> PeerInputs:
+        """Returns the inputs of samples that are predicted."""
+        inputs: PeerInputs = self._coder.inputs(samples)
+        return inputs
 
     def _ranks(self) -> bool:
         options = self._options
@@ -236,7 +240,7 @@ class TorchPeer(CostModel, Generic[Options]):
         total = sum(len(inputs.groups.samples_of(programs)[0]) for programs in batches)
         output = np.zeros(total)
         device = next(network.parameters()).device
-        with torch.no_grad():
+        with torch.inference_mode():
             for programs in batches:
                 rows, _ = inputs.groups.samples_of(programs)
                 output[rows] = network(_on(inputs.batch(programs), device)).cpu().numpy()

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 from torch import nn
 
+from cdmpp.datasets.samples import Samples
 from cdmpp.models.baselines.base import TorchPeer
 from cdmpp.models.nets.segment_mlp import SegmentMlp
 from cdmpp.models.options import SegmentMlpOptions
-from cdmpp.models.parts.leaf_coder import LeafCoder
+from cdmpp.models.parts.leaf_coder import LeafCoder, LeafInputs
 
 
 class SegmentMlpCostModel(TorchPeer[SegmentMlpOptions]):
@@ -26,6 +27,9 @@ class SegmentMlpCostModel(TorchPeer[SegmentMlpOptions]):
     kind: ClassVar[str] = "segment-mlp"
     options_class = SegmentMlpOptions
     coder_class = LeafCoder
+
+    def _asked(self, samples: Samples) -> LeafInputs:
+        return LeafInputs(samples, self._coder, alike=True)
 
     def _new_network(self) -> nn.Module:
         return SegmentMlp(

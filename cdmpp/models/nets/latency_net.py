@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from cdmpp.models.nets.alike_rows import AlikeRows, through
 from cdmpp.models.nets.encoder import Encoder
 from cdmpp.models.nets.options import NetOptions, PriorKind, is_base, is_feature
 from cdmpp.models.nets.positional import encode_position
@@ -36,7 +37,7 @@ class LeafBatch:
             zeros where the network has none.
     """
 
-    leaves: Tensor
+    leaves: Tensor | AlikeRows
     position: Tensor
     mask: Tensor
     demand: Tensor
@@ -131,7 +132,7 @@ class LatencyNet(nn.Module):
         """Returns float32 [sample, leaf, hidden], each leaf on the sample's device, and the mask
         bool [sample, leaf].
         """
-        state = self.project(batch.leaves)
+        state = through(self.project, batch.leaves)
         if self._options.position != "none":
             code = encode_position(
                 batch.position, self._options.hidden, kind=self._options.position

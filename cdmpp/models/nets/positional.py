@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
 from cdmpp.models.nets.options import PositionKind
+
+_TABLES = 16
 
 
 def encode_position(position: Tensor, width: int, *, kind: PositionKind) -> Tensor:
@@ -22,6 +26,18 @@ def encode_position(position: Tensor, width: int, *, kind: PositionKind) -> Tens
     Returns:
         float32 [*position.shape, width], values in [-1, 1].
     """
+    if position.numel() == 0 or torch.is_grad_enabled() or position.device.type != "cpu":
+        return _encode(position, width, kind)
+    return _table(1 << int(position.max()).bit_length(), width, kind)[position.long()]
+
+
+@lru_cache(maxsize=_TABLES)
+def _table(count: int, width: int, kind: PositionKind) -> Tensor:
+    """Returns float32 [count, width], the encodings of 0, 1, 2, ..."""
+    return _encode(torch.arange(count), width, kind)
+
+
+def _encode(position: Tensor, width: int, kind: PositionKind) -> Tensor:
     if kind == "none":
         return torch.zeros((*position.shape, width), dtype=torch.float32, device=position.device)
     channel = torch.arange(width, dtype=torch.float64, device=position.device)

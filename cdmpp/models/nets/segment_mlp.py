@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from cdmpp.models.nets.alike_rows import AlikeRows, through
+
 
 @dataclass(frozen=True)
 class SegmentBatch:
@@ -20,7 +22,7 @@ class SegmentBatch:
         device: float32 [sample, device_feature], normalised device vectors.
     """
 
-    leaves: Tensor
+    leaves: Tensor | AlikeRows
     owner: Tensor
     program_count: int
     program: Tensor
@@ -44,7 +46,7 @@ class SegmentMlp(nn.Module):
 
     def forward(self, batch: SegmentBatch) -> Tensor:
         """Returns float32 [sample]."""
-        state = self.encode(batch.leaves)
+        state = self.encode[1:](through(self.encode[0], batch.leaves))
         summed = state.new_zeros((batch.program_count, state.shape[1]))
         summed = summed.index_add(0, batch.owner, state)
         joined = self.join(torch.cat([summed[batch.program], batch.device], dim=1))

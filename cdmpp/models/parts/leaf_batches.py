@@ -10,12 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from cdmpp.analytic.roofline.programs import device_rates, leaf_work
 from cdmpp.arrays import IntArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.devices.vector import device_vector
+from cdmpp.models.nets.alike_rows import AlikeRows
 from cdmpp.models.nets.latency_net import LeafBatch
 from cdmpp.models.parts.normalise import Normalisation
 from cdmpp.models.parts.pooling import columns_of, fit_leaves, leaf_matrix, leaf_rows
@@ -82,8 +84,12 @@ class SampleBatches(ProgramGroups):
         )
         self._prior = torch.from_numpy(columns)
 
-    def batch(self, programs: IntArray) -> LeafBatch:
-        """Returns the padded batch of the chosen programs (indices into `program_rows`)."""
+    def batch(self, programs: IntArray, *, alike: bool = False) -> LeafBatch:
+        """Returns the padded batch of the chosen programs (indices into `program_rows`).
+
+        Args:
+            alike: whether it leaves out columns in which its leaves are alike.
+        """
         arrays = self._samples.programs
         rows = leaf_rows(arrays, self.program_rows[programs])
         counts = self.leaf_count[programs]
@@ -91,8 +97,12 @@ class SampleBatches(ProgramGroups):
         leaf = max(1, int(counts.max(initial=0)))
         mask = np.arange(leaf)[None, :] < counts[:, None]
         raw = leaf_matrix(arrays, rows, self._extra_blocks)
-        leaves = np.zeros((batch, leaf, raw.shape[1]), np.float32)
-        leaves[mask] = self._statistics.leaf.apply(raw)
+        leaves: Tensor | AlikeRows
+        if alike and len(raw):
+            unlike, *others = self._statistics.leaf.apply_alike(raw)
+            leaves = AlikeRows(_padded(unlike, mask), *map(torch.from_numpy, others))
+        else:
+            leaves = _padded(self._statistics.leaf.apply(raw), mask)
         position = np.zeros((batch, leaf), np.int64)
         position[mask] = arrays.leaf_position[rows]
         work = leaf_work(raw[:, : arrays.leaf_features.shape[1]])
@@ -106,7 +116,7 @@ class SampleBatches(ProgramGroups):
         sample_rows, owner = self.samples_of(programs)
         device = torch.from_numpy(self._samples.device[sample_rows])
         return LeafBatch(
-            leaves=torch.from_numpy(leaves),
+            leaves=leaves,
             position=torch.from_numpy(position),
             mask=torch.from_numpy(mask),
             demand=torch.from_numpy(demand),
@@ -135,6 +145,13 @@ class SampleBatches(ProgramGroups):
             part_groups.sort(key=lambda group: int(self.leaf_count[group].max()))
             batches.extend(cut(np.concatenate(part_groups), programs_per_batch))
         return [batches[i] for i in rng.permutation(len(batches))]
+
+
+def _padded(values: NDArray[np.float32], mask: NDArray[np.bool_]) -> Tensor:
+    """Returns float32 [batch, leaf, column], zeros where there is no leaf."""
+    found = np.zeros((*mask.shape, values.shape[1]), np.float32)
+    found[mask] = values
+    return torch.from_numpy(found)
 
 
 def _supply(spec: DeviceSpec) -> NDArray[np.float32]:

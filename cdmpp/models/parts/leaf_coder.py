@@ -11,6 +11,7 @@ from torch import Tensor
 from cdmpp.arrays import Float32Array, IntArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.vector import device_vector
+from cdmpp.models.nets.alike_rows import AlikeRows
 from cdmpp.models.nets.segment_mlp import SegmentBatch
 from cdmpp.models.parts.normalise import Normalisation
 from cdmpp.models.parts.pooling import fit_leaves, leaf_matrix, leaf_rows
@@ -42,19 +43,22 @@ class LeafCoder:
 
 
 class LeafInputs:
-    """Samples whose batches are leaves one after another."""
+    """Samples whose batches are leaves one after another.
 
-    def __init__(self, samples: Samples, coder: LeafCoder) -> None:
+    Args:
+        alike: whether batches leave out columns in which their leaves are alike.
+    """
+
+    def __init__(self, samples: Samples, coder: LeafCoder, *, alike: bool = False) -> None:
         self.groups = ProgramGroups(samples)
         self._samples = samples
         self._coder = coder
+        self._alike = alike
         self._device = device_rows(samples, coder.device)
 
     def leaves(self, programs: IntArray) -> Float32Array:
         """Returns float32 [leaf, feature], standardised, program after program."""
-        arrays = self._samples.programs
-        rows = leaf_rows(arrays, self.groups.program_rows[programs])
-        return self._coder.leaf.apply(leaf_matrix(arrays, rows, self._coder.extra_blocks))
+        return self._coder.leaf.apply(self._raw(programs))
 
     def devices(self, sample_rows: IntArray) -> Tensor:
         """Returns float32 [sample, device_feature], standardised."""
@@ -64,14 +68,25 @@ class LeafInputs:
         """Returns the batch of the chosen programs."""
         sample_rows, owner = self.groups.samples_of(programs)
         count = len(programs)
+        leaves: Tensor | AlikeRows
+        if self._alike and self.groups.leaf_count[programs].any():
+            parts = self._coder.leaf.apply_alike(self._raw(programs))
+            leaves = AlikeRows(*map(torch.from_numpy, parts))
+        else:
+            leaves = torch.from_numpy(self.leaves(programs))
         segment = np.repeat(np.arange(count, dtype=np.int64), self.groups.leaf_count[programs])
         return SegmentBatch(
-            leaves=torch.from_numpy(self.leaves(programs)),
+            leaves=leaves,
             owner=torch.from_numpy(segment),
             program_count=count,
             program=torch.from_numpy(owner),
             device=self.devices(sample_rows),
         )
+
+    def _raw(self, programs: IntArray) -> Float32Array:
+        arrays = self._samples.programs
+        rows = leaf_rows(arrays, self.groups.program_rows[programs])
+        return leaf_matrix(arrays, rows, self._coder.extra_blocks)
 
 
 def fit_devices(train: Samples) -> Normalisation:

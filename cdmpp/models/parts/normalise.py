@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.arrays import Float32Array, FloatArray
+from cdmpp.arrays import Float32Array, FloatArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,24 @@ class Normalisation:
 
     def apply(self, values: Float32Array) -> Float32Array:
         """Returns float32 [N, F], zero mean and unit deviation on the training part."""
-        clipped = np.clip(values, self.low, self.high)
-        return np.asarray((clipped - self.mean) * self.scale, np.float32)
+        found = np.clip(values, self.low, self.high)
+        found -= self.mean
+        found *= self.scale
+        return np.asarray(found, np.float32)
+
+    def apply_alike(self, values: Float32Array) -> tuple[Float32Array, IntArray, Float32Array]:
+        """Returns what `apply` does in three parts, float32 [N, C] and int64 [C], the columns in
+        which rows differ, and float32 [F], those that all have the same of, 0 in the others.
+
+        Args:
+            values: float32 [N, F], N ≥ 1.
+        """
+        columns = np.flatnonzero((values != values[0]).any(axis=0))
+        own = (one[columns] for one in (self.low, self.high, self.mean, self.scale))
+        unlike = Normalisation(*own).apply(values.take(columns, axis=1))
+        alike = self.apply(values[0])
+        alike[columns] = 0.0
+        return unlike, columns, alike
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Normalisation:
