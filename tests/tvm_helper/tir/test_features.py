@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -29,7 +29,7 @@ from tests.programs.reference.rejection import gpu_violation
 from tests.programs.reference.tree import compact_ast
 from tests.tvm_helper.sampled import WORKLOADS, sample_schedules, sample_target
 from tests.tvm_helper.tir.test_schedule_of_record import GPU, TILED
-from tvm_helper.compat import Sequential, block_passes, s_tir, te, tirx, tvm
+from tvm_helper.compat import Sequential, block_passes, s_tir, te, tirx, topi, tvm
 from tvm_helper.measure.tasks import named_function
 from tvm_helper.native import modules as native_module
 from tvm_helper.native.modules import NativeModules, modules_library
@@ -55,6 +55,34 @@ def sums(A: T.Buffer((256, 1024), "float32"), B: T.Buffer((256,), "float32")):
                     B[vi] = T.float32(0)
                 B[vi] = B[vi] + A[vi, vk]
 """
+#: The second block may run on every thread, the sum is on one.
+READ_BY_ALL = """
+@T.prim_func(s_tir=True)
+def scaled(A: T.Buffer((256, 64), "float32"), B: T.Buffer((256,), "float32")):
+    S = T.sblock_alloc_buffer((256,), scope="shared")
+    for i in T.thread_binding(256, thread="blockIdx.x"):
+        for k0 in range(2):
+            for k1 in T.thread_binding(32, thread="threadIdx.x"):
+                with T.sblock("sum"):
+                    vi = T.axis.spatial(256, i)
+                    vk = T.axis.reduce(64, k0 * 32 + k1)
+                    with T.init():
+                        S[vi] = T.float32(0)
+                    S[vi] = S[vi] + A[vi, vk]
+        with T.sblock("scale"):
+            vi = T.axis.spatial(256, i)
+            B[vi] = S[vi] * T.float32(2)
+"""
+#: What threads reduce along the rows of a matrix, and whether TVM has to lower it.
+REDUCED: list[tuple[Callable[[Any], Any], int, str, bool]] = [
+    (partial(topi.sum, axis=1), 256, "float32", False),
+    (partial(topi.sum, axis=1), 256, "int32", False),
+    (partial(topi.prod, axis=1), 256, "float32", False),
+    (partial(topi.min, axis=1), 256, "float32", False),
+    (partial(topi.max, axis=1), 250, "float32", True),
+    (partial(topi.max, axis=1), 256, "float16", True),
+    (partial(topi.argmax, axis=1), 256, "float32", True),
+]
 SAMPLES = 8
 TARGET_KINDS = get_args(TargetKind)
 CASES = [(kind, workload) for kind in TARGET_KINDS for workload in WORKLOADS]
@@ -142,6 +170,31 @@ def test_what_threads_reduce_together_is_read(native: NativeModules) -> None:
     (older,) = featurise_modules([module], None, version=3)
     assert isinstance(older, CompactAst)
     assert len(older.leaf_features) == 1
+
+
+@pytest.mark.parametrize(("reduce", "width", "dtype", "is_left"), REDUCED)
+def test_rounds_that_threads_share_equal_the_reference(
+    native: NativeModules, reduce: Callable[[Any], Any], width: int, dtype: str, is_left: bool
+) -> None:
+    rows = te.placeholder((32, width), dtype, name="A")
+    function = te.create_prim_func([rows, reduce(rows)])
+    modules = [one.mod for one in sample_schedules(function, "cuda", 12)]
+    batch = native.featurise(modules, is_gpu=True, limits=None, may_lower=False)
+    assert (Status.DECLINED in batch.status) == is_left
+    target = sample_target("cuda")
+    found = featurise_modules(modules, target)
+    for one, wanted in zip(found, by_reference(modules, target), strict=True):
+        assert_same(one, wanted)
+    shared = [one for one in found if isinstance(one, CompactAst)]
+    assert any(one.leaf_extra[:, ACROSS_THREADS_COLUMN].any() for one in shared)
+
+
+def test_tvm_lowers_what_all_threads_read(native: NativeModules) -> None:
+    module = read_script(READ_BY_ALL)[0].module
+    batch = native.featurise([module], is_gpu=True, limits=None, may_lower=False)
+    assert list(batch.status) == [Status.DECLINED]
+    (found,), (expected,) = featurise_modules([module], None), by_reference([module], None)
+    assert_same(found, expected)
 
 
 def test_replayed_records_equal_the_reference(native: NativeModules) -> None:

@@ -1,16 +1,13 @@
 // A TIR function to the loop tree, before simplification (see tvm_helper/tir/loop_tree.py). Blocks are walked
-// as they are, so a scheduled function needs no lowering, except where threads reduce together or
-// a block looks at a part of a buffer.
+// as they are, so a scheduled function needs no lowering, except where threads reduce together in
+// an unusual way or a block looks at a part of a buffer.
 #pragma once
 
 #include "pointer_map.hpp"
-#include "tir_types.hpp"
+#include "tir_reduction.hpp"
 #include "tree.hpp"
 
 namespace cdmpp {
-
-// Passes of the compiler have to lower the function first.
-struct NeedsLowering {};
 
 struct TirProgram {
   std::vector<TreeId> top;
@@ -21,7 +18,8 @@ struct TirProgram {
 class TirWalk {
  public:
   TirWalk(const TirLayout& layout, Program& program, Tree& tree)
-      : l_(layout), p_(program), tree_(tree), global_(program.names.intern("global")) {}
+      : l_(layout), p_(program), tree_(tree), global_(program.names.intern("global")),
+        local_(program.names.intern("local")) {}
 
   // `is_complete`: whether what threads reduce together is there too.
   void run(const Object* function, bool is_complete, TirProgram* result) {
@@ -30,6 +28,11 @@ class TirWalk {
     names_.clear();
     buffers_.clear();
     registers_.clear();
+    shared_.clear();
+    written_.clear();
+    has_shared_ = false;
+    replaced_ = nullptr;
+    threads_ = 0;
     is_used_.clear();
     is_thread_.clear();
     thread_count_ = 0;
@@ -66,7 +69,11 @@ class TirWalk {
       case BUFFER_STORE:
         return store(node, out);
       case FOR:
-        return loop(node, depth, out);
+        if (out_->is_gpu && is_complete_ && !replaced_ && reduction_.find(l_, node)) {
+          return reduce_together(depth, out);
+        }
+        return loop(node, out,
+                    [&](Nodes* in) { statement(l_.loop_body(node), depth + 1, in); });
       case BLOCK_REALIZE:
         return realize(node, depth, out);
       case ATTRIBUTE:
@@ -105,16 +112,21 @@ class TirWalk {
   void store(const Object* node, Nodes* out) {
     const Object* target = l_.store_buffer(node);
     if (registers_.find(target) != kNone) return;
+    if (target == replaced_) {
+      store(replacement_, nullptr, l_.store_value(node), out);
+      return;
+    }
+    if (has_shared_ && shared_.find(target) != kNone) throw NeedsLowering{};
     const Items items(l_.store_indices(node));
     prefetch(l_.store_value(node));
     items.prefetch_all();
     const TreeId id = tree_.make(TreeNode::STORE);
     for (size_t i = 0; i < items.size(); ++i) tree_[id].indices.push_back(expr(items[i]));
     tree_[id].buffer = buffer(target);
+    written_.set(tree_[id].buffer);
     tree_[id].expr = expr(l_.store_value(node));
     out->push_back(id);
   }
-
   bool is_all_reduce(const Object* call) const {
     return l_.kind(call) == CALL_OP && l_.kind(l_.call_op(call)) == OPERATOR &&
            ends_with(view(l_.op_name(l_.call_op(call))), "tvm_thread_allreduce");
@@ -147,7 +159,8 @@ class TirWalk {
     }
   }
 
-  void loop(const Object* node, int depth, Nodes* out) {
+  template <class Body>
+  void loop(const Object* node, Nodes* out, const Body& body) {
     const Object* variable = l_.loop_var(node);
     const Object* binding = l_.thread_binding(node);
     for (const Object* soon : {l_.loop_body(node), l_.loop_min(node), l_.loop_extent(node),
@@ -159,7 +172,7 @@ class TirWalk {
     const Object* annotations = l_.loop_annotations(node);
     if (!binding && is_unit && is_empty(annotations)) {
       values_.set(variable, minimum);
-      return statement(l_.loop_body(node), depth + 1, out);
+      return body(out);
     }
     if (!p_.is_const(minimum) || p_.int_value(minimum) != 0) {
       throw Declined{"loop does not start at 0"};
@@ -168,12 +181,13 @@ class TirWalk {
     pragmas(annotations, out, [&](Nodes* inside) {
       const LoopKind kind = binding ? thread_kind(view(l_.thread_tag(binding)))
                                     : plain_kind(l_.loop_kind(node));
-      make_loop(variable, kind, extent, l_.loop_body(node), depth, inside);
+      make_loop(variable, kind, extent, inside, body);
     });
   }
 
-  void make_loop(const Object* variable, LoopKind kind, ExprId extent, const Object* body,
-                 int depth, Nodes* out) {
+  template <class Body>
+  void make_loop(const Object* variable, LoopKind kind, ExprId extent, Nodes* out,
+                 const Body& body) {
     const TreeId id = tree_.make(TreeNode::LOOP);
     tree_[id].name = var_name(variable);
     values_.set(variable, p_.make(VAR, dtype(variable), nullptr, 0, tree_[id].name));
@@ -182,8 +196,108 @@ class TirWalk {
     const bool binds = is_thread_index(kind);
     if (binds) is_thread_.set(tree_[id].name);
     thread_count_ += binds;
-    wrap(id, out, [&](Nodes* inside) { statement(body, depth + 1, inside); });
+    const u32 outer = threads_;
+    threads_ |= u32{1} << kind;
+    wrap(id, out, body);
+    threads_ = outer;
     thread_count_ -= binds;
+  }
+
+  // The loops of `reduction_`: threads around what each of them does alone, what they do together
+  // and what one of them writes.
+  void reduce_together(int depth, Nodes* out) {
+    if (depth + static_cast<int>(reduction_.loops.size()) > kMaxTreeDepth) {
+      throw Declined{"statements nested deeply"};
+    }
+    const Object* target = l_.store_buffer(reduction_.update);
+    const BufferId result = buffer(target);
+    if (written_.has(result) || shared_.find(target) != kNone) throw NeedsLowering{};
+    written_.set(result);
+    const BufferId together = register_of(result), alone = reduction_.has_rounds
+                                                               ? register_of(result)
+                                                               : together;
+    first_ = kNone;
+    const u32 outer = threads_;
+    reducing_threads(0, out, [&](Nodes* inside) {
+      shared_.set(target, threads_ & ~outer);
+      has_shared_ = true;
+      const Object* update = l_.store_value(reduction_.update);
+      ExprId own = kNone;
+      if (reduction_.has_rounds) {
+        store(alone, nullptr, reduction_.init, inside);
+        replaced_ = target;
+        replacement_ = alone;
+        rounds(0, inside);
+        replaced_ = nullptr;
+        own = first_of(alone);
+      } else {
+        bind_block();
+        own = expr(l_.right(update));
+      }
+      const ExprId both =
+          p_.binary(l_.op(update), dtype(update), first_of(together), own);
+      tree_[store(together, &both, nullptr, inside)].is_across_threads = true;
+      const auto write = [&](Nodes* in) {
+        const Items indices(l_.store_indices(reduction_.update));
+        const TreeId id = tree_.make(TreeNode::STORE);
+        for (size_t i = 0; i < indices.size(); ++i) tree_[id].indices.push_back(expr(indices[i]));
+        tree_[id].buffer = result;
+        tree_[id].expr = first_of(together);
+        in->push_back(id);
+      };
+      if (p_.buffers[result].scope == local_) return write(inside);
+      condition(first_, inside, write);
+    });
+  }
+  template <class Body>
+  void reducing_threads(size_t at, Nodes* out, const Body& body) {
+    if (at == reduction_.loops.size()) return body(out);
+    const Object* node = reduction_.loops[at];
+    if (!l_.thread_binding(node)) return reducing_threads(at + 1, out, body);
+    loop(node, out, [&](Nodes* inside) {
+      const Object* variable = l_.loop_var(node);
+      const ExprId zero = p_.make(CONST, dtype(variable), nullptr, 0, 0);
+      const ExprId is_first = p_.binary(EQ, Program::kBool, expr(variable), zero);
+      first_ = first_ == kNone ? is_first : p_.binary(AND, Program::kBool, first_, is_first);
+      reducing_threads(at + 1, inside, body);
+    });
+  }
+  void rounds(size_t at, Nodes* out) {
+    if (at == reduction_.loops.size()) {
+      bind_block();
+      return pragmas(l_.block_annotations(reduction_.block), out,
+                     [&](Nodes* inside) { store(reduction_.update, inside); });
+    }
+    const Object* node = reduction_.loops[at];
+    if (l_.thread_binding(node)) return rounds(at + 1, out);
+    loop(node, out, [&](Nodes* inside) { rounds(at + 1, inside); });
+  }
+  void bind_block() {
+    const Items variables(l_.block_vars(reduction_.block)),
+        bindings(l_.iter_values(reduction_.realize));
+    for (size_t i = 0; i < variables.size(); ++i) {
+      values_.set(l_.iter_var(variables[i]), expr(bindings[i]));
+    }
+  }
+  BufferId register_of(BufferId result) {
+    const Buffer like = p_.buffers[result];
+    const BufferId id = p_.add_buffer(like.name, like.dtype, local_, {1});
+    out_->allocated.push_back(id);
+    return id;
+  }
+  ExprId first_of(BufferId from) {
+    const ExprId zero = p_.integer(0);
+    return p_.load(from, &zero, 1);
+  }
+  // A store to the only element of a buffer, of a value or of what a node says.
+  TreeId store(BufferId to, const ExprId* value, const Object* node, Nodes* out) {
+    const TreeId id = tree_.make(TreeNode::STORE);
+    tree_[id].indices.push_back(p_.integer(0));
+    tree_[id].buffer = to;
+    const ExprId found = value ? *value : expr(node);
+    tree_[id].expr = found;
+    out->push_back(id);
+    return id;
   }
 
   void realize(const Object* node, int depth, Nodes* out) {
@@ -195,6 +309,11 @@ class TirWalk {
       prefetch(soon);
     }
     if (Items(l_.match_buffers(block)).size()) throw NeedsLowering{};
+    const Items reads(has_shared_ ? l_.block_reads(block) : nullptr);
+    for (size_t i = 0; i < reads.size(); ++i) {  // all threads may run what reads a shared result
+      const u32 threads = shared_.find(l_.region_source(reads[i]));
+      if (threads != kNone && (threads & ~threads_)) throw NeedsLowering{};
+    }
     const Items variables(l_.block_vars(block)), bindings(l_.iter_values(node));
     variables.prefetch_all();
     bindings.prefetch_all();
@@ -235,7 +354,8 @@ class TirWalk {
     if (key == "thread_extent" || key == "virtual_thread") {
       const Object* binding = l_.attr_node(node).v_obj;
       const LoopKind kind = thread_kind(view(l_.thread_tag(binding)));
-      return make_loop(l_.iter_var(binding), kind, expr(l_.attr_value(node)), body, depth, out);
+      return make_loop(l_.iter_var(binding), kind, expr(l_.attr_value(node)), out,
+                       [&](Nodes* in) { statement(body, depth + 1, in); });
     }
     if (key == "reduce_scope") reducer_ = l_.attr_node(node).v_obj;
     const auto inside = [&](Nodes* nodes) { statement(body, depth + 1, nodes); };
@@ -336,6 +456,7 @@ class TirWalk {
         if (registers_.find(source) != kNone) {
           return p_.make(VAR, dtype(node), nullptr, 0, var_name(source));
         }
+        if (source == replaced_) return first_of(replacement_);
         const BufferId from = buffer(source);
         Args args = operands(l_.load_indices(node), depth);
         return p_.load(from, args.data(), args.size());
@@ -518,9 +639,18 @@ class TirWalk {
   const TirLayout& l_;
   Program& p_;
   Tree& tree_;
-  NameId global_;
+  NameId global_, local_;
   TirProgram* out_ = nullptr;
   PointerMap values_, buffers_, registers_, names_, op_names_;
+  // Of the results that threads reduce together, which kinds of threads do.
+  PointerMap shared_;
+  bool has_shared_ = false;
+  SharedReduction reduction_;
+  const Object* replaced_ = nullptr;  // a result that is reduced in a register at the moment
+  BufferId replacement_ = 0;
+  ExprId first_ = kNone;
+  u32 threads_ = 0;
+  Stamps written_;
   Stamps is_used_, is_thread_;
   int thread_count_ = 0;
   bool is_complete_ = true;
