@@ -3,11 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.devices.spec import DeviceSpec
+
+
+@dataclass(frozen=True)
+class UnlikeColumns:
+    """Leaves without the columns in which all of them are alike, as in most where they are of
+    programs of one task.
+
+    Attributes:
+        values: float32 [L, C], the columns that differ.
+        columns: int64 [C], which those are.
+        first: float32 [F], all columns of the first.
+    """
+
+    values: NDArray[np.float32]
+    columns: NDArray[np.int64]
+    first: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, leaves: NDArray[np.float32]) -> UnlikeColumns:
+        """Returns those of float32 [L, F], L ≥ 1."""
+        columns = np.flatnonzero((leaves != leaves[0]).any(axis=0))
+        # `take` leaves rows in one piece, `leaves[:, columns]` columns.
+        return cls(leaves.take(columns, axis=1), columns, leaves[0].copy())
 
 
 @dataclass(frozen=True)
@@ -56,6 +80,11 @@ class ProgramArrays:
     schedule: NDArray[np.uint8]
     work: NDArray[np.float64] | None = None
     is_doubtful: NDArray[np.bool_] | None = None
+
+    @cached_property
+    def unlike_columns(self) -> UnlikeColumns:
+        """All leaves, features beside extra columns; for programs few enough."""
+        return UnlikeColumns.of(np.concatenate([self.leaf_features, self.leaf_extra], axis=1))
 
     def schedule_text(self, row: int) -> str | None:
         """Returns the canonical JSON of a program's transform steps, None where there is none.

@@ -1,8 +1,9 @@
 """Modules in TVM's hands to compact ASTs: what a cost model inside TVM's search calls.
 
 The native code walks a scheduled module as it is and only lets TVM lower one whose threads reduce
-together in an unusual way. Where there is no compiler, and for what the native code declines, Python makes the loop
-tree (`tvm_helper.tir.loop_tree`) and the record library its features. The results are the same.
+together in an unusual way. Where there is no compiler, and for what the native code declines,
+Python makes the loop tree (`tvm_helper.tir.loop_tree`) and the record library its features. The
+results are the same.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def leaf_work(leaf_features: NDArray[np.float32]) -> LeafWork:
     touched = np.zeros(count)
     parallelism = np.ones(count)
     for start in range(0, count, _CHUNK_LEAVES):
-        chunk = np.asarray(leaf_features[start : start + _CHUNK_LEAVES], np.float64)
+        chunk = np.asarray(leaf_features[start : start + _CHUNK_LEAVES])
         part = slice(start, start + len(chunk))
         flop[part] = _undo_log(chunk[:, _FLOAT_OPERATIONS]).sum(axis=1)
         moved[part] = _undo_log(chunk[:, _UNIQUE_BYTES]).sum(axis=1)
@@ -126,5 +126,5 @@ def leaves_of(programs: ProgramArrays, rows: IntArray) -> tuple[IntArray, IntArr
     return leaves, np.repeat(np.arange(len(rows)), counts)
 
 
-def _undo_log(values: FloatArray) -> FloatArray:
-    return np.exp2(values) - 1.0
+def _undo_log(values: NDArray[np.float32]) -> FloatArray:
+    return np.exp2(values.astype(np.float64)) - 1.0

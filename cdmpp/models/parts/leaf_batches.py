@@ -20,7 +20,13 @@ from cdmpp.devices.vector import device_vector
 from cdmpp.models.nets.alike_rows import AlikeRows
 from cdmpp.models.nets.latency_net import LeafBatch
 from cdmpp.models.parts.normalise import Normalisation
-from cdmpp.models.parts.pooling import columns_of, fit_leaves, leaf_matrix, leaf_rows
+from cdmpp.models.parts.pooling import (
+    columns_of,
+    fit_leaves,
+    leaf_matrix,
+    leaf_rows,
+    unlike_columns,
+)
 from cdmpp.models.parts.prior import Prior
 from cdmpp.models.parts.program_groups import ProgramGroups, cut
 from cdmpp.programs.added_columns import CAPACITIES, TRAFFIC_COLUMNS
@@ -75,8 +81,8 @@ class SampleBatches(ProgramGroups):
         self._statistics = statistics
         vectors = np.stack([device_vector(spec) for spec in samples.devices])
         self._device = torch.from_numpy(statistics.device.apply(vectors))
-        #: Columns of a leaf matrix that hold the traffic; None where it has none.
-        self._traffic = columns_of(samples.programs, TRAFFIC_COLUMNS, extra_blocks)
+        traffic = columns_of(samples.programs, TRAFFIC_COLUMNS, extra_blocks)
+        self._has_traffic = traffic is not None
         self._supply = torch.from_numpy(np.stack([_supply(spec) for spec in samples.devices]))
         prior = statistics.prior
         columns = (
@@ -96,23 +102,25 @@ class SampleBatches(ProgramGroups):
         batch = len(programs)
         leaf = max(1, int(counts.max(initial=0)))
         mask = np.arange(leaf)[None, :] < counts[:, None]
-        raw = leaf_matrix(arrays, rows, self._extra_blocks)
         leaves: Tensor | AlikeRows
-        if alike and len(raw):
-            unlike, *others = self._statistics.leaf.apply_alike(raw)
+        if alike and len(rows):
+            found = unlike_columns(arrays, rows, self._extra_blocks)
+            unlike, *others = self._statistics.leaf.apply_unlike(found)
             leaves = AlikeRows(_padded(unlike, mask), *map(torch.from_numpy, others))
         else:
+            raw = leaf_matrix(arrays, rows, self._extra_blocks)
             leaves = _padded(self._statistics.leaf.apply(raw), mask)
         position = np.zeros((batch, leaf), np.int64)
         position[mask] = arrays.leaf_position[rows]
-        work = leaf_work(raw[:, : arrays.leaf_features.shape[1]])
+        work = leaf_work(arrays.leaf_features[rows])
         demand = np.zeros((batch, leaf, 4), np.float32)
         values = np.stack([work.flop, work.bytes, work.touched_bytes, work.parallelism], 1)
         demand[mask] = np.log(np.maximum(values, _LEAST_WORK))
         traffic = np.full((batch, leaf, len(CAPACITIES)), np.nan, np.float32)
-        if self._traffic is not None:
+        if self._has_traffic:
             # signed_log(x) = log2(x + 1), and a leaf moves at least a byte.
-            traffic[mask] = np.maximum(raw[:, self._traffic], 1.0) * np.float32(math.log(2.0))
+            columns = arrays.leaf_extra[rows, TRAFFIC_COLUMNS]
+            traffic[mask] = np.maximum(columns, 1.0) * np.float32(math.log(2.0))
         sample_rows, owner = self.samples_of(programs)
         device = torch.from_numpy(self._samples.device[sample_rows])
         return LeafBatch(

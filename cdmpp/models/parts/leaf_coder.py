@@ -14,7 +14,7 @@ from cdmpp.devices.vector import device_vector
 from cdmpp.models.nets.alike_rows import AlikeRows
 from cdmpp.models.nets.segment_mlp import SegmentBatch
 from cdmpp.models.parts.normalise import Normalisation
-from cdmpp.models.parts.pooling import fit_leaves, leaf_matrix, leaf_rows
+from cdmpp.models.parts.pooling import fit_leaves, leaf_matrix, leaf_rows, unlike_columns
 from cdmpp.models.parts.program_groups import ProgramGroups
 
 
@@ -58,7 +58,9 @@ class LeafInputs:
 
     def leaves(self, programs: IntArray) -> Float32Array:
         """Returns float32 [leaf, feature], standardised, program after program."""
-        return self._coder.leaf.apply(self._raw(programs))
+        arrays = self._samples.programs
+        rows = leaf_rows(arrays, self.groups.program_rows[programs])
+        return self._coder.leaf.apply(leaf_matrix(arrays, rows, self._coder.extra_blocks))
 
     def devices(self, sample_rows: IntArray) -> Tensor:
         """Returns float32 [sample, device_feature], standardised."""
@@ -70,8 +72,10 @@ class LeafInputs:
         count = len(programs)
         leaves: Tensor | AlikeRows
         if self._alike and self.groups.leaf_count[programs].any():
-            parts = self._coder.leaf.apply_alike(self._raw(programs))
-            leaves = AlikeRows(*map(torch.from_numpy, parts))
+            arrays = self._samples.programs
+            rows = leaf_rows(arrays, self.groups.program_rows[programs])
+            found = unlike_columns(arrays, rows, self._coder.extra_blocks)
+            leaves = AlikeRows(*map(torch.from_numpy, self._coder.leaf.apply_unlike(found)))
         else:
             leaves = torch.from_numpy(self.leaves(programs))
         segment = np.repeat(np.arange(count, dtype=np.int64), self.groups.leaf_count[programs])
@@ -82,11 +86,6 @@ class LeafInputs:
             program=torch.from_numpy(owner),
             device=self.devices(sample_rows),
         )
-
-    def _raw(self, programs: IntArray) -> Float32Array:
-        arrays = self._samples.programs
-        rows = leaf_rows(arrays, self.groups.program_rows[programs])
-        return leaf_matrix(arrays, rows, self._coder.extra_blocks)
 
 
 def fit_devices(train: Samples) -> Normalisation:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from cdmpp.arrays import Float32Array, FloatArray, IntArray
+from cdmpp.datasets.samples import UnlikeColumns
 
 
 @dataclass(frozen=True)
@@ -70,17 +71,14 @@ class Normalisation:
         found *= self.scale
         return np.asarray(found, np.float32)
 
-    def apply_alike(self, values: Float32Array) -> tuple[Float32Array, IntArray, Float32Array]:
-        """Returns what `apply` does in three parts, float32 [N, C] and int64 [C], the columns in
-        which rows differ, and float32 [F], those that all have the same of, 0 in the others.
-
-        Args:
-            values: float32 [N, F], N ≥ 1.
+    def apply_unlike(self, rows: UnlikeColumns) -> tuple[Float32Array, IntArray, Float32Array]:
+        """Returns what `apply` does in three parts, float32 [L, C] and int64 [C], the columns in
+        which rows differ, and float32 [F], those in which they do not, 0 in the others.
         """
-        columns = np.flatnonzero((values != values[0]).any(axis=0))
+        columns = rows.columns
         own = (one[columns] for one in (self.low, self.high, self.mean, self.scale))
-        unlike = Normalisation(*own).apply(values.take(columns, axis=1))
-        alike = self.apply(values[0])
+        unlike = Normalisation(*own).apply(rows.values)
+        alike = self.apply(rows.first)
         alike[columns] = 0.0
         return unlike, columns, alike
 

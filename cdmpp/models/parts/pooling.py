@@ -6,18 +6,20 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.arrays import FloatArray
-from cdmpp.datasets.samples import ProgramArrays, Samples
+from cdmpp.datasets.samples import ProgramArrays, Samples, UnlikeColumns
 from cdmpp.errors import DataError, UsageError
 from cdmpp.models.parts.normalise import Normalisation
 from cdmpp.programs.added_columns import EXTRA_BLOCKS, LEAF_EXTRA_COUNT
 
 _CHUNK_PROGRAMS = 2_000
+_FEW_LEAVES = 20_000
 
 
 def extra_columns(blocks: Sequence[str]) -> NDArray[np.int64]:
@@ -75,28 +77,22 @@ def pooled_features(
         if len(part) == 0:
             continue
         part = part[np.argsort(counts[part], kind="stable")]
-        leaves = leaf_matrix(programs, leaf_rows(programs, rows[part]), blocks)
+        leaves = unlike_columns(programs, leaf_rows(programs, rows[part]), blocks)
         pooled[part] = np.concatenate(_pools(leaves, counts[part], totals), axis=1)
     return pooled
 
 
-def _pools(
-    leaves: NDArray[np.float32], counts: NDArray[np.int64], totals: bool
-) -> list[NDArray[Any]]:
-    """Returns what `pooled_features` has of programs, one after another by their leaves' number.
-
-    Columns that are the same everywhere, as most are among programs of one task, are not added up.
-    """
-    unlike = np.flatnonzero((leaves != leaves[0]).any(axis=0))
-    values = leaves.take(unlike, axis=1)  # in the order of rows, unlike leaves[:, unlike]
+def _pools(leaves: UnlikeColumns, counts: NDArray[np.int64], totals: bool) -> list[NDArray[Any]]:
+    """Returns what `pooled_features` has of programs, one after another by their leaves' number."""
+    values, unlike, first = leaves.values, leaves.columns, leaves.first
     exact, count = values.astype(np.float64), counts[:, None].astype(np.float64)
-    most = np.repeat(leaves[:1], len(counts), axis=0)
+    most = np.repeat(first[None], len(counts), axis=0)
     most[:, unlike] = _reduced(np.maximum, values, counts)
-    sums = count * leaves[0]
+    sums = count * first
     sums[:, unlike] = _reduced(np.add, exact, counts)
     if not totals:
         return [sums, most, count]
-    total = count * _undone(leaves[0].astype(np.float64))
+    total = count * _undone(first.astype(np.float64))
     total[:, unlike] = _reduced(np.add, _undone(exact), counts)
     return [sums, most, count, np.copysign(np.log2(np.abs(total) + 1.0), total)]
 
@@ -168,6 +164,18 @@ def leaf_matrix(
     if len(columns) < extra.shape[1]:
         extra = extra[:, columns]
     return np.concatenate([features, extra], axis=1)
+
+
+def unlike_columns(
+    programs: ProgramArrays, rows: NDArray[np.int64], blocks: Sequence[str] | None = None
+) -> UnlikeColumns:
+    """Returns what `leaf_matrix` does without the columns in which leaves are alike: all leaves
+    where they are few, so that what reads them next need not look for these columns again.
+    """
+    if blocks is not None or len(programs.leaf_position) > _FEW_LEAVES:
+        return UnlikeColumns.of(leaf_matrix(programs, rows, blocks))
+    found = programs.unlike_columns
+    return replace(found, values=found.values[rows])
 
 
 def columns_of(
