@@ -87,15 +87,11 @@ def grow_trees(
     return booster if watched is None else booster[: booster.best_iteration + 1]
 
 
-def ask_trees(booster: Any, columns: ArrayLike, *, threads: int = 0) -> FloatArray:
+def ask_trees(booster: Any, columns: ArrayLike) -> FloatArray:
     """Returns float64 [N], what the trees say of [N, columns]: as `Booster.predict` of `tree_rows`,
     without making those.
-
-    Args:
-        threads: 0 = all.
     """
-    booster.set_param({"nthread": threads})
-    return np.asarray(booster.inplace_predict(columns), np.float64)
+    return np.asarray(booster.inplace_predict(columns, validate_features=False), np.float64)
 
 
 def save_booster(booster: Any, path: Path) -> None:

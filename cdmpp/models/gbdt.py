@@ -124,7 +124,7 @@ class GbdtCostModel(CostModel):
         return np.concatenate([self._predict(samples.take(part)) for part in parts])
 
     def _predict(self, samples: Samples) -> FloatArray:
-        output = ask_trees(self._booster, self._matrix(samples), threads=self._options.threads)
+        output = ask_trees(self._booster, self._matrix(samples))
         if isinstance(self._labels, ScoreLabels):
             return self._labels.decode(-output, log_rates(samples))
         return self._labels.decode(output + self._base(samples))
@@ -159,6 +159,7 @@ class GbdtCostModel(CostModel):
         model._prior = None if prior is None else from_json(Prior, prior)
         hint = f"retrain with `cdmpp train --model {cls.kind}`"
         model._booster = load_booster(directory / _FILE_NAME, hint=hint)
+        model._booster.set_param({"nthread": model._options.threads})
         return model
 
     def _parameters(self, seed: int) -> dict[str, Any]:

@@ -9,7 +9,13 @@ import pytest
 import xgboost
 
 from cdmpp.errors import DataError
-from cdmpp.files.boosted_trees import grow_trees, load_booster, save_booster, tree_rows
+from cdmpp.files.boosted_trees import (
+    ask_trees,
+    grow_trees,
+    load_booster,
+    save_booster,
+    tree_rows,
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +36,13 @@ def test_trees_stop_where_the_watched_part_gains_no_more():
     assert alone.num_boosted_rounds() == 60
     first = alone[: grown.num_boosted_rounds()]
     assert np.array_equal(grown.predict(rows), first.predict(rows))
+
+
+def test_trees_say_the_same_of_columns_as_they_are(booster):
+    columns = np.random.default_rng(1).normal(size=(50, booster.num_features())).astype(np.float32)
+    assert np.array_equal(ask_trees(booster, columns), booster.predict(tree_rows(columns)))
+    with pytest.raises(ValueError, match="Number of columns"):
+        ask_trees(booster, columns[:, 1:])
 
 
 def text(booster) -> bytes:

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from cdmpp.errors import DataError, UsageError
 from cdmpp.metrics import absolute_percentage_error
 from cdmpp.models.constant import ConstantCostModel
 from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.models.gbdt import GbdtCostModel
+from cdmpp.models.nets.alike_rows import AlikeRows
 from cdmpp.models.nets.options import LoopOptions, NetOptions
 from cdmpp.models.options import EnsembleOptions, GbdtOptions, SegmentMlpOptions, TransformerOptions
 from cdmpp.models.registry import MODEL_CLASSES, model_class
@@ -165,6 +167,24 @@ def test_padding_does_not_change_a_prediction():
         [model.predict(samples.take(np.array([i]))) for i in range(len(samples))]
     )
     assert np.allclose(together, alone, rtol=1e-4)
+
+
+def test_columns_in_which_leaves_are_alike_count_as_others():
+    samples = make_samples(3, 4)
+    nothing = samples.take(np.zeros(0, np.int64))
+    model = TransformerCostModel(SMALL)
+    model.fit(samples, nothing, seed=0)
+    rows = np.flatnonzero(samples.program < 2)
+    asked = samples.take(rows)
+    batches = model._batches(asked)
+    programs = np.arange(len(batches))
+    few = batches.batch(programs, alike=True).leaves
+    assert isinstance(few, AlikeRows)
+    assert few.unlike.shape[-1] < batches.batch(programs).leaves.shape[-1]
+    with torch.no_grad():
+        wanted = model.tuning_network()(batches.batch(programs)).mean(dim=0)
+    found = np.log(model.predict(asked))[batches.sample_rows(programs)]
+    assert np.allclose(found, wanted, rtol=0, atol=1e-5)
 
 
 def test_more_device_speed_means_less_time():

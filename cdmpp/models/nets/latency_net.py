@@ -102,14 +102,29 @@ class LatencyNet(nn.Module):
 
     def forward(self, batch: LeafBatch) -> Tensor:
         """Returns float32 [sample], log of the predicted latency in seconds."""
-        return self.with_embedding(batch)[0]
+        return self.with_embedding(batch, self.needs(batch))[0]
 
-    def with_embedding(self, batch: LeafBatch) -> tuple[Tensor, Tensor]:
+    def needs(self, batch: LeafBatch) -> Tensor | None:
+        """Returns float32 [sample, leaf, column], what each leaf needs of what the device has, the
+        same for all networks of these options; None where they do not see it.
+        """
+        if not self._options.ratios:
+            return None
+        supply = batch.supply[:, None, :]
+        columns = [_ratios(batch.demand[batch.program], supply)]
+        if self._options.traffic:
+            columns.append(_miss_times(batch.traffic[batch.program], supply))
+        return torch.cat(columns, dim=-1)
+
+    def with_embedding(self, batch: LeafBatch, needs: Tensor | None) -> tuple[Tensor, Tensor]:
         """Returns what `forward` does, and float32 [sample, 2 hidden], each program on its device
         as the network sees it.
+
+        Args:
+            needs: what `needs` returns.
         """
         on_device, mask = self._on_device(batch)
-        score, share = self._leaf_scores(batch, on_device, mask)
+        score, share = self._leaf_scores(batch, needs, on_device, mask)
         total = torch.logsumexp(score, dim=1)
         if self._has_base:
             whole = torch.logsumexp(share.masked_fill(~mask, -torch.inf), dim=1)
@@ -125,7 +140,7 @@ class LatencyNet(nn.Module):
         """Returns float32 [sample, leaf], the part of the latency that each leaf adds; 0 in
         padding. What the program as a whole makes of it is a factor on all leaves.
         """
-        score, _ = self._leaf_scores(batch, *self._on_device(batch))
+        score, _ = self._leaf_scores(batch, self.needs(batch), *self._on_device(batch))
         return torch.softmax(score, dim=1)
 
     def _on_device(self, batch: LeafBatch) -> tuple[Tensor, Tensor]:
@@ -145,19 +160,13 @@ class LatencyNet(nn.Module):
         return on_device * mask[:, :, None], mask
 
     def _leaf_scores(
-        self, batch: LeafBatch, on_device: Tensor, mask: Tensor
+        self, batch: LeafBatch, needs: Tensor | None, on_device: Tensor, mask: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Returns float32 [sample, leaf] twice: scores, -inf in padding, and the log roofline time
         in them (zeros where there is none).
         """
         demand = batch.demand[batch.program]
-        seen = on_device
-        if self._options.ratios:
-            supply = batch.supply[:, None, :]
-            seen = torch.cat([seen, _ratios(demand, supply)], dim=-1)
-            if self._options.traffic:
-                misses = _miss_times(batch.traffic[batch.program], supply)
-                seen = torch.cat([seen, misses], dim=-1)
+        seen = on_device if needs is None else torch.cat([on_device, needs], dim=-1)
         if self._has_prior_feature:
             column = batch.prior[:, None, 1:].expand(-1, seen.shape[1], -1)
             seen = torch.cat([seen, column], dim=-1)
@@ -263,11 +272,13 @@ class LatencyEnsemble(nn.Module):
         """Returns float32 [member, sample], log of the latency in seconds that each member
         predicts.
         """
-        return torch.stack([member(batch) for member in self.members])
+        return self.with_embedding(batch)[0]
 
     def with_embedding(self, batch: LeafBatch) -> tuple[Tensor, Tensor]:
         """Returns what `forward` does, and float32 [member, sample, 2 hidden], the embeddings."""
-        pairs = [cast(LatencyNet, member).with_embedding(batch) for member in self.members]
+        members = [cast(LatencyNet, member) for member in self.members]
+        needs = members[0].needs(batch)
+        pairs = [member.with_embedding(batch, needs) for member in members]
         return torch.stack([log for log, _ in pairs]), torch.stack([state for _, state in pairs])
 
     def leaf_shares(self, batch: LeafBatch) -> Tensor:

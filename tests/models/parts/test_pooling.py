@@ -6,12 +6,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from cdmpp.datasets.samples import ProgramArrays
 from cdmpp.errors import DataError, UsageError
+from cdmpp.models.nets.alike_rows import AlikeRows, through
 from cdmpp.models.parts import pooling
 from cdmpp.models.parts.normalise import Normalisation
-from cdmpp.models.parts.pooling import extra_columns, fit_leaves, leaf_matrix, pooled_features
+from cdmpp.models.parts.pooling import (
+    extra_columns,
+    fit_leaves,
+    leaf_matrix,
+    pooled_features,
+    unlike_columns,
+)
 from cdmpp.programs.added_columns import EXTRA_BLOCKS, LEAF_EXTRA_COUNT
 from cdmpp.testing.synthetic import make_samples
 
@@ -64,6 +72,39 @@ def test_pooled_features_take_the_chosen_blocks(programs: ProgramArrays) -> None
             assert row[-1] == last - first
             assert np.allclose(row[:width], leaves.sum(axis=0), rtol=1e-5)
             assert np.array_equal(row[width:-1], leaves.max(axis=0))
+
+
+def test_totals_are_of_what_columns_stand_for(programs: ProgramArrays) -> None:
+    signed = replace(programs, leaf_features=programs.leaf_features - 2.0)
+    rows = np.array([2, 0, 1])
+    found = pooled_features(signed, rows, totals=True)
+    plain = pooled_features(signed, rows)
+    assert np.array_equal(found[:, : plain.shape[1]], plain)
+    for row, program in zip(found, rows, strict=True):
+        leaves = leaf_matrix(signed, np.arange(*signed.leaf_offset[program : program + 2]))
+        values = np.sign(leaves) * (np.exp2(np.abs(leaves).astype(np.float64)) - 1.0)
+        total = values.sum(axis=0)
+        wanted = np.sign(total) * np.log2(np.abs(total) + 1.0)
+        assert np.allclose(row[-len(wanted) :], wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("blocks", [None, ("scope", "dtype")])
+def test_columns_in_which_leaves_are_alike_are_told_once(
+    programs: ProgramArrays, blocks: tuple[str, ...] | None
+) -> None:
+    features = programs.leaf_features.copy()
+    features[:, 3:] = features[0, 3:]
+    some = replace(programs, leaf_features=features)
+    rows = np.array([4, 0, 2])
+    leaves = leaf_matrix(some, rows, blocks)
+    found = unlike_columns(some, rows, blocks)
+    assert 0 < len(found.columns) < leaves.shape[1]
+    assert np.array_equal(found.values, leaves[:, found.columns])
+    normalisation = Normalisation.fit(leaf_matrix(programs, np.arange(9), blocks))
+    layer = torch.nn.Linear(leaves.shape[1], 5)
+    parts = AlikeRows(*map(torch.from_numpy, normalisation.apply_unlike(found)))
+    expected = layer(torch.from_numpy(normalisation.apply(leaves)))
+    assert torch.allclose(through(layer, parts), expected, atol=1e-5)
 
 
 def test_programs_without_the_columns_are_refused() -> None:
