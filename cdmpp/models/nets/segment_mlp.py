@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +47,8 @@ class SegmentMlp(nn.Module):
 
     def forward(self, batch: SegmentBatch) -> Tensor:
         """Returns float32 [sample]."""
-        state = self.encode[1:](through(self.encode[0], batch.leaves))
+        first = cast(nn.Linear, self.encode[0])
+        state = self.encode[1:](through(first, batch.leaves))
         summed = state.new_zeros((batch.program_count, state.shape[1]))
         summed = summed.index_add(0, batch.owner, state)
         joined = self.join(torch.cat([summed[batch.program], batch.device], dim=1))
