@@ -70,6 +70,11 @@ class NativeModules:
         self._run.argtypes = (
             ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t,
         )  # fmt: skip
+        self._have = library.cdmpp_modules_have
+        self._have.argtypes = (
+            ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_void_p,
+        )  # fmt: skip
+        self._have.restype = None
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         self._featuriser = library.cdmpp_modules_new(lowering.__chandle__(), error, _ERROR_BYTES)
         if not self._featuriser:
@@ -103,7 +108,7 @@ class NativeModules:
             complete: as of `tvm_helper.tir.loop_tree.loop_tree_from_tir`.
             threads: how many threads work inside this call.
         """
-        handles = (ctypes.c_void_p * len(modules))(*[module.__chandle__() for module in modules])
+        handles = _handles(modules)
         has_limits = limits is not None
         bounds = (limits.shared_bytes, limits.threads, limits.vthreads) if limits else (0, 0, 0)
         settings = np.array([is_gpu, may_lower, complete, has_limits, *bounds], dtype=np.int64)
@@ -113,6 +118,12 @@ class NativeModules:
         )  # fmt: skip
         seconds = dict(zip(MODULE_PHASES, batch.seconds.values(), strict=False))
         return replace(batch, seconds=seconds)
+
+    def have_attribute(self, modules: Sequence[Any], name: str) -> list[bool]:
+        """Returns of each module whether a `PrimFunc` of it has an attribute of this name."""
+        found = (ctypes.c_bool * len(modules))()
+        self._have(self._featuriser, _handles(modules), len(modules), name.encode(), found)
+        return list(found)
 
     def plan_nest(
         self, module: Any, place: int, *, most_parallel: int, most_vectorized: int
@@ -131,6 +142,10 @@ class NativeModules:
             self._featuriser, module.__chandle__(), place, most_parallel, most_vectorized, found
         )
         return NestPlan(found[0], found[1], found[2], bool(found[3])) if is_known else None
+
+
+def _handles(modules: Sequence[Any]) -> Any:
+    return (ctypes.c_void_p * len(modules))(*[module.__chandle__() for module in modules])
 
 
 @lru_cache(maxsize=1)

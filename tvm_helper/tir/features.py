@@ -25,7 +25,7 @@ from cdmpp.programs.native.build import NativeBuildError
 from tvm_helper.compat import Target
 from tvm_helper.native.modules import NativeModules, modules_library
 from tvm_helper.tir.loop_tree import loop_tree_from_tir, lowering_passes
-from tvm_helper.tir.packing import runnable
+from tvm_helper.tir.packing import LAYOUT_FREE, runnable
 
 _LANES_PER_VTHREAD = 4
 _log = logging.getLogger("cdmpp")
@@ -55,12 +55,17 @@ def featurise_modules(
     Returns:
         For every module, in order, its compact AST, or why it has none.
     """
+    native = native_modules()
     if not lowered:
-        modules = [runnable(one) for one in modules]
+        is_free = [True] * len(modules)
+        if native is not None:  # without an object of Python for each function
+            is_free = native.have_attribute(modules, LAYOUT_FREE)
+        modules = [
+            runnable(one) if free else one for one, free in zip(modules, is_free, strict=True)
+        ]
     is_gpu = target is not None and is_gpu_kind(target.kind.name)
     limits = module_limits(target) if limits is None else limits
     complete = version == LEAF_EXTRA_SCHEMA_VERSION
-    native = native_modules()
     if native is None or not modules:
         results: list[CompactAst | ReplayError] = [ReplayError("not read")] * len(modules)
         left = list(range(len(modules)))

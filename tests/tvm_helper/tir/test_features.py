@@ -418,6 +418,13 @@ def test_what_packs_weights_beforehand_is_no_part_of_a_program(is_native: bool) 
     assert not [name for name in names if "weight" in name]
 
 
+def test_attributes_of_functions_are_seen(native: NativeModules) -> None:
+    free = packed_modules()[0]
+    modules = [free, tvm.IRModule({}), runnable(free), free]
+    assert native.have_attribute(modules, LAYOUT_FREE) == [True, False, False, True]
+    assert native.have_attribute([], LAYOUT_FREE) == []
+
+
 def test_a_program_is_made_runnable_once() -> None:
     module = packed_modules()[0]
     assert LAYOUT_FREE in module["main"].attrs, "it is not changed"

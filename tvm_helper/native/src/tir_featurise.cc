@@ -43,6 +43,19 @@ const Object* main_function(const TirLayout& l, const Object* module) {
   throw Declined{"no function main"};
 }
 
+// Whether a function of the module has an attribute of this name.
+bool has_attribute(const TirLayout& l, const Object* module, std::string_view name) {
+  for (const auto& entry : *reinterpret_cast<const ffi::MapObj*>(l.module_functions(module))) {
+    const Object* function = raw(entry.second);
+    const Object* attrs = l.kind(function) == PRIM_FUNC ? l.function_attrs(function) : nullptr;
+    if (!attrs) continue;
+    for (const auto& attr : *reinterpret_cast<const ffi::MapObj*>(l.attrs(attrs))) {
+      if (view(*reinterpret_cast<const ffi::String*>(&attr.first)) == name) return true;
+    }
+  }
+  return false;
+}
+
 class Worker : public Output {
  public:
   explicit Worker(const Compiler& compiler)
@@ -197,6 +210,13 @@ void* cdmpp_modules_new(TVMFFIObject* pass, char* error, size_t error_size) {
 }
 
 void cdmpp_modules_free(void* featuriser) { delete static_cast<Featuriser*>(featuriser); }
+
+// Says of modules in `found` whether a function of theirs has an attribute of this name.
+void cdmpp_modules_have(void* featuriser, const TVMFFIObject* const* modules, size_t count,
+                        const char* name, bool* found) {
+  const TirLayout& layout = static_cast<Featuriser*>(featuriser)->compiler.layout;
+  for (size_t i = 0; i < count; ++i) found[i] = has_attribute(layout, modules[i], name);
+}
 
 // Featurises modules, which have to stay alive. `settings`: target is a GPU, lowering allowed,
 // complete, has limits, shared bytes, threads, vthreads. Returns null when there is not enough memory.

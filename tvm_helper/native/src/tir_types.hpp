@@ -126,6 +126,7 @@ struct TirLayout {
 
   F<Pointer> module_functions{"ir.IRModule", "functions"};
   F<Text> global_name{"ir.GlobalVar", "name_hint"};
+  F<Pointer> function_attrs{"tirx.PrimFunc", "attrs"}, attrs{"ir.DictAttrs", "__dict__"};
   F<Pointer> params{"tirx.PrimFunc", "params"}, function_body{"tirx.PrimFunc", "body"};
   F<TVMFFIAny> int_value{"ir.IntImm", "value"};
   F<double> float_value{"ir.FloatImm", "value"};
