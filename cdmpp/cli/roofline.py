@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
                 f"{name[:-2]} {seconds_text(leaf[name], none='unknown')}"
                 for name in ("compute_s", "dram_s", "l2_s")
             )
-            print(f"  leaf {leaf['leaf']:<4} {leaf['level']:8} ({times})")
+            print(f"  store {leaf['leaf'] + 1:<4}{leaf['level']:8} ({times})")
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.analytic.roofline.floor import FLOOR_WORDS, program_floor
+from cdmpp.analytic.roofline.floor import FLOOR_WORDS, LEAST_CALL_S, program_floor
 from cdmpp.analytic.roofline.levels import in_memory, program_bound
 from cdmpp.analytic.roofline.programs import LeafWork, device_rates, leaf_work
 from cdmpp.devices.spec import DeviceSpec
@@ -143,8 +143,9 @@ class Explanation:
             f"{100 * one.share:.0f} % of {whose} is spent in store {one.leaf} of "
             f"{len(self.leaves)}, to {one.buffer}, bound by {LIMITS[one.bound]}{assumed}"
         )
-        is_unknown = self.assumed and self.least_why == FLOOR_WORDS["launch"]
-        if len(self.assumed) > 1 or is_unknown:  # nor is its lower bound
+        is_launch = self.least_why == FLOOR_WORDS["launch"]
+        is_unknown = is_launch and (self.assumed or self.least_s <= LEAST_CALL_S)
+        if len(self.assumed) > 1 or is_unknown:  # nor is its lower bound, or it is a mere call
             return said
         ratio = latency_s / self.least_s
         times = f"{ratio:.2g}" if ratio < 99.5 else f"{ratio:,.0f}"

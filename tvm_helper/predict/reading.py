@@ -127,7 +127,7 @@ def read_program(
     """
     ast = features_of(module, target, version)
     if isinstance(ast, str):
-        return ast
+        return ast if source is None else f"{AS_DEFAULT}, {ast}"
     is_gpu = is_gpu_kind(target.kind.name)
     complete = read_loop_tree(module, is_gpu)
     if isinstance(complete, ReplayError):
@@ -137,7 +137,10 @@ def read_program(
     doubts = []
     is_hidden = work.bytes > _UNSEEN * seen.bytes.sum() or work.flop > _UNSEEN * seen.flop.sum()
     if is_hidden:
-        doubts.append("it reduces across threads, whose reads the model's features lack")
+        doubts.append(
+            "it reduces across threads, whose reads the model's features lack" if is_gpu else
+            "the model's features lack most of its bytes or operations"
+        )  # fmt: skip
     is_current = version == LEAF_EXTRA_SCHEMA_VERSION
     if is_current and np.any(ast.leaf_extra[:, ACROSS_THREADS_COLUMN] > 0):
         doubts.append("it reduces across threads, which is rare in the training data")

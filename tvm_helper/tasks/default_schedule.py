@@ -81,7 +81,8 @@ def _why_not(function: Any, error: str) -> str:
         )
     if not error:
         return "no TVM default rule (DLight) applies to its blocks"
-    return f"TVM's default rules (DLight) fail on it: {error.rpartition('Error message: ')[2]}"
+    what = error.rpartition("Error message: ")[2].rstrip(": ")
+    return f"TVM's default rules (DLight) fail on it: {what}"
 
 
 def _store_outside_blocks(statement: Any) -> str | None:

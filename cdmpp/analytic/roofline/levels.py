@@ -78,13 +78,13 @@ class ProgramBound:
         return sorted(parts, key=lambda part: -part[0])
 
     def sentence(self) -> str:
-        """Returns e.g. `87 % of the time is DRAM traffic of leaf 3 of 5`."""
+        """Returns e.g. `87 % of the time is DRAM traffic of store 3 of 5`."""
         share, level, number = self.shares()[0]
         what = {
             "compute": "arithmetic of", "dram": "DRAM traffic of", "l2": "L2 traffic of",
             "launch": "the launch",
         }[level]  # fmt: skip
-        where = "" if number is None else f" leaf {number} of {len(self.leaves)}"
+        where = "" if number is None else f" store {number + 1} of {len(self.leaves)}"
         return f"{100 * share:.0f} % of the time is {what}{where}"
 
 

@@ -62,10 +62,13 @@ def _print_programs(found: Sequence[Prediction]) -> None:
                 f"\n{name} is not scheduled: it has no parallel, vectorised, unrolled or "
                 "thread-bound loop; this is its latency without a schedule"
             )
-        print()
-        for one in ones:
-            if one.latency_s is not None and one.explanation is not None:
-                print(f"{name} on {one.device}: {one.explanation.text(one.latency_s)}")
+        explained = [
+            f"{name} on {one.device}: {one.explanation.text(one.latency_s)}"
+            for one in ones
+            if one.latency_s is not None and one.explanation is not None
+        ]
+        if explained:
+            print("", *explained, sep="\n")
 
 
 def _by_note(ones: Sequence[Prediction]) -> dict[str, list[str]]:

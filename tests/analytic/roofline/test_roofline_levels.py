@@ -33,7 +33,7 @@ def test_names_the_leaf_and_the_level() -> None:
     assert [item.level for item in bound.leaves] == ["compute", "dram"]
     assert bound.leaves[0].compute_s == pytest.approx(1e-6, rel=1e-3)
     assert bound.leaves[1].dram_s == pytest.approx(6.4e6 / 1e11, rel=1e-3)
-    assert bound.sentence() == "98 % of the time is DRAM traffic of leaf 1 of 2"
+    assert bound.sentence() == "98 % of the time is DRAM traffic of store 2 of 2"
     assert sum(share for share, _, _ in bound.shares()) == pytest.approx(1)
 
 

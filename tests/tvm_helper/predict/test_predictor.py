@@ -213,3 +213,53 @@ def test_a_network_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_a_missing_file_is_named(run_folder: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         Predictor(run_folder, [DEVICE]).programs("missing.py")
+
+
+WRITTEN = """
+from tvm.script import tirx as T
+
+@T.prim_func(s_tir=True)
+def cumsum(A: T.Buffer((512, 2048), "float32"), O: T.Buffer((512, 2048), "float32")):
+    for i in range(512):
+        with T.sblock("rows"):
+            vi = T.axis.spatial(512, i)
+            O[vi, 0] = A[vi, 0]
+            for k in range(2047):
+                O[vi, k + 1] = O[vi, k] + A[vi, k + 1]
+
+@T.prim_func(s_tir=True)
+def transposed(A: T.Buffer((64, 64), "float32"), O: T.Buffer((64, 64), "float32")):
+    for i, j in T.grid(64, 64):
+        with T.sblock("t"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            O[vi, vj] = A[vj, vi]
+
+@T.prim_func(s_tir=True)
+def wide(A: T.Buffer((1024, 1024), "float64"), x: T.Buffer((1024,), "float64"),
+         y: T.Buffer((1024,), "float64")):
+    for i, k in T.grid(1024, 1024):
+        with T.sblock("y"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                y[vi] = T.float64(0)
+            y[vi] = y[vi] + A[vi, vk] * x[vk]
+"""
+
+
+def test_what_is_said_of_programs_fits_their_device(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A CPU has no threads to reduce across, 0.6 ns of a call bound nothing, and limits of a GPU
+    are exceeded by TVM's schedule, not by the program.
+    """
+    path = tmp_path / "written.py"
+    path.write_text(WRITTEN)
+    assert main(["predict", str(path), "--device", DEVICE]) == 0
+    text = capsys.readouterr().out
+    assert "the model's features lack most of its bytes or operations" in text
+    assert "across threads" not in text
+    assert "0.600 ns" not in text
+    assert main(["predict", str(path), "--device", "a100"]) == 0
+    text = capsys.readouterr().out
+    assert "as DLight would schedule it, shared memory per block" in text
+    assert "\n\n\n" not in text
