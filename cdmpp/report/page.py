@@ -9,11 +9,14 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from cdmpp.errors import UsageError
 from cdmpp.files.places import package_folder
 from cdmpp.report.tables import Cell, Table
 from cdmpp.text import markdown_table, markdown_text
 
+_DOCTYPE = b"<!doctype html>"
 #: How a cell with a number begins.
 _NUMBER = re.compile(r"[-+±$<>≤≥~*=\[ ]*\d[\d.,]*+(?![A-Z])|-?$")
 _WITH_UNIT = re.compile(r"[-+]?[\d.,]+ (%|[nµm]?s|x|J|W|[MG]i?B)")
@@ -102,6 +105,20 @@ def page_html(page: Page) -> str:
         "of_words": _of_words,
     }
     return environment.get_template("page.html").render(page=page, script=_script())
+
+
+def check_page_file(path: Path | None) -> None:
+    """Checks that a page is written to a new file or over an earlier page.
+
+    Raises:
+        UsageError: something else is there.
+    """
+    if path is None or not path.is_file():
+        return
+    with path.open("rb") as stream:
+        start = stream.read(len(_DOCTYPE))
+    if start and start.lower() != _DOCTYPE:
+        raise UsageError(f"{path} exists and is not an HTML page; give another file: --html FILE")
 
 
 def script_hash() -> str:

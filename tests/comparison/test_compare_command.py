@@ -233,3 +233,18 @@ def test_dynamic_and_empty_shapes_of_onnx_are_one_sentence(
     code, text = refused(capsys, str(path), "--device", "h100")
     assert code == 3
     assert message in text
+
+
+def test_a_page_is_not_written_over_something_else(tmp_path, capsys):
+    """`compare network.pt2 --html network.pt2` lost the network."""
+    mine = tmp_path / "network.pt2"
+    mine.write_text("mine")
+    words = ["compare", "--model", "Qwen/Qwen3-32B", "--device", "h100", "--decode-at", "8"]
+    assert main([*words, "--html", str(mine)]) == 2
+    assert "network.pt2 exists and is not an HTML page" in capsys.readouterr().err
+    assert mine.read_text() == "mine"
+    page = tmp_path / "page.html"
+    assert [main([*words, "--html", str(page)]) for _ in range(2)] == [0, 0]
+    load = [*words[:-2], "--concurrency", "2", "--input-tokens", "8", "--output-tokens", "8"]
+    assert main([*load, "--html", str(page)]) == 2
+    assert "there is no page of a server under load" in capsys.readouterr().err

@@ -39,11 +39,12 @@ from cdmpp.comparison.run import Question, TorchNetwork, asked_devices, compare
 from cdmpp.comparison.tables import groups, json_rows, notes, operator_tables, rows, titles
 from cdmpp.comparison.transformer import all_passes
 from cdmpp.comparison.what_if import parse_scales
+from cdmpp.errors import UsageError
 from cdmpp.files.atomic import write_text
 from cdmpp.networks.graph.execution import Running
 from cdmpp.networks.shape_text import parse_input_shapes, parse_numbers
 from cdmpp.replay.file_kind import file_kind
-from cdmpp.report.page import page_html
+from cdmpp.report.page import check_page_file, page_html
 from cdmpp.text import aligned
 
 _DEFAULT_INPUT = "3x224x224"
@@ -128,6 +129,7 @@ def run(args: argparse.Namespace) -> int:
             output_tokens=args.output_tokens, backend=args.backend, target_tpot=args.target_tpot,
             measured=args.measured,
         )  # fmt: skip
+    check_page_file(args.html)
     scales = parse_scales(args.scale) if args.scale else {}
     devices, hypothetical = asked_devices(
         labels_of(args.device), args.device_spec or (), scales, takes_all=args.all
@@ -142,6 +144,8 @@ def run(args: argparse.Namespace) -> int:
         args.pipeline_parallel,
     )
     if args.concurrency:
+        if args.html:
+            raise UsageError("--html: there is no page of a server under load; use --json")
         print_load(
             models, parallels, devices, args.concurrency,
             (args.input_tokens, args.output_tokens), args.backend, prices, hypothetical,

@@ -23,7 +23,7 @@ from cdmpp.files.atomic import write_text
 from cdmpp.networks.shape_text import parse_input_shapes
 from cdmpp.replay.file_kind import FileKind
 from cdmpp.report.explain_page import explain_page
-from cdmpp.report.page import page_html
+from cdmpp.report.page import check_page_file, page_html
 
 _KERNELS = 5
 _FILES: dict[FileKind, str] = {"program": "program", "network": "network"}
@@ -70,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
         )
     check_goes_with("a network", args.network, args.program, batch=args.batch, input=args.input)
     check_goes_with("--program FILE", args.program, set=args.set)
+    check_page_file(args.html)
     found = load(args.model).explain(
         args.network or args.program, [*labels_of(args.device), *(args.device_spec or [])],
         machine_code=args.machine_code, kernels=args.kernels or _KERNELS,
