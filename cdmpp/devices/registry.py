@@ -123,7 +123,7 @@ def unknown_text(names: Sequence[str], known: Iterable[str], aliases: Iterable[s
         each = [f"{name!r} (nearest: {nearest_three(name, known)})" for name in names]
         return f"unknown devices {', '.join(each)}"
     [name] = names
-    near = nearest(name, [*known, *aliases])
+    near = nearest(normal_name(name), [*known, *aliases])
     return f"unknown device {name!r}{near}; the nearest are {nearest_three(name, known)}"
 
 

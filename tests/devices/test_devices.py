@@ -54,6 +54,8 @@ def test_values_and_their_sources() -> None:
 def test_an_unknown_label_names_the_nearest() -> None:
     with pytest.raises(DeviceError, match="did you mean 'xeon-avx512-2c'"):
         get_device("xeon-avx512-2")
+    with pytest.raises(DeviceError, match="did you mean 'v100'"):  # in capitals it was hl-100
+        get_device("V-100")
 
 
 @pytest.mark.parametrize(
