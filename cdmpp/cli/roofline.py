@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from cdmpp.cli.shared.options import (
 )
 from cdmpp.cli.shared.samples import asked_labels, samples_of
 from cdmpp.devices.registry import get_devices
-from cdmpp.errors import UsageError
+from cdmpp.errors import DataError, UsageError
 from cdmpp.replay.file_kind import FileKind
 from cdmpp.text import interval_text, seconds_text
 
@@ -97,24 +99,32 @@ def run(args: argparse.Namespace) -> int:
 def _file_bounds(
     path: Path, labels: Sequence[str], sizes: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """Returns `program_bounds` of every program of a file on every device.
+    """Returns `program_bounds` of every program of a file on every device that can run it; says on
+    stderr which cannot.
 
     Raises:
         UsageError: no device is named.
-        DataError: the file cannot be read, or a device cannot run a program of it.
+        DataError: the file cannot be read, or no device can run a program of it.
     """
     from tvm_helper.predict.predictor import program_samples  # TVM takes a second
     from tvm_helper.tasks.program_file import read_programs, sized
 
     if not labels:
         raise UsageError(f"{path}: no device given; expected --device LABEL")
-    devices = get_devices(labels)
-    return [
-        {"name": program.name, **row}
-        for program in sized(read_programs(path), sizes)
-        for device in devices
-        for row in program_bounds(program_samples(program, device), "")
-    ]
+    rows: list[dict[str, Any]] = []
+    failures: list[str] = []
+    for program, device in product(sized(read_programs(path), sizes), get_devices(labels)):
+        try:
+            samples = program_samples(program, device)
+        except DataError as error:
+            failures.append(str(error))
+            continue
+        rows += [{"name": program.name, **row} for row in program_bounds(samples, "")]
+    if not rows:
+        raise DataError("; ".join(failures))
+    for failure in failures:
+        print(f"cdmpp: left out: {failure}", file=sys.stderr)
+    return rows
 
 
 def _roofline(row: Mapping[str, Any]) -> str:

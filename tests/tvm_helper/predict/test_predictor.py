@@ -263,3 +263,13 @@ def test_what_is_said_of_programs_fits_their_device(
     text = capsys.readouterr().out
     assert "as DLight would schedule it, shared memory per block" in text
     assert "\n\n\n" not in text
+
+
+def test_the_roofline_of_one_program_does_not_need_the_others(
+    program_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["roofline", str(program_file), "--device", DEVICE, "--json"]) == 0
+    found = capsys.readouterr()
+    assert [row["name"] for row in json.loads(found.out)] == ["plain", "tiled.main"]
+    assert "left out: kernel.main on" in found.err
+    assert main(["roofline", str(program_file), "--device", "nosuch"]) == 4
