@@ -14,6 +14,8 @@ RENAMES = (
     "in this TVM tvm.script.tir is tvm.script.tirx, T.block is T.sblock, T.block_attr is "
     "T.sblock_attr, T.alloc_buffer is T.sblock_alloc_buffer, and @T.prim_func takes s_tir=True"
 )
+#: Said of a program that such a script has.
+OLDER_NOTE = f"older TVMScript; {RENAMES}"
 _IMPORT = re.compile(
     r"^[ \t]*(#[ \t]*)?from tvm\.script(\.parser)? import (\w+ as \w+, )*tir as T\b.*$", re.M
 )

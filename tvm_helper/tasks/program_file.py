@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cdmpp.errors import DataError, UsageError
-from cdmpp.programs.older_script import RENAMES, definitions, is_older, renamed
+from cdmpp.programs.older_script import OLDER_NOTE, RENAMES, definitions, is_older, renamed
 from tvm_helper.tasks.script import located, read_plain_script
 from tvm_helper.tir.named_program import NamedProgram, is_scheduled, programs_of
 from tvm_helper.tir.symbolic import symbolic_sizes, with_sizes
@@ -52,9 +52,8 @@ def _read_older(text: str, path: Path) -> list[NamedProgram]:
     Raises:
         DataError: it defines no program.
     """
-    note = f"older TVMScript; {RENAMES}"
     try:
-        return [replace(one, note=note) for one in read_plain_script(text, path.name)]
+        return [replace(one, note=OLDER_NOTE) for one in read_plain_script(text, path.name)]
     except DataError as error:
         parts = definitions(text)
         if not parts:

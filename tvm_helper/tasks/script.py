@@ -12,10 +12,11 @@ import ast
 import builtins
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 from cdmpp.errors import DataError, last_line
-from cdmpp.programs.older_script import hint
+from cdmpp.programs.older_script import OLDER_NOTE, hint, is_older, renamed
 from tvm_helper.compat import tvm
 from tvm_helper.tir.named_program import NamedProgram, programs_of
 
@@ -69,14 +70,15 @@ def read_script(text: str) -> list[NamedProgram]:
     """Returns the programs of a script; nothing of it is run.
 
     Args:
-        text: TVMScript, as `module.script()` prints it: functions under `@T.prim_func` and classes
-            under `@I.ir_module`.
+        text: TVMScript, as `module.script()` of this TVM or an older one prints it: functions under
+            `@T.prim_func` and classes under `@I.ir_module`.
 
     Raises:
         DataError: it is no TVMScript, or contains what is none.
     """
     found: dict[str, Any] = {}
-    for node in checked(text):
+    note = OLDER_NOTE if is_older(text) else ""
+    for node in checked(renamed(text) if note else text):
         try:
             found[node.name] = _parsed(ast.unparse(node))
         except Exception as error:  # TVM raises whatever its checks do
@@ -84,7 +86,7 @@ def read_script(text: str) -> list[NamedProgram]:
     programs = programs_of(found)
     if not programs:
         raise DataError("defines no tensor program; expected a function under @T.prim_func")
-    return programs
+    return [replace(one, note=note) for one in programs]
 
 
 def read_plain_script(text: str, name: str) -> list[NamedProgram]:

@@ -12,6 +12,7 @@ from cdmpp.errors import DataError, UsageError
 from cdmpp.programs.work import program_work
 from tvm_helper.predict.predictor import Predictor
 from tvm_helper.tasks.program_file import NamedProgram, read_programs, sized
+from tvm_helper.tasks.script import read_script
 from tvm_helper.tir.loop_tree import loop_tree_from_tir
 from tvm_helper.tir.symbolic import symbolic_sizes
 
@@ -221,3 +222,19 @@ def test_what_cannot_be_read_has_its_own_reason(tmp_path: Path, predictor: Predi
     loop = GOOD.replace("for i in range(128):", "for i in T.serial(0, 128, step=2):")
     gpu, _ = predictor.programs(read(tmp_path, HEAD + loop))
     assert "has a step" in (gpu.reason or "")
+
+
+def test_a_text_of_an_older_tvm_is_read_as_its_file(tmp_path: Path) -> None:
+    """`predict FILE.py` read it, `Model.predict(TEXT)` and the server refused it."""
+    text = (
+        "from tvm.script import tir as T\n@T.prim_func\n"
+        "def f(A: T.Buffer((8,), 'float32'), B: T.Buffer((8,), 'float32')):\n"
+        "    for i in range(8):\n        with T.block('B'):\n"
+        "            vi = T.axis.spatial(8, i)\n            B[vi] = A[vi] * T.float32(2)\n"
+    )
+    path = tmp_path / "older.py"
+    path.write_text(text)
+    [by_text], [by_file] = read_script(text), read_programs(path)
+    assert (by_text.name, by_text.note) == (by_file.name, by_file.note)
+    assert by_text.note.startswith("older TVMScript")
+    assert by_text.module.script() == by_file.module.script()
