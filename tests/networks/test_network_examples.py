@@ -37,6 +37,6 @@ def test_the_full_example(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     _run(_block("### A full example"))
-    assert "2 graphs of 1 architectures, 4 labels (0 out of memory)" in capsys.readouterr().out
+    assert "2 graphs of 1 architecture, 4 labels (0 out of memory)" in capsys.readouterr().out
     assert main(["networks", "statistics", "my-set"]) == 0
     assert "my-cpu (4 labels, ok: 4)" in capsys.readouterr().out

@@ -59,7 +59,7 @@ def test_a_graph(graph: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [row["id"] for row in value["uncovered"]] == ["c"]
     assert main(["replay", str(graph)]) == 0
     shown = capsys.readouterr().out
-    assert "1 operators without a model" in shown
+    assert "1 operator without a model" in shown
     assert "critical path" in shown
 
 

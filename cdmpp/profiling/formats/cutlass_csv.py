@@ -58,7 +58,7 @@ def read_cutlass_csv(path: Path, text: str) -> Profile:
             f"{path}: no kernel that ran ({failed} failed); expected rows with a Runtime; run "
             "cutlass_profiler again with --providers=cutlass"
         )
-    notes = (f"{counted(failed, 'kernel')} did not run and are left out",) if failed else ()
+    notes = (f"{counted(failed, 'kernel')} left out: did not run",) if failed else ()
     return Profile(str(path), FORMAT, tuple(rows), notes=notes)
 
 

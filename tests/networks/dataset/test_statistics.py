@@ -92,7 +92,7 @@ def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_dataset(tmp_path, rows, labels, note={})
     assert main(["networks", "statistics", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "3 graphs of 1 architectures" in out
+    assert "3 graphs of 1 architecture" in out
     assert "rtx3090 (6 labels, ok: 6)" in out
     for word in ("mean", "min", "median", "max", "gflop"):
         assert word in out
