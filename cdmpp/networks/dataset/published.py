@@ -26,6 +26,7 @@ from cdmpp.networks.dataset.published_graph import graph_row, graph_value
 from cdmpp.networks.dataset.rows import OUTCOMES, GraphRow, LabelRow, Outcome
 from cdmpp.networks.dataset.store import NetworkData, read_dataset, write_dataset
 from cdmpp.networks.graph.execution import MODES, Mode
+from cdmpp.text import counted
 
 #: Label of the GPU on which the data set was measured.
 PUBLISHED_DEVICE = "rtx3090"
@@ -76,7 +77,8 @@ class ConvertReport:
     def summary(self) -> str:
         """Returns the report as lines of text."""
         lines = [
-            f"{self.graphs} graphs of {self.architectures} architectures, {self.labels} labels "
+            f"{counted(self.graphs, 'graph')} of {counted(self.architectures, 'architecture')}, "
+            f"{counted(self.labels, 'label')} "
             f"({self.out_of_memory} out of memory) in {self.out_dir}"
         ]
         for count, what in (
