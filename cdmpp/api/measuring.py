@@ -76,8 +76,7 @@ class Search(Answers[dict[str, Any]]):
         whole = summary["end_to_end"]
         notes = [
             f"{summary['trials']} of {counted(summary['trials_wanted'], 'trial')} on "
-            f"{summary['device']}: "
-            f"{summary['state']}; {summary['failed']} failed"
+            f"{summary['device']}: {summary['state']}; {summary['failed']} failed"
         ]
         if whole is not None and whole["tuned_s"] is not None:
             tuned, untuned = (seconds_text(whole[f"{way}_s"]) for way in ("tuned", "untuned"))

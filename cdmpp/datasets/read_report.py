@@ -76,8 +76,8 @@ class ReadReport:
         """Returns the report as lines of text."""
         text = [
             f"read {counted(self.records, 'record')} from {counted(self.files, 'file')} "
-            f"({self.failed} failed "
-            f"measurements kept with their error code, {self.skipped_total} skipped)"
+            f"({self.failed} failed measurements kept with their error code, "
+            f"{self.skipped_total} skipped)"
         ]
         text += [f"  skipped {count}: {reason}" for reason, count in self.skipped.most_common()]
         text += [f"  note {count}: {remark}" for remark, count in self.notes.most_common()]

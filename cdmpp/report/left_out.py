@@ -40,10 +40,9 @@ def left_out_sentence(metrics: dict[str, Any]) -> str:
     return (
         f"what to expect on {listed(facts['devices'])}: MAPE {percent_text(mean['mape'])}, "
         f"median {percent_text(mean['median_ape'])} (mean of {counted(len(errors), 'device')}; "
-        "MAPE from "
-        f"{percent_text(errors[low])} on {low} to {percent_text(errors[high])} on {high}), from "
-        f"trainings on at most {facts['programs_per_device']:,} programs of each other device, "
-        "without that device and without its test tasks"
+        f"MAPE from {percent_text(errors[low])} on {low} to {percent_text(errors[high])} on "
+        f"{high}), from trainings on at most {facts['programs_per_device']:,} programs of each "
+        "other device, without that device and without its test tasks"
     )
 
 

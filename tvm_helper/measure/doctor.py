@@ -56,8 +56,7 @@ def folder_report(folder: Path) -> dict[str, Any]:
     if measured and failed > 0.5 * len(measured):
         report["findings"].append(
             f"{failed} of {counted(len(measured), 'program')} failed; most often: "
-            f"{failures[0]['name']}: "
-            f"{failures[0]['first_text']}"
+            f"{failures[0]['name']}: {failures[0]['first_text']}"
         )
     broken = [entry["reference_error"] for entry in health if entry.get("reference_error")]
     if broken:
@@ -170,10 +169,9 @@ def report_text(report: dict[str, Any]) -> str:
     lines: list[str] = []
     if "folder" in report:
         lines.append(
-            f"{counted(report['measured'], 'program')} on {report['device']}, {report['failed']} "
-            "failed; "
-            f"{report['seconds']['build']:.0f} s of building, {report['seconds']['run']:.0f} s of "
-            "timing"
+            f"{counted(report['measured'], 'program')} on {report['device']}, "
+            f"{report['failed']} failed; {report['seconds']['build']:.0f} s of building, "
+            f"{report['seconds']['run']:.0f} s of timing"
         )
     lines += [
         f"noise floor    {_percent(noise['median'])} median, {_percent(noise['p90'])} at 90 % "

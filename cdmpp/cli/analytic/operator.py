@@ -142,8 +142,7 @@ def run_predict(args: argparse.Namespace) -> int:
             errors = swept[1]
             evidence = Evidence(
                 f"the sweep of {label}, {counted(errors.count, 'kernel')}, each eighth left out "
-                "of the "
-                "correction",
+                "of the correction",
                 True,
             )
         low_s, high_s = ends_of(errors, float(value))

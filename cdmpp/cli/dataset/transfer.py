@@ -74,8 +74,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     print(
         f"{counted(values['programs'], 'program')} of {counted(values['tasks'], 'task')}, "
-        f"measured on {labels[0]}, "
-        f"on {labels[1]}: {out}"
+        f"measured on {labels[0]}, on {labels[1]}: {out}"
     )
     if judged is not None:
         print(_judged_text(judged, labels[0]))

@@ -25,8 +25,8 @@ def summary_text(summary: dict[str, Any]) -> str:
     tuning = summary["finetune_every"]
     lines = [
         f"{summary['trials']} of {counted(summary['trials_wanted'], 'trial')} on "
-        f"{summary['device']}, cost "
-        f"model {model}{f', tuned every {tuning}' if tuning else ''}, seed {summary['seed']}: "
+        f"{summary['device']}, cost model {model}"
+        f"{f', tuned every {tuning}' if tuning else ''}, seed {summary['seed']}: "
         f"{summary['state']}; {summary['failed']} failed"
     ]
     lines += [
@@ -53,9 +53,8 @@ def summary_text(summary: dict[str, Any]) -> str:
     if any(shares):
         lines.append(
             "TVM's XGB model was mixed into the scores after "
-            f"{sum(share > 0 for share in shares)} of {counted(len(shares), 'round')}, current "
-            "weight "
-            f"{shares[-1]:.2f}"
+            f"{sum(share > 0 for share in shares)} of {counted(len(shares), 'round')}, "
+            f"current weight {shares[-1]:.2f}"
         )
     lines += _notes(summary)
     lines += [_times(summary["seconds"])]

@@ -95,9 +95,8 @@ class ExtractReport:
         """Returns the report as lines of text."""
         lines = [
             self.read.summary(),
-            f"{counted(self.programs, 'program')}, {self.featurised} with features, {self.valid} "
-            "of them "
-            f"valid; {counted(self.measurements, 'measurement')} on "
+            f"{counted(self.programs, 'program')}, {self.featurised} with features, "
+            f"{self.valid} of them valid; {counted(self.measurements, 'measurement')} on "
             f"{counted(len(self.devices), 'device')}",
         ]
         lines += [f"  rejected {n}: {reason}" for reason, n in self.rejected.most_common()]

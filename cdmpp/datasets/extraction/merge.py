@@ -74,8 +74,7 @@ class MergeReport:
         """Returns the report as lines of text."""
         lines = [
             f"{counted(self.programs, 'program')} ({self.featurised} with features) and "
-            f"{self.measurements} "
-            f"measurements of {len(self.inputs)} datasets in {self.out_dir}",
+            f"{self.measurements} measurements of {len(self.inputs)} datasets in {self.out_dir}",
             f"{self.merged_programs} programs were in several inputs and are stored once",
         ]
         if self.conflicting_programs:

@@ -48,8 +48,7 @@ class DatabaseExportReport:
         if self.without_trace:
             lines.append(
                 f"{counted(self.without_trace, 'measurement')} left out: no database of "
-                "--database has "
-                "their traces"
+                "--database has their traces"
             )
         return "\n".join(lines)
 

@@ -133,9 +133,8 @@ def choose_budget(options: FinetuneRunOptions, samples: Samples, card: ModelCard
     if workloads < 2:
         raise DataError(
             f"only {counted(workloads, 'workload')} outside the training data of "
-            f"{options.from_run}, "
-            "expected at least 2: one to train on and one to evaluate on; choose another "
-            "--device or --network"
+            f"{options.from_run}, expected at least 2: one to train on and one to evaluate on; "
+            "choose another --device or --network"
         )
     if options.budget == 0:
         return Budget(np.unique(target.task_id), target, target, left_out)
@@ -144,9 +143,8 @@ def choose_budget(options: FinetuneRunOptions, samples: Samples, card: ModelCard
         raise UsageError(
             f"a budget of {counted(options.budget, 'task')} is too large for {workloads} different "
             f"workloads: expected 1 to {counted(most, 'task')}, so that at least half of the "
-            "workloads are "
-            f"left for evaluation, e.g. --budget {most}tasks (for the best model: --budget all; "
-            f"for no task at all: cdmpp evaluate --model {options.from_run})"
+            f"workloads are left for evaluation, e.g. --budget {most}tasks (for the best model: "
+            f"--budget all; for no task at all: cdmpp evaluate --model {options.from_run})"
         )
     tasks = choose_tasks(target, options.budget, method=options.sampler, seed=options.seed)
     test = of_tasks(target, untouched_tasks(target, tasks))
@@ -345,6 +343,5 @@ def _split_facts(options: FinetuneRunOptions, budget: Budget) -> dict[str, Any]:
         options.seed,
         f"{counted(len(budget.tasks), 'task')} of {where} chosen by {options.sampler} (seed "
         f"{options.seed}), evaluated on {counted(len(np.unique(budget.test.task_id)), 'task')} "
-        "of other "
-        f"workloads{left_out}",
+        f"of other workloads{left_out}",
     )
