@@ -19,7 +19,7 @@ from cdmpp.errors import UsageError
 from cdmpp.files.atomic import read_json
 from cdmpp.files.places import package_folder
 from cdmpp.files.stored import from_json
-from cdmpp.text import interval_text
+from cdmpp.text import counted, interval_text
 
 Backend = Literal["vllm", "sglang", "trtllm"]
 BACKENDS: tuple[Backend, ...] = ("vllm", "sglang", "trtllm")
@@ -99,9 +99,8 @@ class ServerCalibration:
     lengths: frozenset[tuple[int, int]] = frozenset()
 
     def __str__(self) -> str:
-        loads = "load" if self.points == 1 else "loads"
         return (
-            f"calibrated with {self.points} measured {loads} of this server: "
+            f"calibrated with {counted(self.points, 'measured load')} of this server: "
             f"{1e3 * self.host_s:.3g} ms of every request before its prompt is read, "
             f"TTFT x {self.ttft:.3g}, TPOT x {self.tpot:.3g}"
         )
@@ -167,7 +166,8 @@ class LoadCell:
     reasons: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        each = f"{self.parallel.gpus} x {self.device}, {self.load.concurrency} users"
+        users = counted(self.load.concurrency, "user")
+        each = f"{self.parallel.gpus} x {self.device}, {users}"
         return f"{self.network} on {each}: {interval_text(*(self.tpot_s or (None,)))} a token"
 
     @property
