@@ -110,7 +110,7 @@ def new_devices(
 def _answer(
     trained: TrainedModel, spec: DeviceSpec, own: Samples, found: Estimates, *, is_far: bool
 ) -> Answer:
-    """Returns what it says of a device."""
+    """Returns the errors of the predictions for a device."""
     _, task, of_task = np.unique(own.task_id, return_inverse=True, return_counts=True)
     log_ratio = np.log(found.latency_s / own.latency_s)
     half_width = np.log(found.high_s / found.latency_s)
