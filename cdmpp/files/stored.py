@@ -106,6 +106,9 @@ def _hints(kind: type) -> dict[str, Any]:
 
 def _build(hint: Any, value: Any) -> Any:
     origin, parts = get_origin(hint), get_args(hint)
+    if hasattr(origin, "__value__"):  # numpy 2.5: NDArray is a generic type alias
+        hint = origin.__value__[parts]
+        origin, parts = get_origin(hint), get_args(hint)
     if hint is Any or (value is None and types.NoneType in parts):
         return value
     if origin in (Union, types.UnionType):
