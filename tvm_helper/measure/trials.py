@@ -220,6 +220,8 @@ class TrialRunner:
             "timeout_s": self._options.run_timeout_s,
         }
         answer = self._runner.ask(request, timeout_s=self._options.run_timeout_s)
+        if answer.outcome == "failed" and self._target.kind != "llvm":
+            self._runner.stop()  # a GPU's error stays in the process: the next program would fail
         if not is_kept:
             self.remove(name)
         return self._outcome(answer, "run")

@@ -49,6 +49,8 @@ def build(request: dict[str, Any], begin: Any) -> dict[str, Any]:
 
 
 def run(request: dict[str, Any], begin: Any) -> dict[str, Any]:
+    if request.get("target_kind") == "cuda":
+        return run_on_gpu(request, begin)
     if PLAN.get("queue"):
         time.sleep(float(PLAN["queue"]))
     begin()
@@ -58,6 +60,16 @@ def run(request: dict[str, Any], begin: Any) -> dict[str, Any]:
     do(PLAN.get(program, "").removeprefix("run-"))
     assert os.environ["TVM_NUM_THREADS"] == "2"
     return {"costs_s": [COST_S, 1.1 * COST_S, 0.9 * COST_S]}
+
+
+def run_on_gpu(request: dict[str, Any], begin: Any) -> dict[str, Any]:
+    """An error stays in the process, as CUDA's do."""
+    begin()
+    if Path(request["artifact"]).read_text(encoding="utf-8") in PLAN:
+        PLAN["broken"] = "yes"
+    if "broken" in PLAN:
+        raise ProgramError(4, "CUDA: an illegal memory access was encountered")
+    return {"costs_s": [COST_S]}
 
 
 if __name__ == "__main__":

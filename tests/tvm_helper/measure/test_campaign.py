@@ -32,13 +32,16 @@ from tests.tvm_helper.measure.campaigns import (
     PROGRAMS,
     RECORDED,
     campaign,
+    options,
     program_ids,
     replayed_tasks,
     small_dataset,
 )
+from tvm_helper.measure.campaign import Campaign
 from tvm_helper.measure.health import mean_slowdown
 from tvm_helper.measure.journal import Journal, read_journal
 from tvm_helper.measure.tables import write_tables
+from tvm_helper.measure.target import MeasureTarget
 from tvm_helper.measure.trials import TrialRunner
 
 pytestmark = pytest.mark.slow  # processes start, hang and are killed
@@ -81,6 +84,17 @@ def wait_for(condition: Any, what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
         time.sleep(0.05)
+
+
+def test_a_gpu_error_costs_one_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = program_ids()[1]
+    plan(monkeypatch, **{bad: "run-fail"})
+    target = MeasureTarget("t4", {"kind": "cuda", "arch": "sm_75"}, None)
+    Campaign(
+        options(device="t4"), tmp_path, replayed_tasks(), target, command=FAKE_WORKER,
+        least_free_bytes=0,
+    ).run()  # fmt: skip
+    assert [name for name, code in codes(tmp_path).items() if code] == [bad]
 
 
 def test_a_replayed_campaign_is_a_dataset_with_the_programs_of_the_records(tmp_path: Path) -> None:
