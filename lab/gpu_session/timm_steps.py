@@ -171,8 +171,11 @@ class Results:
         self.path = path
         self.done: set[Config] = set()
         if path.is_file():
-            for line in path.read_text("utf-8").splitlines():
-                with contextlib.suppress(ValueError, KeyError):  # the last line may be cut
+            text = path.read_text("utf-8")
+            if text and not text.endswith("\n"):  # cut off by a kill
+                path.write_text(text + "\n", encoding="utf-8")
+            for line in text.splitlines():
+                with contextlib.suppress(ValueError, KeyError):  # cut lines, and facts
                     row = json.loads(line)
                     self.done.add(Config(*(row[name] for name in Config._fields)))
 
