@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
             library.close()
         if args.counters:
             names = read_kernel_names(args.kernels)
-            unmatched = write_counters(args.out, layers, measured, names)
+            unmatched = write_counters(args.out, layers, measured, names, math=args.math)
             for name, times in unmatched.items():
                 print(
                     f"no pattern matches the kernel {name!r} ({times} launches); add it with "

@@ -40,6 +40,8 @@ class Recording:
         self.alive: dict[int, Any] = {}
         self.math_types: list[int] = []
         self.forwards: list[int] = []
+        self.filled: dict[int, int] = {}
+        self.last_error = 0
         self._next = 1000
         self._elapsed = 0.0
 
@@ -75,6 +77,7 @@ class Recording:
     def answer_cudaMalloc(self, target: Any, size: ctypes.c_size_t) -> int:  # noqa: N802
         held = sum(value for value in self.alive.values() if isinstance(value, int))
         if held + size.value > self.memory_bytes:
+            self.last_error = OUT_OF_MEMORY
             return OUT_OF_MEMORY
         self._create(target)
         self.alive[target._obj.value] = size.value
@@ -88,11 +91,28 @@ class Recording:
         return 0
 
     def answer_cudaMemcpyAsync(  # noqa: N802
-        self, target: Any, source: Any, size: int, kind: int, stream: Any
+        self, target: Any, source: Any, size: ctypes.c_size_t, kind: int, stream: Any
     ) -> int:
-        assert self.alive[target.value] == self.alive[source.value] == size
+        assert self.alive[target.value] == self.alive[source.value] == size.value
         assert kind == 3
         return 0
+
+    def answer_cudaMemcpy(  # noqa: N802
+        self, target: Any, source: Any, size: ctypes.c_size_t, kind: int
+    ) -> int:
+        if kind == 1:
+            self.filled[target.value] = size.value
+            return 0
+        # The next part of a buffer is a copy of its beginning.
+        assert target.value == source.value + self.filled[source.value]
+        assert size.value <= self.filled[source.value]
+        self.filled[source.value] += size.value
+        assert self.filled[source.value] <= self.alive[source.value]
+        return 0
+
+    def answer_cudaGetLastError(self) -> int:  # noqa: N802
+        error, self.last_error = self.last_error, 0
+        return error
 
     def answer_cudaEventRecord(self, event: ctypes.c_void_p, stream: Any) -> int:  # noqa: N802
         assert event.value in self.alive
@@ -153,6 +173,7 @@ class Recording:
         self, handle: Any, data: Any, weights: Any, layer: Any, output: Any, asked: int,
         returned: Any, choices: Any,
     ) -> int:  # fmt: skip
+        assert self.last_error == 0
         assert self.layer(data, weights, layer, output) in self.times_ms
         returned._obj.value = 2
         choices[0].algorithm, choices[0].status = 5, NOT_SUPPORTED
@@ -165,10 +186,14 @@ class Recording:
         output_buffer: Any,
     ) -> int:  # fmt: skip
         assert (one._obj.value, zero._obj.value) == (1.0, 0.0)
+        assert self.last_error == 0
         key = self.layer(data, weights, layer, output)
         n, cin, width, cout, kernel, *_ = key
         assert self.alive[data_buffer.value] == 4 * n * cin * width * width
         assert self.alive[weight_buffer.value] == 4 * cin * cout * kernel * kernel
+        assert all(
+            self.filled[b.value] == self.alive[b.value] for b in (data_buffer, weight_buffer)
+        )
         assert size.value == self.workspace_bytes
         assert not size.value or self.alive[workspace.value] == size.value
         self.forwards.append(algorithm)

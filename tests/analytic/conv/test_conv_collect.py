@@ -85,6 +85,16 @@ def test_what_does_not_fit_is_left_out_and_everything_is_freed() -> None:
     assert "out of memory" in found[0].reason
     library.close()
     assert not recording.alive
+    # What the runtime remembers of a failure must not fail the next layer.
+    large = (64, 16, 300, 32, 3, 1, 1)
+    recording = Recording({**TIMES, large: {1: 9.0}}, memory_bytes=1 << 24)
+    layers = ConvShapes.of(*(np.array(column) for column in zip(large, SMALL, strict=True)))
+    options = CollectOptions(algorithms=(1,))
+    found = list(collect(CudnnLibrary(recording, recording), layers, options))
+    assert [c.time_ms for c in found] == [None, 1.0]
+    recording = Recording({large: {1: 9.0}})
+    found = list(collect(CudnnLibrary(recording, recording), layers[np.array([0])], options))
+    assert found[0].time_ms == 9.0
     recording = Recording(TIMES, workspace_bytes=5000)
     options = CollectOptions(algorithms=(1,), max_workspace_bytes=4999)
     found = list(collect(CudnnLibrary(recording, recording), LAYERS, options))
@@ -104,6 +114,7 @@ class _Refusing:
 
     def __init__(self) -> None:
         self.cudnnGetErrorString = self.Text()
+        self.cudaGetLastError = int
 
     def cudnnCreate(self, handle: object) -> int:  # noqa: N802
         return 1
@@ -201,11 +212,12 @@ def test_counters_become_workbooks(tmp_path: Path) -> None:
             else ["volta_scudnn_128x64_relu_small_nn_v1"]
         )
 
-    found = profile(LAYERS, [1, 2], read_kernel_names(), runner=runner)
+    found = profile(LAYERS, [1, 2], read_kernel_names(), math="tensor", runner=runner)
     assert set(found.tables) == {"algo1_128x64", "algo2_pre"}
     assert found.unmatched == {"mystery_kernel": 1}
     assert found.tables["algo2_pre"].time_ms.tolist() == [3.0]
     assert "8,16,20,32,3,1,1" in commands[0]
+    assert commands[0][commands[0].index("--math") + 1] == "tensor"
     assert found.tables["algo1_128x64"].kernel_type.tolist() == [0]
     write_workbook(tmp_path / "algo1_128x64", {"train": found.tables["algo1_128x64"]})
     again = read_workbook(tmp_path / "algo1_128x64")["train"]

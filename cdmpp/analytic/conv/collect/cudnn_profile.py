@@ -19,6 +19,7 @@ from cdmpp.analytic.conv.collect.cudnn_counters import (
     parse_ncu,
     tables_of,
 )
+from cdmpp.analytic.conv.collect.cudnn_library import MathType
 from cdmpp.analytic.conv.seer.table import ConvTable
 from cdmpp.analytic.conv.seer.workbook import write_workbook
 from cdmpp.analytic.conv.shapes import SHAPE_NAMES, ConvShapes
@@ -47,6 +48,7 @@ def profile(
     algorithms: Sequence[int],
     names: Sequence[KernelName],
     *,
+    math: MathType = "fma",
     runner: Runner | None = None,
 ) -> Profiled:
     """Returns the counters of every layer with its algorithm.
@@ -54,6 +56,7 @@ def profile(
     Args:
         algorithms: cuDNN's number for each layer.
         names: table of kernel names.
+        math: as in `CollectOptions`.
         runner: runs a command; None = as a process.
 
     Raises:
@@ -65,7 +68,7 @@ def profile(
     unmatched: Counter[str] = Counter()
     for index, algorithm in enumerate(algorithms):
         layer = layers[np.array([index])]
-        launches = parse_ncu(runner(ncu_command(_program(layer, algorithm))))
+        launches = parse_ncu(runner(ncu_command(_program(layer, algorithm, math))))
         tables, unknown = tables_of(launches, names)
         unmatched.update(unknown)
         for name in dict.fromkeys(table for table in tables if table is not None):
@@ -77,7 +80,12 @@ def profile(
 
 
 def write_counters(
-    folder: Path, layers: ConvShapes, found: Sequence[Collected], names: Sequence[KernelName]
+    folder: Path,
+    layers: ConvShapes,
+    found: Sequence[Collected],
+    names: Sequence[KernelName],
+    *,
+    math: MathType = "fma",
 ) -> dict[str, int]:
     """Profiles what could be measured and writes a workbook (csv) for each variant; returns the
     kernels that no pattern knows and how often they occurred.
@@ -90,6 +98,7 @@ def write_counters(
         layers[np.array([value.row for value in measured], np.int64)],
         [value.algorithm for value in measured],
         names,
+        math=math,
     )
     write_profiled(folder, profiled)
     return profiled.unmatched
@@ -124,12 +133,12 @@ def run_command(command: Sequence[str]) -> str:
     return done.stdout
 
 
-def _program(layer: ConvShapes, algorithm: int) -> list[str]:
+def _program(layer: ConvShapes, algorithm: int, math: MathType) -> list[str]:
     numbers = [int(getattr(layer, name)[0]) for name in SHAPE_NAMES if name != "out_width"]
     return [
         sys.executable, "-m", "cdmpp.cli.main", "analytic", "conv", "collect",
         "--layer", ",".join(map(str, numbers)), "--algorithm", str(int(algorithm)),
-        "--repeats", "1", "--warmups", "0", "--json",
+        "--math", math, "--repeats", "1", "--warmups", "0", "--json",
     ]  # fmt: skip
 
 
