@@ -1,0 +1,1 @@
+"""Scripts for a short session with a GPU; each writes files that the product reads."""
