@@ -52,8 +52,10 @@ trace() {
 }
 
 ncu_kernels() {
-  local kernels=(python3 -m lab.gpu_session.profiled_steps --kernels)
-  run ncu_raw 30 ncu --csv --page raw --clock-control none --set basic --metrics group:memory__dram_table,smsp__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active -c 12 "${kernels[@]}"
+  local kernels=(python3 -m lab.gpu_session.profiled_steps --kernels) fp32=smsp__sass_thread_inst_executed_op_
+  local metrics=gpu__time_duration.sum,dram__bytes.sum,${fp32}ffma_pred_on.sum,${fp32}fadd_pred_on.sum,${fp32}fmul_pred_on.sum
+  metrics+=,launch__grid_size,launch__block_size,launch__registers_per_thread
+  run ncu_raw 30 ncu --csv --page raw --clock-control none --metrics "$metrics" -c 12 "${kernels[@]}"
   run ncu_details 30 ncu --csv --clock-control none --set basic -c 12 "${kernels[@]}"
   run ncu_read 15 $CDMPP profile "$OUT/ncu_raw.txt" --device "$LABEL"
 }
