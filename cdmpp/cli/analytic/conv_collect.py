@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 
 import numpy as np
@@ -15,7 +16,7 @@ from cdmpp.analytic.conv.collect.cudnn_collect import (
     original_grid,
 )
 from cdmpp.analytic.conv.collect.cudnn_counters import read_kernel_names
-from cdmpp.analytic.conv.collect.cudnn_library import open_cudnn
+from cdmpp.analytic.conv.collect.cudnn_library import CudnnError, open_cudnn
 from cdmpp.analytic.conv.collect.cudnn_profile import write_counters
 from cdmpp.analytic.conv.collect.torch_operators import time_operators
 from cdmpp.cli.analytic.conv import add_layer_options, given_layers, parse_algorithm
@@ -83,7 +84,9 @@ def run(args: argparse.Namespace) -> int:
         try:
             measured = list(collect(library, layers, options))
         finally:
-            library.close()
+            # A GPU that failed refuses this too; what was measured before is kept.
+            with contextlib.suppress(CudnnError):
+                library.close()
         if args.counters:
             names = read_kernel_names(args.kernels)
             unmatched = write_counters(args.out, layers, measured, names, math=args.math)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -283,6 +284,9 @@ def test_other_operators_run(operator: str, names: list[str]) -> None:
         list(time_operators("softmax", layer, device="cpu"))  # type: ignore[arg-type]
 
 
+_TOO_MUCH = (ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(1 << 40))
+
+
 def test_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,6 +296,8 @@ def test_the_command(
     recording = Recording(TIMES)
     library = CudnnLibrary(recording, recording)
     monkeypatch.setattr("cdmpp.cli.analytic.conv_collect.open_cudnn", lambda: library)
+    # The last call fails, as all do after a kernel that crashed.
+    monkeypatch.setattr(library, "close", lambda: library._call("cudaMalloc", *_TOO_MUCH))
     words = ["analytic", "conv", "collect", "--layer", "8,16,20,32,3,1,1", "--gpu", "t4"]
     assert main([*words, "--out", str(out), "--json", "--repeats", "3"]) == 0
     rows = json.loads(capsys.readouterr().out)
