@@ -14,6 +14,7 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.predict.estimates import TrainedModel
 from cdmpp.pretrained import model_folder
+from cdmpp.processes.collector import without_collector
 from cdmpp.programs.featurise import is_gpu_kind
 from cdmpp.serve.client import Client
 from cdmpp.serve.served_model import served_model
@@ -98,6 +99,7 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
         """Kind of what scores candidates now; `distilled` = the network taught by the model."""
         return self._core.scorer.kind
 
+    @without_collector()  # a pass over all of TVM's and torch's objects takes as long as a batch
     def predict(self, context: Any, candidates: Sequence[Any]) -> FloatArray:
         """Returns float64 [candidate], higher is better."""
         started = time.perf_counter()
