@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from cdmpp.analytic.sweep.predict import SweptKernels
 from cdmpp.comparison.cell import CompareCell, Objective, ranked
 from cdmpp.comparison.known_networks import BATCHES, KNOWN_NETWORKS, known_graph
+from cdmpp.comparison.llm.calibrate import table_of_rows
 from cdmpp.comparison.llm.config_file import decoder_of_config, known_models, read_model
 from cdmpp.comparison.llm.decoder import Decoder, Parallel
 from cdmpp.comparison.llm.load import Backend
@@ -36,6 +37,10 @@ _SHAPE = "name=8B,layers=32,width=4096,heads=32,kv_heads=8,ffn=14336,vocab=12825
 _Count = Annotated[int, Field(ge=1, le=2**40)]
 _Counts = Annotated[list[_Count], Field(max_length=64)]
 _Factor = Annotated[float, Field(ge=LEAST_FACTOR, le=MOST_FACTOR)]
+_Users = Annotated[int, Field(ge=1, le=1024)]
+_TokensIn = Annotated[int, Field(ge=1, le=2**20)]
+_TokensOut = Annotated[int, Field(ge=2, le=2**16)]
+_Time = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Word = Annotated[str, Field(min_length=1, max_length=400)]
 
 
@@ -47,14 +52,29 @@ class ModelConfig(BaseModel):
     content: dict[str, Any]
 
 
+class MeasuredRow(BaseModel):
+    """A measured load, as a row of `cdmpp compare --measured`; other columns say which server."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, str | int | float | None] = Field(init=False)
+    concurrency: _Users
+    isl: _TokensIn
+    osl: _TokensOut
+    ttft_ms: _Time
+    tpot_ms: _Time
+
+
 class UnderLoad(BaseModel):
     """Requests in flight: who has an answer asks again."""
 
     model_config = ConfigDict(extra="forbid")
-    concurrency: Annotated[list[Annotated[int, Field(ge=1, le=1024)]], Field(max_length=12)]
-    input_tokens: Annotated[int, Field(ge=1, le=2**20)]
-    output_tokens: Annotated[int, Field(ge=2, le=2**16)]
+    concurrency: Annotated[list[_Users], Field(max_length=12)]
+    input_tokens: _TokensIn
+    output_tokens: _TokensOut
     backend: Backend = "vllm"
+    measured: list[MeasuredRow] = Field(
+        [], max_length=12, description="measured loads of this server, which calibrate the answers"
+    )
 
 
 class CompareRequest(BaseModel):
@@ -150,9 +170,10 @@ def _answer(request: CompareRequest) -> CompareAnswer:
             Load(users, load.input_tokens, load.output_tokens, LEAST_SHARE)
             for users in load.concurrency
         ]
+        measured = [row.model_dump() for row in load.measured]
         found = load_cells(
             decoders, _parallels(request), devices, loads, load.backend, SweptKernels.packaged(),
-            prices, hypothetical,
+            prices, hypothetical, table_of_rows(measured, "measured") if measured else None,
         )  # fmt: skip
         return CompareAnswer(cells=[], loads=sweep_json(found))
     passes = [

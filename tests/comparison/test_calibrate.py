@@ -194,7 +194,7 @@ def test_options_that_do_not_go_together(
 ) -> None:
     path = written(tmp_path, GOOD)
     assert main(shown(path, "--device", "h100,b200")) == 2
-    assert "--measured is for one server: got 2 combinations" in capsys.readouterr().err
+    assert "measured loads are of one server: got 2 combinations" in capsys.readouterr().err
     words = ["compare", "--model", "Qwen/Qwen3-30B-A3B", "--device", "h100", "--decode-at", "9"]
     assert main([*words, "--measured", str(path)]) == 2
     assert "--measured can only be used with --concurrency" in capsys.readouterr().err

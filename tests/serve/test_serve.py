@@ -189,6 +189,41 @@ def test_models_are_compared_as_by_the_command(
     assert client.ask("POST", "/v1/compare", {**request, "under_load": load})["loads"] == expected
 
 
+def test_measured_loads_calibrate_as_by_the_command(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"concurrency": 4, "isl": 1024, "osl": 128, "ttft_ms": 350, "tpot_ms": 7.5}
+    path = tmp_path / "points.csv"
+    path.write_text("concurrency,isl,osl,ttft_ms,tpot_ms\n4,1024,128,350,7.5\n")
+    name, client = "Qwen/Qwen3-30B-A3B", client_of(url, tries=8)
+    load = {"concurrency": [4, 32], "input_tokens": 1024, "output_tokens": 128}
+    load |= {"backend": "sglang", "measured": [{**row, "system": "h100", "tp_size": None}]}
+    request: dict[str, Any] = {"models": [name], "devices": ["h100"], "under_load": load}
+    options = [f"--{option.replace('_', '-')}" for option in load if option != "concurrency"]
+    values = ["1024", "128", "sglang", str(path)]
+    words = [word for pair in zip(options, values, strict=True) for word in pair]
+    shown = ["compare", "--model", name, "--device", "h100", "--concurrency", "4,32", *words]
+    assert main([*shown, "--json"]) == 0
+    expected = json.loads(capsys.readouterr().out)
+    assert client.ask("POST", "/v1/compare", request)["loads"] == expected
+    assert {cell["measured_points"] for cell in expected} == {1}
+    for change, text in (
+        ({"ttft_ms": 0.2}, "measured: row 1: ttft_ms is impossibly short: got 0.2"),
+        ({"system": "b200"}, "row 1 with system b200, expected h100"),
+        ({"tp_size": "two"}, "measured: row 1, column 'tp_size': cannot read 'two'"),
+        (
+            {"tpot_ms": -1},
+            "measured.0.tpot_ms: Input should be greater than 0, got '-1'",
+        ),
+        ({"tp_size": [1]}, "under_load.measured.0.tp_size"),
+    ):
+        other = {**request, "under_load": {**load, "measured": [{**row, **change}]}}
+        with pytest.raises(CdmppError, match=text):
+            client_of(url).ask("POST", "/v1/compare", other)
+    with pytest.raises(UsageError, match="are of one server: got 2 combinations"):
+        client_of(url).ask("POST", "/v1/compare", {**request, "devices": ["h100", "a100"]})
+
+
 def test_networks_that_come_along_are_compared(url: str) -> None:
     request = {"networks": ["ResNet-50"], "devices": ["h100", "a100"], "batch": [8]}
     cells = client_of(url, tries=8).ask("POST", "/v1/compare", request)["cells"]

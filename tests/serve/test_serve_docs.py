@@ -55,7 +55,7 @@ def test_it_is_answered(command: str, url: str, sent: str) -> None:
 
 
 def test_there_is_a_command_for_every_route() -> None:
-    assert len(COMMANDS) == 9
+    assert len(COMMANDS) == 10
     for route in (
         "predict",
         "rank",

@@ -8,7 +8,7 @@ each measured load counts 1 and the distance from the packaged values as much as
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 from pathlib import Path
@@ -37,20 +37,24 @@ _MOST_TPOT, _MOST_TTFT = 30.0, 300.0
 _MS = 1e3
 
 
-def calibrated(server: LoadedServer, path: Path) -> LoadedServer:
+def calibrated(server: LoadedServer, measured: Path | TableFile) -> LoadedServer:
     """Returns a server with answers that are calibrated with measured loads of it.
 
     Args:
-        path: CSV or Parquet in the layout of `--evaluate`, at least with `_POINT`. Loads at which
-            requests wait for room in the cache are not used.
+        measured: CSV or Parquet in the layout of `--evaluate`, at least with `_POINT`, or its rows.
+            Loads at which requests wait for room in the cache are not used.
 
     Raises:
         DataError: the file cannot be read, has rows of another server, or times that cannot be.
     """
-    table = TableFile.read(path, _POINT, what="measured loads")
+    if isinstance(measured, TableFile):
+        table = measured
+    else:
+        table = TableFile.read(measured, _POINT, what="measured loads")
+    path = table.path
     _check_server(table, server)
     users, inputs, outputs = (table.values(name, _whole) for name in _POINT[:3])
-    measured = np.column_stack([table.times(name, scale=1 / _MS) for name in _POINT[3:]])
+    times_s = np.column_stack([table.times(name, scale=1 / _MS) for name in _POINT[3:]])
     loads = []
     for row, *numbers in zip(table.rows, users, inputs, outputs, strict=True):
         count, tokens_in, tokens_out = numbers
@@ -61,7 +65,7 @@ def calibrated(server: LoadedServer, path: Path) -> LoadedServer:
     if server.table is None:
         return server
     curves = np.array([curve(server, load) for load in loads])
-    for row, load, own, (ttft_s, tpot_s) in zip(table.rows, loads, curves, measured, strict=True):
+    for row, load, own, (ttft_s, tpot_s) in zip(table.rows, loads, curves, times_s, strict=True):
         problem = _impossible(server, load, own, ttft_s, tpot_s)
         if problem:
             raise DataError(f"{path}: row {row}: {problem}")
@@ -72,10 +76,25 @@ def calibrated(server: LoadedServer, path: Path) -> LoadedServer:
             f"the time to the first token: got concurrency {', '.join(map(str, users))}, expected "
             "a load that fits. Add a row with fewer users"
         )
-    found = fitted(curves[is_early], measured[is_early], server.host_s, server.hosts.shrinkage)
+    found = fitted(curves[is_early], times_s[is_early], server.host_s, server.hosts.shrinkage)
     lengths = frozenset((one.input_tokens, one.output_tokens) for one in compress(loads, is_early))
     points = int(is_early.sum())
     return replace(server, calibration=replace(found, points=points, lengths=lengths))
+
+
+def table_of_rows(rows: Sequence[Mapping[str, Any]], name: str) -> TableFile:
+    """Returns measured loads as a file has them.
+
+    Args:
+        rows: column -> value, of `_POINT` and what else a file may have; None = empty.
+        name: for the error texts.
+    """
+    titles = dict.fromkeys(title for row in rows for title in row)
+    cells = {
+        title: ["" if (cell := row.get(title)) is None else str(cell) for row in rows]
+        for title in titles
+    }
+    return TableFile(Path(name), cells, range(1, len(rows) + 1))
 
 
 def curve(server: LoadedServer, load: Load) -> FloatArray:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cdmpp.analytic.table_file import TableFile
 from cdmpp.comparison.llm.calibrate import calibrated
 from cdmpp.comparison.llm.decoder import Decoder, Parallel, check_parallel
 from cdmpp.comparison.llm.load import BACKENDS, Backend, Ends, LoadCell, LoadedServer
@@ -31,7 +32,7 @@ def load_cells(
     kernels: KernelModel,
     prices: Mapping[str, Price],
     hypothetical: frozenset[str] = frozenset(),
-    measured: Path | None = None,
+    measured: Path | TableFile | None = None,
 ) -> list[LoadCell]:
     """Returns the answers, model by model; a device shares a model in every way at every load.
 
@@ -47,8 +48,9 @@ def load_cells(
     shared = [(model, parallel) for model in models for parallel in _possible(model, parallels)]
     if measured is not None and len(shared) * len(devices) != 1:
         raise UsageError(
-            f"--measured is for one server: got {len(shared) * len(devices)} combinations of "
-            "model, device and parallelism, expected 1. Ask about one, or leave --measured out"
+            f"measured loads are of one server: got {len(shared) * len(devices)} combinations of "
+            "model, device and parallelism, expected 1. Ask about one, or leave the measured loads "
+            "out"
         )
     for model, parallel in shared:
         for device in devices:
