@@ -15,7 +15,7 @@ import pytest
 
 from cdmpp.analytic.gpu_kernels.calls import GpuCall
 from cdmpp.cli.main import main
-from cdmpp.comparison.llm.config_file import read_model
+from cdmpp.comparison.llm.config_file import known_models, read_model
 from cdmpp.comparison.llm.decoder import Parallel
 from cdmpp.comparison.llm.evaluate import evaluate_serving, groups, read_serving, scores
 from cdmpp.comparison.llm.kernels import ServingStep
@@ -276,6 +276,28 @@ def test_measured_servers_are_read_and_what_is_left_out_is_counted(tmp_path: Pat
     parquet.write_table(pa.Table.from_pylist([{"isl": 3}]), path)
     with pytest.raises(DataError, match="no column model_family"):
         read_serving(path)
+
+
+def test_an_evaluation_refuses_options_that_its_file_answers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "serving.parquet"
+    parquet.write_table(pa.Table.from_pylist([rows(model_path="who/knows", mode="disagg")]), path)
+    command = ["compare", "--evaluate", str(path)]
+    for words, name in (
+        (["nets.py:bert"], "NETWORK"), (["--device", "h100"], "--device"),
+        (["--concurrency", "8"], "--concurrency"), (["--prefill", "9"], "--prefill"),
+        (["--html", "page.html"], "--html"), (["--objective", "cost"], "--objective"),
+        (["--layout", "nhwc"], "--layout"), (["--prices", "mine.yaml"], "--prices"),
+    ):  # fmt: skip
+        assert main([*command, *words]) == 2
+        text = capsys.readouterr().err
+        assert text.startswith(f"cdmpp: error: {name} cannot be used with --evaluate")
+        assert text.count("\n") == 1
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(known_models()["meta-llama/Llama-3-8B"]))
+    assert main(["-q", *command, "-v", "--json", "--model", f"who/knows={config}"]) == 0
+    assert json.loads(capsys.readouterr().out)["left_out"] == {"disaggregated": 1}
 
 
 def test_options_of_a_row_are_those_of_its_server() -> None:

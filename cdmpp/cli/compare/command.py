@@ -13,6 +13,7 @@ from cdmpp.analytic.sweep.predict import SweptKernels
 from cdmpp.api.compare import onnx_cells
 from cdmpp.cli.compare.load import (
     add_load_options,
+    check_evaluation,
     check_load,
     print_evaluation,
     print_load,
@@ -29,6 +30,7 @@ from cdmpp.cli.shared.options import (
     add_output_options,
     check_goes_with,
     command_line,
+    given_options,
     labels_of,
 )
 from cdmpp.cli.shared.running import add_running_options, given_running
@@ -98,6 +100,7 @@ def run(args: argparse.Namespace) -> int:
     if args.disaggregated:
         refuse_disaggregated()
     if args.evaluate:
+        check_evaluation(given_options(add_options, vars(args)))
         print_evaluation(args.evaluate, args.model, is_json=args.json)
         return 0
     lengths = args.prefill or args.decode_at

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
             CSV or Parquet with concurrency, isl, osl, ttft_ms, tpot_ms
         --disaggregated      separate servers for prefill and decode (not supported)
         --evaluate PARQUET: Path  measured servers in the layout of llm-serving, to compare with the
-            predictions
+            predictions; takes only --json and --model NAME=CONFIG, the config of a model in it
     """)  # fmt: skip
 
 
@@ -70,6 +70,24 @@ def check_load(
         raise UsageError(
             "--concurrency is for servers under load, --prefill and --decode-at for a single "
             "pass; leave one out"
+        )
+
+
+def check_evaluation(given: Collection[str]) -> None:
+    """Checks that an evaluation is asked alone.
+
+    Args:
+        given: names of options.
+
+    Raises:
+        UsageError: it is not.
+    """
+    others = [name for name in given if name not in ("evaluate", "model", "json", "profile")]
+    if others:
+        name = "NETWORK" if others[0] == "networks" else f"--{others[0].replace('_', '-')}"
+        raise UsageError(
+            f"{name} cannot be used with --evaluate, whose file says devices, loads and options of "
+            "every server; leave it out"
         )
 
 

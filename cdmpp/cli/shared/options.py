@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +149,21 @@ def check_goes_with(what: str, is_there: object, got: object = "", **options: ob
     if given and not is_there:
         instead = f", got {got}" if got else ""
         raise UsageError(f"--{given[0]} can only be used with {what}{instead}; leave it out")
+
+
+def given_options(
+    add_options: Callable[[argparse.ArgumentParser], None], values: Mapping[str, object]
+) -> list[str]:
+    """Returns the attributes of a command's options whose value is not the default.
+
+    Args:
+        add_options: of the command.
+        values: attribute -> value, also of others.
+    """
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    defaults = vars(parser.parse_args([]))
+    return [name for name, default in defaults.items() if values[name] != default]
 
 
 def add_devices_option(parser: argparse._ActionsContainer) -> None:
