@@ -71,9 +71,17 @@ def percent_text(fraction: float | None, digits: int = 1, *, none: str = "-") ->
     return none if fraction is None else f"{100 * fraction:.{digits}f} %"
 
 
-def counted(count: int, noun: str) -> str:
-    """Returns e.g. `1 task`, `2,000 tasks`."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
+def counted(count: int, noun: str, verb: str = "") -> str:
+    """Returns e.g. `1 task`, `2,000 tasks`; with the verb `were` `1 task was`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}" + (f" {agreed(count, verb)}" if verb else "")
+
+
+def agreed(count: int, verb: str) -> str:
+    """Returns the verb of so many, from that of several: `was` of 1 and `were`."""
+    return verb if count != 1 else _OF_ONE.get(verb) or f"{verb}s"
+
+
+_OF_ONE = {"are": "is", "were": "was", "have": "has"}
 
 
 def short_task(task: str, operator: str, *, width: int = 48) -> str:

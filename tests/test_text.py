@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdmpp.text import (
+    agreed,
     aligned,
     counted,
     csv_text,
@@ -145,3 +146,5 @@ def test_a_task_is_told_by_its_operator_and_sizes(task, operator, words):
 
 def test_a_count_of_one_is_singular() -> None:
     assert [counted(n, "task") for n in (0, 1, 2000)] == ["0 tasks", "1 task", "2,000 tasks"]
+    assert [counted(n, "task", "were") for n in (1, 2)] == ["1 task was", "2 tasks were"]
+    assert [agreed(1, verb) for verb in ("are", "have", "differ")] == ["is", "has", "differs"]

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from cdmpp.errors import UsageError
-from cdmpp.text import seconds_text, shortened
+from cdmpp.text import counted, seconds_text, shortened
 
 if TYPE_CHECKING:
     from typing import Self
@@ -103,8 +103,8 @@ class Answers(Sequence[Row]):
             for line in lines[:_MOST_SHOWN]
         )
         left = len(lines) - _MOST_SHOWN
-        said = ([f"{left:,} more rows: to_frame() has all"] if left > 0 else []) + [*self.notes]
-        below = "".join(f"<p>{escape(note)}</p>" for note in said)
+        more = [f"{counted(left, 'more row')}: to_frame() has all"] if left > 0 else []
+        below = "".join(f"<p>{escape(note)}</p>" for note in (*more, *self.notes))
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
 
 

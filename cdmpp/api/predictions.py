@@ -8,7 +8,7 @@ from cdmpp.api.answers import Answers, draw_times
 from cdmpp.errors import UsageError
 from cdmpp.predict.explained import ExplainedAnswer
 from cdmpp.predict.prediction import Prediction
-from cdmpp.text import interval_text, seconds_text
+from cdmpp.text import counted, interval_text, seconds_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +38,7 @@ class Predictions(Answers[Prediction]):
         """
         if len(self) != 1:
             raise UsageError(
-                f"{len(self)} predictions "
+                f"{counted(len(self), 'prediction')} "
                 f"({', '.join(map(str, self._found[:3]))}{', ...' if len(self) > 3 else ''}), "
                 "expected one; select one by index: found[0]"
             )

@@ -22,7 +22,7 @@ from cdmpp.predict.estimates import TrainedModel
 from cdmpp.processes.campaign import CAMPAIGN_FILE
 from cdmpp.report.recognised import judged_table, on_device
 from cdmpp.report.tier_tables import tier_tables
-from cdmpp.text import counted
+from cdmpp.text import agreed, counted
 from cdmpp.training.baselines import load_baselines
 from cdmpp.training.evaluate import EvaluateOptions, evaluate
 from cdmpp.training.tiers import COMPILED, FAST
@@ -139,9 +139,12 @@ def _print_tables(values: dict[str, Any], kind: str) -> None:
 def _overlap_sentence(values: dict[str, Any], model: Path) -> str:
     """Returns whether the result may be called held-out."""
     overlap, left_out = values["overlap_with_training"], values["left_out_samples"]
-    known = f"{overlap} tasks were in the training part of {model}"
+    known = f"{counted(overlap, 'task', 'were')} in the training part of {model}"
     if overlap == 0:
         return f"held out: none of the tasks was in the training part of {model}"
     if left_out:
-        return f"held out: {known} and are left out ({counted(left_out, 'program')})"
+        return (
+            f"held out: {known} and {agreed(overlap, 'are')} left out "
+            f"({counted(left_out, 'program')})"
+        )
     return f"NOT held out: {known}, so these errors are too optimistic for unseen tasks"

@@ -100,7 +100,9 @@ def run(args: argparse.Namespace) -> int:
     print(f"\ntest part, {result.metrics['split']['description']}\n")
     print_metric_tables(run_tables(result.metrics))
     metrics = result.metrics
-    steps = ", ".join(f"{what} {count} steps" for what, count in metrics["steps"].items())
+    steps = ", ".join(
+        f"{what} {counted(count, 'step')}" for what, count in metrics["steps"].items()
+    )
     kept = f"{SAYS[metrics['kept']]}{f' ({steps})' if steps else ''}: {metrics['why']}"
     print(f"chosen  {kept}")
     if metrics["held_out_error"]:

@@ -76,7 +76,7 @@ class ReadReport:
         """Returns the report as lines of text."""
         text = [
             f"read {counted(self.records, 'record')} from {counted(self.files, 'file')} "
-            f"({self.failed} failed measurements kept with their error code, "
+            f"({counted(self.failed, 'failed measurement')} kept with their error code, "
             f"{self.skipped_total} skipped)"
         ]
         text += [f"  skipped {count}: {reason}" for reason, count in self.skipped.most_common()]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cdmpp.devices.occupancy import COMPUTE_CAPABILITIES, occupancy_limits
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.files.places import package_folder
-from cdmpp.text import aligned, markdown_table
+from cdmpp.text import aligned, counted, markdown_table
 
 _UNKNOWN = "-"
 _WITHOUT_VALUE = frozenset({"name", "kind", "sources"})
@@ -108,7 +108,7 @@ def devices_text(devices: Sequence[DeviceSpec]) -> str:
         parts.append(aligned(rows, "llr"))
     return "\n\n".join(
         [
-            f"{len(devices)} devices ({', '.join(counts)})",
+            f"{counted(len(devices), 'device')} ({', '.join(counts)})",
             *parts,
             "fp32, tensor: peak TFLOP/s, tensor cores at fp16; GiB, GB/s: memory; -: unknown.\n"
             "All values of a device, with their sources: cdmpp device show LABEL",

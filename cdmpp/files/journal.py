@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.json_text import parse_json
+from cdmpp.text import counted
 
 #: Error numbers of a disk that is full.
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -93,8 +94,8 @@ class LineJournal:
         """Returns what a user is told when a line cannot be written."""
         hint = "free disk space" if error.errno in NO_SPACE else "fix this"
         return DataError(
-            f"{self.path}: cannot write ({error.strerror}); its {len(self.entries)} lines are "
-            f"kept: {hint} and rerun the same command"
+            f"{self.path}: cannot write ({error.strerror}); "
+            f"{counted(len(self.entries), 'line', 'are')} kept: {hint} and rerun the same command"
         )
 
     def _cut(self) -> None:

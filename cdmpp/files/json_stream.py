@@ -13,6 +13,7 @@ import orjson
 
 from cdmpp.errors import DataError
 from cdmpp.files.open_text import open_binary
+from cdmpp.text import counted
 
 _CHUNK_BYTES = 1 << 18
 #: Of a file whose first keys are asked for.
@@ -98,7 +99,8 @@ class _Reader:
                     raise
                 cut = " and one is truncated" if self._place < len(self._text) else ""
                 on_note(
-                    f"the list of events is truncated: {self._count:,} events are complete{cut}"
+                    "the list of events is truncated: "
+                    f"{counted(self._count, 'event', 'are')} complete{cut}"
                 )
                 self._place = len(self._text)
             return
@@ -272,8 +274,9 @@ class _Reader:
 
     def _cut_off(self) -> DataError:
         return _CutOffError(
-            f"{self._path}: the file is truncated after {self._count} complete elements; write "
-            "it again, e.g. a trace with export_chrome_trace"
+            f"{self._path}: the file is truncated after "
+            f"{counted(self._count, 'complete element')}; write it again, e.g. a trace with "
+            "export_chrome_trace"
         )
 
     def _broken(self, what: str, *, at: int | None = None) -> DataError:
@@ -288,7 +291,8 @@ class _Reader:
             else "write the file again"
         )
         return DataError(
-            f"{self._path}: not JSON after {self._count} elements: {what} near {near!r}; {hint}"
+            f"{self._path}: not JSON after {counted(self._count, 'element')}: {what} near "
+            f"{near!r}; {hint}"
         )
 
 

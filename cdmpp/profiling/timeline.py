@@ -13,6 +13,7 @@ from cdmpp.errors import DataError
 from cdmpp.files.atomic import write_text
 from cdmpp.files.places import package_folder
 from cdmpp.profiling.schema import DEVICE_KINDS, Profile
+from cdmpp.text import counted
 
 #: Events on a page at most; a page of more is slow to open.
 MOST_EVENTS: Final = 150_000
@@ -31,9 +32,9 @@ def write_timeline(profile: Profile, path: Path) -> dict[str, int]:
     import jinja2
 
     data, left_out = timeline_data(profile)
-    notes = [f"{len(data['start'])} events, {profile.format}"]
+    notes = [f"{counted(len(data['start']), 'event')}, {profile.format}"]
     if left_out:
-        notes[0] += f"; the {left_out} shortest are left out"
+        notes[0] += f"; without the {left_out} shortest"
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(package_folder("cdmpp.profiling")), autoescape=True,
         undefined=jinja2.StrictUndefined,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from cdmpp.arrays import FloatArray, IntArray
-from cdmpp.text import seconds_text
+from cdmpp.text import counted, seconds_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -116,7 +116,8 @@ def error_by_latency(measured_s: FloatArray, errors: dict[str, FloatArray]) -> s
             centre, median = 10.0 ** ((step + 0.5) / 2), 100 * float(np.median(own))
             points.append((centre, median))
             low, high = (seconds_text(10.0 ** (edge / 2)) for edge in (step, step + 1))
-            text = f"{name}: median error {median:.1f} %\n{len(own):,} programs of {low} to {high}"
+            programs = f"{counted(len(own), 'program')} of {low} to {high}"
+            text = f"{name}: median error {median:.1f} %\n{programs}"
             marks.append(Mark(text, centre, median))
         axes.plot(*np.array(points).T, marker="o", ms=4, **_line(index), label=name)
     log_scale(axes, "x", "y")

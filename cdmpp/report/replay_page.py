@@ -9,7 +9,7 @@ from cdmpp.replay.engine import Replay
 from cdmpp.replay.summary import ReplayOutcome, by_kind, uncovered_groups
 from cdmpp.report.page import Page, Section
 from cdmpp.report.tables import plain_table
-from cdmpp.text import interval_text, percent_text, seconds_text, shortened
+from cdmpp.text import counted, interval_text, percent_text, seconds_text, shortened
 
 _WIDTH, _LANE, _LEFT = 1040.0, 26.0, 150.0
 #: Operators narrower than this (pixels) are drawn together with their neighbours.
@@ -45,8 +45,8 @@ def timeline_page(outcome: ReplayOutcome) -> Page:
         )  # fmt: skip
     schedules = f"; schedules: {outcome.schedule}" if outcome.schedule else ""
     warning = (
-        f"{len(uncovered)} operators have no model: each has a roofline estimate, which widens "
-        "the interval."
+        f"{counted(len(uncovered), 'operator', 'have')} no model: each has a roofline estimate, "
+        "which widens the interval."
     )
     return Page(
         title=graph.name,

@@ -31,7 +31,7 @@ from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.programs.native import native_library
 from cdmpp.records import MeasureRecord, TensetTask
 from cdmpp.serve.leaf_table import MOST_LEAVES, encode_asts
-from cdmpp.text import short_task
+from cdmpp.text import counted, short_task
 
 _MEMORY_BYTES = 8 << 30
 _LONGEST_REASON = 400
@@ -119,7 +119,7 @@ def asked_row(name: str, asked: AskedProgram, *, is_scheduled: bool, note: str =
     """Returns the row of a program that can be predicted, and its compact AST."""
     if not 0 < len(asked.ast.leaf_features) <= MOST_LEAVES:
         count = len(asked.ast.leaf_features)
-        reason = f"it has {count} stores; expected 1 to {MOST_LEAVES}"
+        reason = f"it has {counted(count, 'store')}; expected 1 to {MOST_LEAVES}"
         return reason_row(name, asked.operator, asked.device, reason), None
     row = reason_row(name, asked.operator, asked.device, None)
     return {

@@ -18,6 +18,7 @@ from cdmpp.models.parts.checks import as_learned
 from cdmpp.predict.estimates import TrainedModel
 from cdmpp.predict.requested_device import check_kinds
 from cdmpp.predict.saved_model import task_digest, task_digests
+from cdmpp.text import counted
 from cdmpp.training.baselines import judge_lines
 from cdmpp.training.tiers import judge_tiers
 
@@ -93,9 +94,9 @@ def held_out_part(trained: TrainedModel, samples: Samples) -> Samples:
     found = samples.take(is_new[samples.task_id])
     if len(found) == 0:
         raise DataError(
-            f"all {len(np.unique(samples.task_id))} tasks were in the model's training part, so "
-            "nothing is held out; expected other tasks (--all-tasks evaluates them anyway: "
-            "their errors are too optimistic)"
+            f"{counted(len(np.unique(samples.task_id)), 'task', 'were')} in the model's training "
+            "part, so nothing is held out; expected other tasks (--all-tasks evaluates them "
+            "anyway: their errors are too optimistic)"
         )
     return found
 

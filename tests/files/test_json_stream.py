@@ -84,7 +84,7 @@ def test_a_file_cut_off_is_one_sentence(tmp_path, kept):
         ('{"other": 1}', "no 'list' in it .it has other."),
         ('{"list": 5}', "list is not a list"),
         ('{"list" [', "expected a name and a colon"),
-        ('{"list": [{"a": 1}, {"b": nope}, {}]}', "not JSON after 1 elements: .* near '"),
+        ('{"list": [{"a": 1}, {"b": nope}, {}]}', "not JSON after 1 element: .* near '"),
         (
             '[{"name": "torch\\cuda"}]',
             "is not escaped; torch writes such names with with_stack=True",

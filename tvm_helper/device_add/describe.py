@@ -16,6 +16,7 @@ from cdmpp.devices.this_machine import check_is_here
 from cdmpp.devices.write_file import device_file_text
 from cdmpp.errors import DeviceError, UsageError
 from cdmpp.files.atomic import make_folder, write_text
+from cdmpp.text import counted
 from tvm_helper.device_add.benchmarks import Benchmarks, run_benchmarks
 from tvm_helper.device_add.options import DeviceAddOptions
 from tvm_helper.measure.options import TrialOptions
@@ -133,8 +134,9 @@ def _known(options: DeviceAddOptions, root: Path) -> DeviceSpec:
     usable = usable_cpus(root)
     if spec.threads is not None and spec.threads > usable.cores:
         raise DeviceError(
-            f"{spec.name} has {spec.threads} threads, but only {usable.cores} cores are usable "
-            f"({usable.source}); this machine is not that device"
+            f"{spec.name} has {spec.threads} threads, but only "
+            f"{counted(usable.cores, 'core', 'are')} usable ({usable.source}); this machine is not "
+            "that device"
         )
     return spec
 

@@ -17,6 +17,7 @@ from cdmpp.datasets.sampling import choose_tasks, untouched_tasks, workload_coun
 from cdmpp.datasets.splits import uniform_draw
 from cdmpp.errors import DataError
 from cdmpp.predict.saved_model import ModelCard, task_digest
+from cdmpp.text import counted
 from tvm_helper.device_add.kernels import kernel_names
 from tvm_helper.device_add.options import MOST_TASKS, task_counts
 
@@ -97,9 +98,9 @@ def make_plan(
     workloads = workload_count(free) if len(free) else 0
     if workloads < _LEAST_WORKLOADS:
         raise DataError(
-            f"{workloads} different tasks of target kind {target_kind!r} are in the dataset that "
-            f"the model was not trained on, expected at least {_LEAST_WORKLOADS}; give a folder in "
-            "Tenset's layout with such programs: --dataset DIR"
+            f"the dataset has {counted(workloads, 'different task')} of target kind "
+            f"{target_kind!r} that the model was not trained on, expected at least "
+            f"{_LEAST_WORKLOADS}; give a folder in Tenset's layout with them: --dataset DIR"
         )
     learn_count, test_count = task_counts(measure_s, workloads)
     drawn = sorted(fits, key=lambda task: uniform_draw(str(names[task]), seed))

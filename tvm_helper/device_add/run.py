@@ -149,8 +149,9 @@ def add_device(
         test, judging = _of_names(samples, plan.test)
         if min(len(order), len(judging)) < _LEAST_TASKS:
             raise DeviceError(
-                f"only {len(order)} training and {len(judging)} test tasks were measured within "
-                f"the time limit, expected at least {_LEAST_TASKS} of each; use more --minutes "
+                f"only {counted(len(order), 'training task')} and "
+                f"{counted(len(judging), 'test task')} measured within the time limit, expected at "
+                f"least {_LEAST_TASKS} of each; use more --minutes "
                 f"and another --out, or find the cause with: cdmpp doctor {folder / MEASUREMENTS}"
             )
         fits = Fits(

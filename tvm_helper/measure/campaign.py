@@ -37,6 +37,7 @@ from cdmpp.processes.campaign import (
     settle,
     show_nothing,
 )
+from cdmpp.text import counted
 from cdmpp.timing.stats import timer
 from tvm_helper.measure.failures import failure_name
 from tvm_helper.measure.health import machine, noise_of_repeats, snapshot
@@ -492,8 +493,8 @@ class Campaign:
         failures = failures_by_kind(measured)
         if all(entry["error_code"] for entry in measured):
             raise DeviceError(
-                f"{self._folder}: none of {len(measured)} programs could be measured; most "
-                f"often: {failures[0]['name']}: {failures[0]['first_text']}. Find the cause "
+                f"{self._folder}: none of {counted(len(measured), 'program')} could be measured; "
+                f"most often: {failures[0]['name']}: {failures[0]['first_text']}. Find the cause "
                 f"with: cdmpp doctor {self._folder}"
             )
         names = {task.key: task.name for task in self._tasks}

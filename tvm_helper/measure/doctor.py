@@ -60,7 +60,9 @@ def folder_report(folder: Path) -> dict[str, Any]:
         )
     broken = [entry["reference_error"] for entry in health if entry.get("reference_error")]
     if broken:
-        report["findings"].append(f"the reference program failed {len(broken)} times: {broken[0]}")
+        report["findings"].append(
+            f"{counted(len(broken), 'run')} of the reference program failed: {broken[0]}"
+        )
     return {
         "folder": str(folder), "device": settings["device"], "target": settings["target"],
         "measured": len(measured), "failed": failed, "failures": failures,

@@ -13,6 +13,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 
 from cdmpp.machine import allowed_cpus, cpu_quota, measuring_machine, read_text
+from cdmpp.text import counted
 from tvm_helper.measure.timing import relative_deviation
 
 #: Above these a finding is a warning.
@@ -170,8 +171,8 @@ def findings(
     usable = cpus if quota is None or cpus is None else min(float(cpus), quota)
     if threads is not None and usable is not None and threads > usable:
         found.append(
-            f"programs have {threads} threads, but only {usable:g} CPUs are usable (affinity or "
-            "quota)"
+            f"programs have {counted(threads, 'thread')}, but can only use {usable:g} of the CPUs "
+            "(affinity or quota)"
         )
     elsewhere = max(0, (host.get("cpu_count") or 0) - (cpus or 0))
     others = [load - (threads or 1) - elsewhere for load in loads]

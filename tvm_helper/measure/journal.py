@@ -8,6 +8,7 @@ from typing import Any
 from cdmpp.errors import DataError
 from cdmpp.files.journal import NO_SPACE, LineJournal, read_lines
 from cdmpp.processes.campaign import JOURNAL_FILE
+from cdmpp.text import counted
 
 TASKS_FOLDER = "tasks"
 #: What makes folders of such campaigns.
@@ -21,8 +22,8 @@ _NO_SPACE_TEXT = ("No space left on device", "Disk quota exceeded")
 def disk_full(place: Path, count: int) -> DataError:
     """Returns the error of a disk that is full, with what is safe."""
     return DataError(
-        f"{place}: the disk is full; {count} measured programs are kept. Free disk space and "
-        "rerun the same command to continue"
+        f"{place}: the disk is full; {counted(count, 'measured program', 'are')} kept. Free disk "
+        "space and rerun the same command to continue"
     )
 
 

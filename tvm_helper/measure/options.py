@@ -11,6 +11,7 @@ from cdmpp.errors import UsageError
 from cdmpp.machine import allowed_cpus
 from cdmpp.networks.onnx_files.sizes import InputSizes
 from cdmpp.networks.shape_text import parse_input_shapes
+from cdmpp.text import counted
 
 #: How programs get their schedules: random ones of MetaSchedule's space, the loops as relax leaves
 #: them, DLight's rules, and schedules as people write them.
@@ -218,7 +219,8 @@ class MeasureOptions(TrialOptions):
         ):  # fmt: skip
             if is_asked and (threads != 1 or self.rpc is not None):
                 raise UsageError(
-                    f"{name}: programs of {self.device} have {threads or 'no CPU'} threads; "
+                    f"{name}: programs of {self.device} have "
+                    f"{counted(threads, 'thread') if threads else 'no CPU threads'}; "
                     "expected a label of one thread on this machine"
                 )
         cpus = allowed_cpus() or 1

@@ -27,7 +27,7 @@ from cdmpp.processes.campaign import read_campaign
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.programs.featurise import featurise_records
 from cdmpp.records import ERROR_CODE_NAMES, MeasureRecord, TensetTask, program_id
-from cdmpp.text import counted
+from cdmpp.text import agreed, counted
 from tvm_helper.measure.health import mean_slowdown
 from tvm_helper.measure.journal import COMMAND, TASKS_FOLDER, read_journal
 
@@ -299,11 +299,12 @@ class MeasureReport:
     def summary(self) -> str:
         """Returns the report as lines of text."""
         failed = sum(kind["count"] for kind in self.failures)
-        threads = "" if self.threads is None else f", {self.threads} threads"
+        threads = "" if self.threads is None else f", {counted(self.threads, 'thread')}"
         lines = [
             f"{counted(self.measured, 'program')} of {counted(self.tasks, 'task')} on "
             f"{self.device} ({self.target}"
-            f"{threads}), {failed} of them failed; {self.before} were there before"
+            f"{threads}), {failed} of them failed; {self.before} {agreed(self.before, 'were')} "
+            "there before"
         ]
         if self.clock == "cpu":
             lines.append("timed by the CPU time of their thread, not wall time")

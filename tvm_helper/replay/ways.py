@@ -35,7 +35,7 @@ from cdmpp.replay.costs import OperatorCost
 from cdmpp.replay.engine import ReplayOptions
 from cdmpp.replay.graph import Operator
 from cdmpp.replay.summary import replay_costs
-from cdmpp.text import percent_text
+from cdmpp.text import counted, percent_text
 
 if TYPE_CHECKING:  # TVM is loaded when a way needs it
     from tvm_helper.predict.predictor import Predictor
@@ -176,7 +176,7 @@ def _doubts(kernels: Sequence[NetworkKernel], device: str) -> tuple[str, ...]:
     far = [one for one in kernels if one.prediction is not None and one.prediction.is_far]
     if share(far) > _MOST_STRANGE:
         found.append(
-            f"{percent_text(share(far), 0)} of the time is {_kernels_text(len(far))} out of "
+            f"{percent_text(share(far), 0)} of the time is {counted(len(far), 'kernel')} out of "
             "distribution"
         )
     if any(one.prediction is not None and one.prediction.by_schedule for one in kernels):
@@ -185,12 +185,8 @@ def _doubts(kernels: Sequence[NetworkKernel], device: str) -> tuple[str, ...]:
     if bounds:
         names = ", ".join(dict.fromkeys(one.name for one in bounds[:4]))
         found.append(
-            f"no model for {_kernels_text(len(bounds))} ({names}): roofline estimates, "
+            f"no model for {counted(len(bounds), 'kernel')} ({names}): roofline estimates, "
             f"{percent_text(share(bounds), 0)} of the time"
         )
     found += dict.fromkeys(one.reason for one in bounds if one.reason.endswith(UNKNOWN_WORK))
     return tuple(found)
-
-
-def _kernels_text(count: int) -> str:
-    return f"{count} kernel{'' if count == 1 else 's'}"

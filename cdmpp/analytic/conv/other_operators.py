@@ -24,6 +24,7 @@ from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import write_json
 from cdmpp.files.stored import read_model, to_json
+from cdmpp.text import agreed, counted
 
 FORMAT = "cdmpp-conv-operators/1"
 #: Operators whose time is told as a share of the forward convolution's.
@@ -205,8 +206,9 @@ def _forward_ms(operator: str, shapes: ConvShapes, forward: TimedOperators | Non
             f"{name} {int(v)}" for name, v in zip(SHAPE_NAMES, missing[0], strict=True)
         )
         raise DataError(
-            f"{len(missing)} of {len(keys)} rows of {operator} have no {_FORWARD} of the same "
-            f"layer, e.g. {sizes}; measure both with: cdmpp analytic conv collect --operator "
+            f"{len(missing)} of {counted(len(keys), 'row')} of {operator} "
+            f"{agreed(len(missing), 'have')} no {_FORWARD} of the same layer, e.g. {sizes}; "
+            "measure both with: cdmpp analytic conv collect --operator "
             "conv_grad"
         )
     return np.array([known[key] for key in keys], np.float64)

@@ -16,6 +16,7 @@ from cdmpp.analytic.embedding.kernel_table import KernelTable
 from cdmpp.analytic.embedding.shapes import Pass
 from cdmpp.analytic.intervals import LEAST_ERRORS, ErrorSamples, Evidence, LogErrors
 from cdmpp.arrays import FloatArray
+from cdmpp.text import counted
 
 _FOLDS = 5
 _CPU = "cpu"
@@ -104,7 +105,7 @@ def gpu_evidence(
     errors = LogErrors.of(np.log(measured.latency_s / predicted_s))
     name = "" if place is None else f" of {place.name}"
     if errors is None:
-        why = f"{len(points)} kernels{name}, expected at least {LEAST_ERRORS}"
+        why = f"{counted(len(points), 'kernel')}{name}, expected at least {LEAST_ERRORS}"
         return None, Evidence(why, False)
     source = f"90 % of {errors.count:,} kernels{name} on {measured_on.name}"
     if measured_on.name != asked.name:

@@ -21,6 +21,7 @@ from cdmpp.analytic.roofline.operators import operator_bound
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError
+from cdmpp.text import counted
 
 _NOT_JUDGED = (
     "the roofline of a program is not a prediction; cdmpp predict gives a prediction with an "
@@ -92,8 +93,8 @@ def program_bounds(samples: Samples, program: str) -> list[dict[str, Any]]:
     found = [row for row, name in enumerate(programs.program_id) if str(name).startswith(program)]
     if len(found) != 1:
         raise DataError(
-            f"{len(found)} programs of the dataset begin with {program!r}, expected one; "
-            "`cdmpp predict --json` prints the ids"
+            f"{program!r} begins the id of {counted(len(found), 'program')} of the dataset, "
+            "expected one; `cdmpp predict --json` prints the ids"
         )
     start, stop = (int(value) for value in programs.leaf_offset[found[0] : found[0] + 2])
     leaves = np.asarray(programs.leaf_features[start:stop])

@@ -49,7 +49,7 @@ from cdmpp.cli.shared.options import add_output_options
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import make_folder, write_text
 from cdmpp.report.plots import COLOURS, legend, new_figure, predicted_against_measured, svg_text
-from cdmpp.text import interval_text, seconds_text
+from cdmpp.text import counted, interval_text, seconds_text
 
 _time = partial(seconds_text, digits=5)
 _SIZES = ("batch", "rows", "tables", "lookups", "width", "rows_per_block")
@@ -183,7 +183,7 @@ def run_measure(args: argparse.Namespace) -> int:
         points = len(campaign_points(args.grid, rounds=args.rounds))
         print(json.dumps({"path": str(path), "measurements": len(rows), "points": points}))
     else:
-        print(f"{path}: {len(rows)} measurements")
+        print(f"{path}: {counted(len(rows), 'measurement')}")
     return 0
 
 

@@ -30,7 +30,7 @@ from cdmpp.config import named_values
 from cdmpp.errors import UsageError
 from cdmpp.machine import versions
 from cdmpp.report.page import page_markdown
-from cdmpp.text import interval_text
+from cdmpp.text import counted, interval_text
 
 _DATA = (
     "folder with gemm, context_attention, generation_attention and nccl as .parquet, or with files "
@@ -93,7 +93,10 @@ def run_fit(args: argparse.Namespace) -> int:
         print(json.dumps({"model": str(args.out), **model.about}))
         return 0
     for family, facts in model.about["families"].items():
-        print(f"{family:12}{facts['rows']:8} measurements, {len(model.devices[family])} devices")
+        print(
+            f"{family:12}{facts['rows']:8} measurements, "
+            f"{counted(len(model.devices[family]), 'device')}"
+        )
     print(f"model: {args.out}")
     return 0
 

@@ -71,7 +71,7 @@ def run_convert(args: argparse.Namespace) -> int:
         if args.json:
             print(json.dumps({"out_dir": str(args.out), "graphs": count, "device": device}))
         else:
-            print(f"{count} graphs as JSON and their labels on {device} in {args.out}")
+            print(f"{counted(count, 'graph')} as JSON with labels on {device} in {args.out}")
         return 0
     if (args.folder / MANIFEST).is_file():
         raise UsageError(

@@ -131,8 +131,8 @@ def evaluate_on_table(
     )
     if found["trained_on"]:
         print(
-            f"! {found['trained_on']} runs are of architectures that the model was trained on; "
-            "docs/results/networks-gpu.md has the errors on families left out"
+            f"! {counted(found['trained_on'], 'run', 'are')} of architectures that the model was "
+            "trained on; docs/results/networks-gpu.md has the errors on families left out"
         )
     _print_groups(found["by_device"], ["device", "dtype", "way", "torch"])
     _print_groups(found["by_family"], ["family"])

@@ -13,7 +13,7 @@ from cdmpp.devices.spec import DeviceSpec, same_architecture
 from cdmpp.predict.prediction import Prediction
 from cdmpp.predict.saved_model import ModelCard
 from cdmpp.serve.client import Client
-from cdmpp.text import aligned, interval_text, seconds_text, short_task
+from cdmpp.text import agreed, aligned, interval_text, seconds_text, short_task
 
 
 def print_predictions(
@@ -152,7 +152,7 @@ def _print_notes(found: Sequence[Prediction], model: ModelFacts) -> None:
         why = "; their intervals are widened, and may be too narrow" if model.has_intervals else ""
         if is_measured:
             why = "; their intervals are calibrated on devices left out of training"
-        print(f"\n! {strange} of {len(found)} are out of distribution{why}")
+        print(f"\n! {strange} of {len(found)} {agreed(strange, 'are')} out of distribution{why}")
     trained_on = ", ".join(model.trained_on)
     for device in dict.fromkeys(one.device for one in found if one.is_new_device):
         spec = find_device(device) if model.devices else None
@@ -173,10 +173,11 @@ def _print_notes(found: Sequence[Prediction], model: ModelFacts) -> None:
     floors = sum(one.is_floor for one in found)
     if floors:
         least = "raised to the lower bound of the device"
-        print(f"\n{floors} of {len(found)} are {least}")
+        print(f"\n{floors} of {len(found)} {agreed(floors, 'are')} {least}")
     compiled = sum(one.is_compiled for one in found)
     if compiled:
-        print(f"\n{compiled} of {len(found)} were compiled and predicted with their machine code")
+        verb = agreed(compiled, "were")
+        print(f"\n{compiled} of {len(found)} {verb} compiled and predicted with machine code")
     doubts = [(one.name, one.device, why) for one in found for why in one.reasons]
     answered = {(one.name, one.device) for one in found if one.latency_s is not None}
     guesses = dict.fromkeys(doubt for doubt in doubts if doubt[:2] in answered)

@@ -17,6 +17,7 @@ from cdmpp.replay.traces.op_statistics import OperatorStatistics, cleaned
 from cdmpp.report.page import page_html
 from cdmpp.report.replay_page import timeline_page
 from cdmpp.text import (
+    agreed,
     aligned,
     counted,
     interval_text,
@@ -207,8 +208,8 @@ def _without_interval(kinds: Sequence[str], *, has_interval: bool) -> str:
         return "no interval: the error of these times is not known"
     more = len(kinds) - _KINDS
     shown = [*kinds[:_KINDS], f"{more} more kinds"] if more > 1 else kinds
-    verb = "has" if len(kinds) == 1 else "have"
-    return f"the interval is at least this wide: {listed(shown)} {verb} no known error"
+    listing = f"{listed(shown)} {agreed(len(kinds), 'have')}"
+    return f"the interval is at least this wide: {listing} no known error"
 
 
 def _print_measured(measured: dict[str, Any]) -> None:

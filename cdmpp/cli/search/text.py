@@ -46,8 +46,8 @@ def summary_text(summary: dict[str, Any]) -> str:
                 lines.append(f"{task.get('name', 'network')}: {what}: {task[key]}")
     if summary["verify"] > 1:
         lines.append(
-            f"{summary['drafted']} candidates were drafted, {summary['built']} built, "
-            f"{summary['trials']} taken as trials"
+            f"{counted(summary['drafted'], 'candidate', 'were')} drafted, {summary['built']} "
+            f"built, {summary['trials']} taken as trials"
         )
     shares = summary["xgb_shares"]
     if any(shares):

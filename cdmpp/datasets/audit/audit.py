@@ -25,6 +25,7 @@ from cdmpp.datasets.audit.facts import (
 from cdmpp.datasets.audit.quantiles import Quantiles
 from cdmpp.datasets.audit.splits import audit_splits
 from cdmpp.devices.registry import find_device
+from cdmpp.text import agreed, counted
 
 #: Latencies outside are taken for a wrong unit.
 SHORTEST_S = 1e-7
@@ -94,7 +95,7 @@ def audit(
     read = facts.read
     skipped = sum(read["skipped"].values())
     if skipped:
-        text = f"{skipped} lines or files could not be read; `read` lists them"
+        text = f"lines or files that could not be read: {skipped}; `read` lists them"
         findings.append(Finding("warning", "unreadable", skipped, text))
     order = {"error": 0, "warning": 1, "note": 2}
     findings.sort(key=lambda finding: order[finding.severity])
@@ -126,8 +127,9 @@ def _noise(label: str, repeats: RepeatFacts, findings: list[Finding]) -> dict[st
             for ratio, identity, costs in outliers
         ]
         text = (
-            f"{label}: {count} of {repeats.records} records have a repeat that takes more than "
-            f"{OUTLIER_RATIO:g} times the fastest one; the mean of such a record is unreliable"
+            f"{label}: {count} of {counted(repeats.records, 'record')} {agreed(count, 'have')} a "
+            f"repeat that takes more than {OUTLIER_RATIO:g} times the fastest one; the mean of "
+            "such a record is unreliable"
         )
         findings.append(Finding("warning", "outliers", count, text, examples))
     return {
@@ -165,8 +167,11 @@ def _units(facts: Facts, device: int, label: str, findings: list[Finding]) -> di
                 f"program {facts.program_hex(program[row])[:12]}: {latency_s[row]:.3g} s"
                 for row in np.flatnonzero(mask & known)[:EXAMPLE_COUNT]
             ]
-            sentence = f"{label}: {mask.sum()} latencies are {text}; costs must be in seconds"
-            findings.append(Finding("error", what, int(mask.sum()), sentence, examples))
+            count = int(mask.sum())
+            sentence = (
+                f"{label}: {counted(count, 'measurement', 'are')} {text}; costs must be in seconds"
+            )
+            findings.append(Finding("error", what, count, sentence, examples))
     if peak is None:
         text = f"{label}: its arithmetic peak is unknown, so rates are not checked against it"
         findings.append(Finding("note", "unknown peak", 1, text))
@@ -205,9 +210,9 @@ def _above_peak(
         for row in worst
     ]
     text = (
-        f"{label}: {count} measurements are faster than {PEAK_MARGIN:g} times the device's peak "
-        f"of {peak / 1e9:.4g} GFLOP/s ({names}); costs in another unit, a flop count that is not "
-        "executed (Winograd), or a peak that is too low"
+        f"{label}: {counted(count, 'measurement', 'are')} faster than {PEAK_MARGIN:g} times the "
+        f"device's peak of {peak / 1e9:.4g} GFLOP/s ({names}); costs in another unit, a flop count "
+        "that is not executed (Winograd), or a peak that is too low"
     )
     return Finding("warning" if is_few else "error", "above peak", count, text, examples)
 
@@ -251,8 +256,8 @@ def _repeated(
                 for row in far[:EXAMPLE_COUNT]
             ]
             text = (
-                f"{label}: {len(far)} programs were measured more than once with latencies more "
-                f"than {threshold:.3g} times apart; training averages them"
+                f"{label}: {counted(len(far), 'program', 'were')} measured more than once with "
+                f"latencies more than {threshold:.3g} times apart; training averages them"
             )
             findings.append(Finding("warning", "differing duplicates", len(far), text, examples))
     return result
@@ -284,20 +289,20 @@ def _duplicates(facts: Facts, findings: list[Finding]) -> dict[str, Any]:
             ", ".join(sorted({facts.tasks[facts.task[row]].name[:60] for row in members})[:3])
             for members in sorted(across, key=len, reverse=True)[:EXAMPLE_COUNT]
         ]
-        text = f"{count} programs have the same {same} as a program of another workload" + (
+        text = f"{counted(count, 'program', 'have')} the same {same} as one of another workload" + (
             "" if is_steps else "; a split by task may put them in different parts (see `splits`)"
         )
         findings.append(Finding("note", f"same {same}, other workload", count, text, examples))
     if within:
-        text = f"{within} programs have the same {same} as another program of their task"
+        text = f"{counted(within, 'program', 'have')} the same {same} as another of their task"
         findings.append(Finding("note", f"same {same}, same task", within, text))
     if facts.repeated_programs:
         count = facts.repeated_programs
-        text = f"{count} programs are stored twice; merge them with: cdmpp dataset merge"
+        text = f"{counted(count, 'program', 'are')} stored twice; merge with: cdmpp dataset merge"
         findings.append(Finding("note", "programs stored twice", count, text))
     orphans = int((facts.program < 0).sum())
     if orphans:
-        text = f"{orphans} measurements belong to programs that are missing from the dataset"
+        text = f"{counted(orphans, 'measurement', 'belong')} to programs missing from the dataset"
         findings.append(Finding("error", "measurements without program", orphans, text))
     return {
         "compared": same,
@@ -332,13 +337,16 @@ def _judge_split(entry: dict[str, Any], findings: list[Finding]) -> None:
     for what in promised.get(entry["kind"], ("programs",)):
         count = entry[f"{what}_in_two_parts"]
         if count:
-            text = f"{name}: {count} {what} are in two parts; its test errors are too optimistic"
+            text = (
+                f"{name}: {counted(count, what[:-1], 'are')} in two parts; its test errors are too "
+                "optimistic"
+            )
             findings.append(Finding("error", f"{what} in two parts", count, text))
     count = entry["test_samples_seen_in_training"] or 0
     if count and entry["kind"] != "record":
         text = (
-            f"{name}: {count} of {entry['sizes']['test']} test samples have the same features as "
-            "a training sample of another task; evaluate without them, or expect errors that "
-            "are too optimistic"
+            f"{name}: {count} of {counted(entry['sizes']['test'], 'test sample')} "
+            f"{agreed(count, 'have')} the same features as a training sample of another task; "
+            "evaluate without them, or expect errors that are too optimistic"
         )
         findings.append(Finding("warning", "test features seen in training", count, text))

@@ -36,7 +36,7 @@ from cdmpp.datasets.read_report import ReadReport
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import make_folder, remove_abandoned, write_json
 from cdmpp.programs.compact_ast import leaf_extra_version
-from cdmpp.text import counted
+from cdmpp.text import agreed, counted
 
 Networks = dict[str, int]
 
@@ -74,19 +74,21 @@ class MergeReport:
         """Returns the report as lines of text."""
         lines = [
             f"{counted(self.programs, 'program')} ({self.featurised} with features) and "
-            f"{self.measurements} measurements of {len(self.inputs)} datasets in {self.out_dir}",
-            f"{self.merged_programs} programs were in several inputs and are stored once",
+            f"{counted(self.measurements, 'measurement')} of {len(self.inputs)} datasets in "
+            f"{self.out_dir}",
+            f"{counted(self.merged_programs, 'program', 'were')} in several inputs, stored once",
         ]
         if self.conflicting_programs:
             lines.append(
-                f"{self.conflicting_programs} of them have different features in another input "
+                f"{self.conflicting_programs} of them {agreed(self.conflicting_programs, 'have')} "
+                "different features in another input "
                 "(the first features are kept): different versions extracted the inputs. "
                 "Extract them again with one version"
             )
         if self.repeated_measurements:
             lines.append(
-                f"{self.repeated_measurements} measurements occur twice, with equal costs and "
-                "times: the inputs overlap"
+                f"{counted(self.repeated_measurements, 'measurement', 'occur')} twice, with equal "
+                "costs and times: the inputs overlap"
             )
         return "\n".join(lines)
 

@@ -42,7 +42,7 @@ class DatabaseExportReport:
     def summary(self) -> str:
         """Returns the report as lines of text."""
         lines = [
-            f"{self.out_dir / label}: {count} tuning records"
+            f"{self.out_dir / label}: {counted(count, 'tuning record')}"
             for label, count in self.records.items()
         ]
         if self.without_trace:

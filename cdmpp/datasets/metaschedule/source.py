@@ -28,6 +28,7 @@ from cdmpp.datasets.metaschedule.databases import (
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.errors import DataError, UsageError
 from cdmpp.records import MeasureRecord
+from cdmpp.text import counted
 
 #: Records of one shard.
 SHARD_RECORDS = 2048
@@ -125,7 +126,9 @@ def _chosen_lines(
         raise DataError(f"{database_dir}: no usable record{chosen} found:\n{report.summary()}")
     if len(targets) > 1:
         ordered = sorted(targets, key=lambda target: -len(places[target]))
-        listed = "\n".join(f"  {len(places[target])} records: {target}" for target in ordered)
+        listed = "\n".join(
+            f"  {counted(len(places[target]), 'record')}: {target}" for target in ordered
+        )
         raise UsageError(
             f"{database_dir} holds records of {len(targets)} targets; choose one with --target "
             f"TEXT (a part of its JSON), one extraction each, then cdmpp dataset merge:\n{listed}"

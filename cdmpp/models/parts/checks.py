@@ -13,6 +13,7 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError, UsageError
 from cdmpp.programs.added_columns import ACROSS_THREADS_COLUMN
 from cdmpp.programs.compact_ast import LEAF_EXTRA_COUNTS, LEAF_EXTRA_SCHEMA_VERSION
+from cdmpp.text import agreed, counted
 
 _log = logging.getLogger("cdmpp")
 
@@ -29,8 +30,9 @@ def check_schema(expected: dict[str, int] | None, samples: Samples) -> Samples:
     found = as_read_by(expected, samples)
     if len(found) < len(samples):
         raise DataError(
-            f"{len(samples) - len(found)} of {len(samples)} programs reduce across threads, "
-            f"which a model of schema {_text(expected)} cannot read; leave them out, or retrain "
+            f"{len(samples) - len(found)} of {counted(len(samples), 'program')} "
+            f"{agreed(len(samples) - len(found), 'reduce')} across threads, which a model of "
+            f"schema {_text(expected)} cannot read; leave them out, or retrain "
             "with `cdmpp train`"
         )
     return found

@@ -23,6 +23,7 @@ from cdmpp.networks.dataset.rows import GraphRow, LabelRow
 from cdmpp.networks.dataset.store import write_dataset
 from cdmpp.networks.graph.execution import MODES
 from cdmpp.processes.campaign import JOURNAL_FILE, read_campaign
+from cdmpp.text import counted
 
 COMMAND = "cdmpp networks measure"
 SOURCE = "generated"
@@ -67,8 +68,9 @@ class NetworksReport:
         """Returns the report as lines of text."""
         outcomes = ", ".join(f"{count} {name}" for name, count in sorted(self.outcomes.items()))
         text = (
-            f"{self.folder}: {self.samples} samples ({outcomes}) of {self.architectures} "
-            f"architectures, {self.graphs} graphs, on {self.device}"
+            f"{self.folder}: {counted(self.samples, 'sample')} ({outcomes}) of "
+            f"{counted(self.architectures, 'architecture')}, {counted(self.graphs, 'graph')}, on "
+            f"{self.device}"
         )
         if (found := self.repeatability) is not None:
             text += (
@@ -79,7 +81,7 @@ class NetworksReport:
         if self.before is not None:
             rate = self.seconds_per_sample
             took = "" if rate is None else f", {rate:.2f} s a sample"
-            text += f"\n{self.before} samples were there before{took}"
+            text += f"\n{counted(self.before, 'sample', 'were')} there before{took}"
         return text
 
     def to_json(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 from cdmpp.arrays import IntArray
 from cdmpp.datasets.splits import uniform_draw
 from cdmpp.errors import DataError
+from cdmpp.text import counted
 
 SplitKind = Literal["architecture", "random"]
 #: Training, validation and test part, as published.
@@ -78,7 +79,7 @@ def split_networks(
     rows = [np.flatnonzero(part == number) for number in range(len(FRACTIONS))]
     if not all(map(len, rows)):
         raise DataError(
-            f"{len(distinct)} {'architectures' if kind == 'architecture' else 'networks'} are "
+            f"{counted(len(distinct), kind if kind == 'architecture' else 'network', 'are')} "
             "too few for a training, a validation and a test part; expected at least 4. Measure "
             "more with `cdmpp networks measure`"
         )

@@ -16,6 +16,7 @@ from cdmpp.files.json_stream import array_batches
 from cdmpp.processes.collector import without_collector
 from cdmpp.profiling.formats.builder import EventBuilder
 from cdmpp.profiling.schema import Kind, Launch, Profile
+from cdmpp.text import counted
 
 FORMAT = "chrome trace"
 #: The key of the list of events.
@@ -60,7 +61,7 @@ def untimed_note(count: int, first: float, end: float) -> str | None:
     """
     if not count or first <= end - first:
         return None
-    return f"{count:,} events have time 0 and duration 0 (not measured): left out"
+    return f"{counted(count, 'event', 'have')} time 0 and duration 0 (not measured): left out"
 
 
 def read_chrome_trace(path: Path) -> Profile:
@@ -161,7 +162,7 @@ class _Reader:
             base = None
         left = sum(len(stack) for stack in self._open.values()) + self._unmatched
         if left:
-            self.notes.append(f"{left} events have a beginning or an end only and are left out")
+            self.notes.append(f"left out {counted(left, 'event')} with a beginning or an end only")
         marks = ("schemaVersion", "deviceProperties", "baseTimeNanoseconds")
         is_torch = any(mark in head for mark in marks)
         return Profile(

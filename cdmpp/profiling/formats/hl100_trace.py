@@ -24,6 +24,7 @@ from cdmpp.files.json_text import parse_json
 from cdmpp.files.open_text import read_text
 from cdmpp.profiling.formats.builder import EventBuilder
 from cdmpp.profiling.schema import Profile
+from cdmpp.text import counted
 
 FORMAT = "HL-100 operator trace"
 DEVICE = "hl-100"
@@ -139,7 +140,7 @@ def read_hl100_trace(path: Path) -> Profile:
         )
     lost += sum(len(stack) for stack in open_events.values())
     if lost:
-        notes.append(f"{lost} events have a beginning or an end only and are left out")
+        notes.append(f"left out {counted(lost, 'event')} with a beginning or an end only")
     rows, events = builder.finish(units_per_s=_US_PER_S)
     return Profile(str(path), FORMAT, rows, events, device_name=DEVICE, notes=tuple(notes))
 

@@ -18,6 +18,7 @@ from cdmpp.replay.traces.host_operators import is_view, plain_name
 from cdmpp.replay.traces.iteration_walk import WalkedOperator, walked_kernel
 from cdmpp.replay.traces.overheads import HostOverheads
 from cdmpp.replay.traces.trace_events import STEP, is_operator_annotation
+from cdmpp.text import counted
 
 #: Begins the names of nodes that stand for a process or a thread, of every version of torch.
 _ROOTS = ("[pytorch|profiler|", "__ROOT_")
@@ -118,7 +119,7 @@ def read_calls(path: Path) -> list[TracedCall]:
             top.append(calls[identity])
     if not top:
         raise DataError(
-            f"{path}: {count} nodes, but no operator; expected the file that an "
+            f"{path}: {counted(count, 'node')}, but no operator; expected the file that an "
             "ExecutionTraceObserver writes between start() and stop()"
         )
     return top

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from cdmpp.errors import DataError
 from cdmpp.replay.traces.trace_events import EventColumns, TraceEvents
+from cdmpp.text import counted
 
 _PREFIXES = ("autograd::engine::evaluate_function: ", "torch::autograd::", "aten::")
 _COMMUNICATION_WORDS = ("nccl", "rccl", "allreduce", "alltoall")
@@ -104,8 +105,8 @@ def host_iterations(trace: TraceEvents) -> list[list[HostOperator]]:
             iterations.append(inside)
     if not iterations:
         raise DataError(
-            f"{trace.source}: {len(trace.steps)} marked iterations, no operator in them; expected "
-            "profiler.step() after each iteration"
+            f"{trace.source}: {counted(len(trace.steps), 'marked iteration')} without an operator; "
+            "expected profiler.step() after each iteration"
         )
     return iterations
 

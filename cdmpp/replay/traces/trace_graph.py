@@ -11,6 +11,7 @@ from cdmpp.errors import DataError
 from cdmpp.replay.graph import COMMUNICATION, Collective, Operator, OperatorGraph
 from cdmpp.replay.traces.host_operators import HostLaunch, HostOperator
 from cdmpp.replay.traces.iteration_walk import WalkedKernel, WalkedOperator
+from cdmpp.text import counted
 
 _US = 1e-6
 _HOST = "cpu"
@@ -117,8 +118,9 @@ def mean_of_iterations(graphs: Sequence[OperatorGraph]) -> OperatorGraph:
     for number, other in enumerate(graphs[1:], start=2):
         if len(other.operators) != len(first.operators):
             raise DataError(
-                f"{first.source or first.name}: iteration {number} has {len(other.operators)} "
-                f"operators, the first one {len(first.operators)}; expected the same number, "
+                f"{first.source or first.name}: iteration {number} has "
+                f"{counted(len(other.operators), 'operator')}, the first one "
+                f"{len(first.operators)}; expected the same number, "
                 "leave out those that differ (--iterations FIRST:LAST)"
             )
         for left, right in zip(first.operators, other.operators, strict=True):

@@ -67,7 +67,7 @@ def test_convert_there_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[st
     there, back = str(tmp_path / "there"), str(tmp_path / "back")
     words = ["networks", "convert", str(tmp_path / "set"), "--out", there, "--to", "published"]
     assert main(words) == 0
-    assert "5 graphs as JSON and their labels on rtx3090" in capsys.readouterr().out
+    assert "5 graphs as JSON with labels on rtx3090" in capsys.readouterr().out
     assert main(["networks", "convert", there, "--out", back, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["graphs"], report["labels"], report["damaged"]) == (5, 10, [])

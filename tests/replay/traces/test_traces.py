@@ -187,7 +187,7 @@ def test_a_trace_cut_off_is_one_sentence(tmp_path: Path, trace: Path, kept: floa
          "dur nan"),
         ('{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1, "dur": 1},'
          '{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "ts": 9, "dur": 1}]}',
-         "no operator in them"),
+         "1 marked iteration without an operator"),
     ],
 )  # fmt: skip
 def test_bad_traces(tmp_path: Path, text: str, words: str) -> None:

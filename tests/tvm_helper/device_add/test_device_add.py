@@ -155,7 +155,7 @@ def test_too_few_unseen_tasks_are_told() -> None:
     kind = str(samples.programs.tasks[0]).rpartition("|")[2]
     with pytest.raises(DataError, match="expected at least 4; give a folder"):
         make_plan(samples, card_with(samples, list(range(8))), kind, measure_s=60, seed=0)
-    with pytest.raises(DataError, match="0 different tasks of target kind 'cuda'"):
+    with pytest.raises(DataError, match="has 0 different tasks of target kind 'cuda'"):
         make_plan(samples, card_with(samples, []), "cuda", measure_s=60, seed=0)
 
 

@@ -339,7 +339,7 @@ def test_a_full_disk_takes_the_last_line_back(
         return real(file, data[: len(data) // 2])
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(DataError, match=r"disk is full; 1 measured programs are kept"):
+    with pytest.raises(DataError, match=r"disk is full; 1 measured program is kept"):
         journal.append({"kind": "measured", "program_id": "b" * 50})
     monkeypatch.undo()
     journal.append({"kind": "measured", "program_id": "c"})

@@ -24,6 +24,7 @@ from cdmpp.devices.occupancy import device_occupancy_limits, occupancy
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 from cdmpp.files.open_text import csv_rows, read_text
+from cdmpp.text import agreed, counted
 
 #: Metric of nvprof -> (attribute of `KernelCounters`, its description, which may stand instead).
 NVPROF_METRICS = {
@@ -72,8 +73,9 @@ def nvprof_tables(
     share, rest = divmod(len(known), len(layers))
     if rest or not share:
         raise DataError(
-            f"{metrics}: {len(known)} of {len(launches)} launches are of known kernels, which is "
-            f"not a multiple of {len(layers)} layers; expected one run of the layers in order "
+            f"{metrics}: {len(known)} of {len(launches)} launches "
+            f"{agreed(len(known), 'are')} of known kernels, which is not a multiple of "
+            f"{counted(len(layers), 'layer')}; expected one run of the layers in order "
             "with one algorithm. Unknown kernels: " + (", ".join(unmatched) or "none")
         )
     rows: dict[str, list[ConvTable]] = {}
