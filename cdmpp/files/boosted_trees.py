@@ -88,8 +88,8 @@ def grow_trees(
 
 
 def ask_trees(booster: Any, columns: ArrayLike) -> FloatArray:
-    """Returns float64 [N], what the trees say of [N, columns]: as `Booster.predict` of `tree_rows`,
-    without making those.
+    """Returns float64 [N] or [N, classes], what the trees say of [N, columns]: as `Booster.predict`
+    of `tree_rows`, without making those.
     """
     return np.asarray(booster.inplace_predict(columns, validate_features=False), np.float64)
 

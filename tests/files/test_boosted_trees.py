@@ -39,8 +39,10 @@ def test_trees_stop_where_the_watched_part_gains_no_more():
 
 
 def test_trees_say_the_same_of_columns_as_they_are(booster):
-    columns = np.random.default_rng(1).normal(size=(50, booster.num_features())).astype(np.float32)
-    assert np.array_equal(ask_trees(booster, columns), booster.predict(tree_rows(columns)))
+    wide = np.random.default_rng(1).normal(size=(50, booster.num_features()))
+    wide[::7, 1] = np.nan
+    for columns in (wide, wide.astype(np.float32), np.asfortranarray(wide)):
+        assert np.array_equal(ask_trees(booster, columns), booster.predict(tree_rows(columns)))
     with pytest.raises(ValueError, match="Number of columns"):
         ask_trees(booster, columns[:, 1:])
 

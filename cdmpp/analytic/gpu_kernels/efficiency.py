@@ -15,7 +15,7 @@ from cdmpp.analytic.gpu_kernels.families import work_on
 from cdmpp.analytic.gpu_kernels.nearest import NearRows
 from cdmpp.arrays import FloatArray, TextArray
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.files.boosted_trees import grow_trees, tree_rows
+from cdmpp.files.boosted_trees import ask_trees, grow_trees, tree_rows
 
 #: Software that the trees of a family tell apart.
 _FLAGGED = ("trtllm", "vllm", "vllm_xpu", "sglang")
@@ -126,8 +126,7 @@ class Efficiency:
         """Returns float64 [N], log(time / nominal time) by the trees."""
         matrix = _matrix(work, self._known(software), nominal_s)
         kept = np.minimum(1.0, self.largest / work.size) ** work.fade
-        logs = self.booster.predict(tree_rows(matrix, threads=1))
-        return np.asarray(kept * np.asarray(logs, np.float64), np.float64)
+        return np.asarray(kept * ask_trees(self.booster, matrix), np.float64)
 
     def _known(self, software: TextArray) -> TextArray:
         names = list(self.launch_s)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cdmpp.arrays import FloatArray
-from cdmpp.files.boosted_trees import grow_trees, tree_rows
+from cdmpp.files.boosted_trees import ask_trees, grow_trees, tree_rows
 
 #: Parts of a sweep, each left out of a fit in turn.
 _FOLDS = 8
@@ -69,7 +69,7 @@ class SweepCorrection:
         """
         found = np.full(len(inputs), self.offset)
         if self.booster is not None:
-            found = found + self.booster.predict(tree_rows(inputs, threads=1))
+            found = found + ask_trees(self.booster, inputs)
         return np.asarray(found, np.float64)
 
 

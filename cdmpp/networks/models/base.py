@@ -68,7 +68,7 @@ class NetworkModel(FittedModel[NetworkSamples]):
         self.columns: list[int] = []
         self.found: Any = None
         self.networks: dict[str, nn.Module] = {}
-        self.boosters = Boosters({}, self.tree_options.threads)
+        self.boosters = Boosters({})
         self.history: list[dict[str, Any]] = []
 
     @property
@@ -146,8 +146,7 @@ class NetworkModel(FittedModel[NetworkSamples]):
             from cdmpp.files.torch_weights import load_networks
 
             load_networks(model.networks, directory)
-        trees, threads = model._tree_names(state), model.tree_options.threads
-        model.boosters = Boosters.load(directory, trees, threads=threads)
+        model.boosters = Boosters.load(directory, model._tree_names(state))
         return model
 
     @staticmethod

@@ -11,6 +11,7 @@ import numpy as np
 
 from cdmpp.arrays import FloatArray
 from cdmpp.files.boosted_trees import (
+    ask_trees,
     grow_trees,
     load_booster,
     save_booster,
@@ -22,15 +23,9 @@ from cdmpp.networks.models.options import GraphTreeOptions
 
 @dataclass(frozen=True)
 class Boosters:
-    """Trees by the name of what they predict.
-
-    Attributes:
-        by_name: name -> booster.
-        threads: of a prediction.
-    """
+    """Trees by the name of what they predict: name -> booster."""
 
     by_name: dict[str, Any]
-    threads: int
 
     @classmethod
     def fit(
@@ -62,7 +57,7 @@ class Boosters:
             found[name] = grow_trees(
                 parameters, grown, watched, trees=options.trees, patience=options.patience
             )
-        return cls(found, options.threads)
+        return cls(found)
 
     def predict(self, name: str, rows: FloatArray) -> FloatArray:
         """Returns float64 [N], what the trees of this name say.
@@ -70,8 +65,7 @@ class Boosters:
         Args:
             rows: float64 [N, features].
         """
-        found = self.by_name[name].predict(tree_rows(rows, threads=self.threads))
-        return np.asarray(found, np.float64)
+        return ask_trees(self.by_name[name], rows)
 
     def save(self, directory: Path) -> list[str]:
         """Writes the trees; returns the names."""
@@ -80,7 +74,7 @@ class Boosters:
         return list(self.by_name)
 
     @classmethod
-    def load(cls, directory: Path, names: Iterable[str], *, threads: int) -> Boosters:
+    def load(cls, directory: Path, names: Iterable[str]) -> Boosters:
         """Reads what `save` wrote.
 
         Raises:
@@ -88,7 +82,7 @@ class Boosters:
         """
         hint = "retrain with `cdmpp networks train`"
         found = {name: load_booster(_path(directory, name), hint=hint) for name in names}
-        return cls(found, threads)
+        return cls(found)
 
 
 def _path(directory: Path, name: str) -> Path:

@@ -92,7 +92,7 @@ class ResidualModel(NetworkModel):
             self.found = ResidualFound(base, self.found.scaling, share)
             used = self.boosters.by_name.items()
             kept = {name: trees for name, trees in used if share[TARGETS.index(name)] > 0}
-            self.boosters = Boosters(kept, self.boosters.threads)
+            self.boosters = Boosters(kept)
 
     def _predict(self, samples: NetworkSamples) -> FloatArray:
         logs, share = self._network_logs(samples), self.found.tree_share

@@ -26,7 +26,13 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.devices.vector import device_vector
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import read_json, replaced_folder, write_json
-from cdmpp.files.boosted_trees import grow_trees, load_booster, save_booster, tree_rows
+from cdmpp.files.boosted_trees import (
+    ask_trees,
+    grow_trees,
+    load_booster,
+    save_booster,
+    tree_rows,
+)
 from cdmpp.files.stored import from_json
 from cdmpp.models.parts.pooling import pooled_features
 from cdmpp.predict.machine_code.core_time import core_log_s
@@ -368,7 +374,7 @@ class CodeModel:
 
     def parts_log_s(self, rows: CodeRows) -> tuple[FloatArray, FloatArray]:
         """Returns what the trees and the perceptron say."""
-        trees = np.asarray(self._booster.predict(tree_rows(rows.columns, threads=1)), np.float64)
+        trees = ask_trees(self._booster, rows.columns)
         return rows.core_log_s + trees, rows.core_log_s + self._net.log_s(rows.columns)
 
     def _calibrated(self, validation: CodeRows, *, is_shifted: bool) -> CodeCalibration:
@@ -407,7 +413,7 @@ class CodeModel:
                 tree_rows(known.columns, known.log_s - known.core_log_s, threads=1),
                 trees=_LEFT_OUT_TREES,
             )
-            said = np.asarray(trees.predict(tree_rows(strange.columns, threads=1)), np.float64)
+            said = ask_trees(trees, strange.columns)
             return np.asarray(np.abs(strange.core_log_s + said - strange.log_s))
 
         return strange_factor(rows.kind, rows.task, half_width, error_of)

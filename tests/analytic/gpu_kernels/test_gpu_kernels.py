@@ -102,8 +102,8 @@ def test_nothing_is_faster_than_the_device_allows(fitted):
     efficiency = fitted.families["gemm"]
 
     class Boaster:
-        def predict(self, rows):
-            return efficiency.booster.predict(rows) - 5.0
+        def inplace_predict(self, columns, **options):
+            return efficiency.booster.inplace_predict(columns, **options) - 5.0
 
     model = replace(
         fitted, families={**fitted.families, "gemm": replace(efficiency, booster=Boaster())}
@@ -190,8 +190,8 @@ def test_what_was_learned_fades_beyond_the_largest_call(fitted):
     """Trees that say e times the nominal time: a hundred times the size is e to the tenth."""
 
     class Always:
-        def predict(self, rows):
-            return np.ones(rows.num_row())
+        def inplace_predict(self, columns, **options):
+            return np.ones(len(columns))
 
     known = fitted.families["decode"]
     model = replace(

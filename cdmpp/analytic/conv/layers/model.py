@@ -17,7 +17,7 @@ from cdmpp.analytic.conv.layers.features import layer_features
 from cdmpp.analytic.conv.layers.table import LayerTable, device_rows
 from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.files.atomic import make_folder, write_bytes, write_json
-from cdmpp.files.boosted_trees import grow_trees, load_booster, tree_rows
+from cdmpp.files.boosted_trees import ask_trees, grow_trees, load_booster, tree_rows
 from cdmpp.files.stored import read_model, to_json
 
 FORMAT = "cdmpp-conv-layers/1"
@@ -117,10 +117,11 @@ class LayerModel(AnalyticModel):
         time_ms = closed_ms.min(axis=1)
         algorithm = closed_ms.argmin(axis=1)
         if self.time_trees is not None:
-            rows = tree_rows(layer_features(table, self.closed))
-            found = np.asarray(self.time_trees.predict(rows), np.float64)
-            time_ms = np.exp(found) * (time_ms if self.options.residual == "ratio" else 1.0)
-            chance = np.asarray(self.algorithm_trees.predict(rows)).reshape(len(table), -1)
+            rows = layer_features(table, self.closed)
+            time_ms = np.exp(ask_trees(self.time_trees, rows)) * (
+                time_ms if self.options.residual == "ratio" else 1.0
+            )
+            chance = ask_trees(self.algorithm_trees, rows).reshape(len(table), -1)
             algorithm = np.array(self.algorithms, np.int64)[chance.argmax(axis=1)]
         return LayerPrediction(
             time_ms, algorithm, closed_ms, kinds[np.arange(len(table)), algorithm]
