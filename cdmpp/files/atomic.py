@@ -6,12 +6,13 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, UsageError
 
 
 def make_folder(path: Path, *, what: str) -> Path:
@@ -49,6 +50,38 @@ def _cannot_write(path: Path, what: str, why: str) -> DataError:
         f"{path}: cannot write the {what} there ({why}); choose a writable folder, or free disk "
         "space"
     )
+
+
+def check_replaceable(path: Path | None, start: str, *, what: str, option: str) -> None:
+    """Checks that a command writes a new file, or over one that it has written earlier.
+
+    Args:
+        path: the file; None = none is written.
+        start: regular expression of how such files begin.
+        what: they are, for the error text.
+        option: that named the file.
+
+    Raises:
+        UsageError: something else is there.
+    """
+    if path is None or not path.is_file():
+        return
+    with path.open("rb") as stream:
+        found = stream.read(500).decode("utf-8", "replace")
+    if found and not re.match(start, found, re.IGNORECASE):
+        raise UsageError(f"{path} exists and is not {what}; give another file: {option} FILE")
+
+
+def check_replaceable_json(
+    path: Path | None, format: str, *, what: str, option: str, key: str = "format"
+) -> None:
+    """Checks the same of a JSON file whose first entry says its format; see `check_replaceable`.
+
+    Args:
+        format: how the entry begins, the same in all versions.
+        key: of the entry.
+    """
+    check_replaceable(path, rf'\{{\s*"{key}":\s*"?{format}', what=what, option=option)
 
 
 def write_atomic(path: Path, write: Callable[[Path], None]) -> None:

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cdmpp.errors import UsageError
+from cdmpp.files.atomic import check_replaceable
 from cdmpp.files.places import package_folder
 from cdmpp.report.tables import Cell, Table
 from cdmpp.text import markdown_table, markdown_text
 
-_DOCTYPE = b"<!doctype html>"
 #: How a cell with a number begins.
 _NUMBER = re.compile(r"[-+±$<>≤≥~*=\[ ]*\d[\d.,]*+(?![A-Z])|-?$")
 _WITH_UNIT = re.compile(r"[-+]?[\d.,]+ (%|[nµm]?s|x|J|W|[MG]i?B)")
@@ -113,12 +112,7 @@ def check_page_file(path: Path | None) -> None:
     Raises:
         UsageError: something else is there.
     """
-    if path is None or not path.is_file():
-        return
-    with path.open("rb") as stream:
-        start = stream.read(len(_DOCTYPE))
-    if start and start.lower() != _DOCTYPE:
-        raise UsageError(f"{path} exists and is not an HTML page; give another file: --html FILE")
+    check_replaceable(path, "<!doctype html>", what="an HTML page", option="--html")
 
 
 def script_hash() -> str:

@@ -23,7 +23,7 @@ from cdmpp.cli.analytic.conv import add_layer_options, given_layers, parse_algor
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_output_options
 from cdmpp.errors import UsageError
-from cdmpp.files.atomic import write_text
+from cdmpp.files.atomic import check_replaceable, write_text
 from cdmpp.text import aligned, csv_text
 
 _ALGORITHMS = (
@@ -61,6 +61,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic conv collect`; returns the exit code."""
+    if not args.counters:
+        titles = r"(device|operator),[\w,]*time_ms"
+        check_replaceable(args.out, titles, what="a CSV of measured layers", option="--out")
     asked = [parse_algorithm(text) for text in args.algorithm]
     if args.grid is not None:
         algorithm = ConvAlgorithm[args.grid.upper()]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cdmpp.analytic.conv.layers.evaluate import evaluate_layers, split_layers
-from cdmpp.analytic.conv.layers.model import LayerOptions
+from cdmpp.analytic.conv.layers.model import MODEL_FILE, LayerOptions
 from cdmpp.analytic.conv.layers.table import device_rows, read_layers
 from cdmpp.analytic.conv.layers.validation import fit_validated_layers
 from cdmpp.analytic.conv.other_operators import fit_operators, read_operators
@@ -26,7 +26,7 @@ from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_output_options
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
-from cdmpp.files.atomic import make_folder, write_text
+from cdmpp.files.atomic import check_replaceable_json, make_folder, write_text
 from cdmpp.report.plots import (
     COLOURS,
     error_distribution,
@@ -92,6 +92,11 @@ def run_fit(args: argparse.Namespace) -> int:
     summary: dict[str, Any] = {"model": str(args.out)}
     if args.layers is None and args.device is None:
         raise UsageError("no device: give --device NAME; list them: cdmpp device list --kind gpu")
+    is_folder = args.layers is not None
+    check_replaceable_json(
+        args.out / MODEL_FILE if is_folder else args.out, "cdmpp-conv-", what="a fitted model",
+        option="--out",
+    )  # fmt: skip
     if args.operators:
         tables = read_operators([Path(path) for path in args.operators])
         others = fit_operators(tables, get_device(args.device).name, seed=args.seed)

@@ -47,7 +47,7 @@ from cdmpp.cli.shared.lab import run_experiment
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_output_options
 from cdmpp.errors import UsageError
-from cdmpp.files.atomic import make_folder, write_text
+from cdmpp.files.atomic import check_replaceable_json, make_folder, write_text
 from cdmpp.report.plots import COLOURS, legend, new_figure, predicted_against_measured, svg_text
 from cdmpp.text import counted, interval_text, seconds_text
 
@@ -196,6 +196,9 @@ def _show(row: CampaignRow) -> None:
 
 def run_fit(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic embedding fit`; returns the exit code."""
+    check_replaceable_json(
+        args.out, "embedding-cpu-", what="a file of constants", option="--out", key="schema"
+    )
     constants = fit_campaign(read_folder(args.data))
     constants.save(args.out)
     if args.json:

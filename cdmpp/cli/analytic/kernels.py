@@ -13,7 +13,7 @@ from cdmpp.analytic.gpu_kernels.evaluate import (
     evaluate_packaged,
 )
 from cdmpp.analytic.gpu_kernels.families import is_in_16_bits
-from cdmpp.analytic.gpu_kernels.model import GpuKernels
+from cdmpp.analytic.gpu_kernels.model import MODEL_FILE, GpuKernels
 from cdmpp.analytic.gpu_kernels.training import fit_kernels
 from cdmpp.analytic.sweep.predict import SweptKernels
 from cdmpp.cli.analytic.evaluated import kernels_page, packaged_page
@@ -28,6 +28,7 @@ from cdmpp.cli.shared.options import (
 from cdmpp.comparison.run import asked_devices
 from cdmpp.config import named_values
 from cdmpp.errors import UsageError
+from cdmpp.files.atomic import check_replaceable_json
 from cdmpp.machine import versions
 from cdmpp.report.page import page_markdown
 from cdmpp.text import counted, interval_text
@@ -83,6 +84,9 @@ def add_predict_options(parser: argparse.ArgumentParser) -> None:
 
 def run_fit(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic kernels fit`; returns the exit code."""
+    check_replaceable_json(
+        args.out / MODEL_FILE, "gpu-kernels-", what="a fitted model", option="--out"
+    )
     onto = None if args.onto is None else GpuKernels.at(args.onto)
     about = {"versions": versions()}
     model = fit_kernels(

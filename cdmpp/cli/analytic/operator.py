@@ -36,6 +36,7 @@ from cdmpp.config import named_values
 from cdmpp.devices.registry import get_devices
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
+from cdmpp.files.atomic import check_replaceable_json
 from cdmpp.machine import versions
 from cdmpp.report.page import page_markdown
 from cdmpp.text import counted, interval_text
@@ -79,6 +80,9 @@ def add_predict_options(parser: argparse.ArgumentParser) -> None:
 
 def run_fit(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic operator fit`; returns the exit code."""
+    check_replaceable_json(
+        args.out, r"\d", what="a fitted model", option="--out", key="format_version"
+    )
     tables = read_training_tables(*args.data)
     options = FitOptions(seeds=parse_seeds(args.seeds))
     model = fit_model(tables, options, about={"versions": versions()})

@@ -19,7 +19,7 @@ from cdmpp.cli.shared.progress import progress
 from cdmpp.cli.shared.samples import samples_of
 from cdmpp.devices.of_run import run_spec
 from cdmpp.devices.tables import device_text
-from cdmpp.files.atomic import write_text
+from cdmpp.files.atomic import check_replaceable, write_text
 from cdmpp.report.device_curve import curve_page, curve_svg, curve_text
 from cdmpp.report.page import page_markdown
 from cdmpp.report.run_report import write_run_report
@@ -122,6 +122,7 @@ def run_curve(args: argparse.Namespace) -> int:
     """Runs `cdmpp device curve`; returns the exit code."""
     from tvm_helper.device_add.run import read_curve
 
+    check_replaceable(args.plot, "<svg", what="an SVG plot", option="--plot")
     curve = read_curve(args.run_folder)
     if args.plot is not None:
         write_text(args.plot, curve_svg(curve))

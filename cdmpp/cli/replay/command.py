@@ -20,12 +20,14 @@ from cdmpp.cli.shared.options import (
 )
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
+from cdmpp.files.atomic import check_replaceable_json
 from cdmpp.files.places import given_or_shipped
 from cdmpp.networks.onnx_files.sizes import InputSizes
 from cdmpp.networks.shape_text import parse_input_shapes
 from cdmpp.predict.estimates import load_trained
 from cdmpp.predict.record_costs import RecordChoice, replay_records
 from cdmpp.pretrained import model_folder
+from cdmpp.replay.calibration import FORMAT as GAP_FORMAT
 from cdmpp.replay.calibration import gap_of
 from cdmpp.replay.engine import ReplayOptions
 from cdmpp.replay.file_kind import FileKind
@@ -55,6 +57,7 @@ from cdmpp.replay.traces.op_statistics import (
     graph_statistics,
     trace_statistics,
 )
+from cdmpp.replay.traces.overheads import FORMAT as OVERHEADS_FORMAT
 from cdmpp.replay.traces.overheads import HostOverheads, merged, read_overheads, write_overheads
 from cdmpp.replay.traces.trace_graph import walked_operators
 from cdmpp.replay.transfers import Links
@@ -148,6 +151,11 @@ def run(args: argparse.Namespace) -> int:
         _check_one_gpu(labels, "a training preset")
         if args.save_overheads or args.statistics == "full":
             raise UsageError("overheads and full statistics need a trace, not a preset")
+    for option, file, form, what in (
+        ("--save-overheads", args.save_overheads, OVERHEADS_FORMAT, "a file of host overheads"),
+        ("--calibrate-gap", args.calibrate_gap, GAP_FORMAT, "a gap of a replay"),
+    ):
+        check_replaceable_json(file, form, what=what, option=option)
     traces = read_traces(paths, args.iterations) if kind == "chrome" else None
     notes = list(traces.notes) if traces is not None else []
     if notes and args.statistics:

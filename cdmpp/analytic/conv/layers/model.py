@@ -21,7 +21,7 @@ from cdmpp.files.boosted_trees import ask_trees, grow_trees, load_booster, tree_
 from cdmpp.files.stored import read_model, to_json
 
 FORMAT = "cdmpp-conv-layers/1"
-_MODEL_FILE = "conv.json"
+MODEL_FILE = "conv.json"
 _TIME_FILE = "time-trees.json"
 _ALGORITHM_FILE = "algorithm-trees.json"
 
@@ -140,11 +140,11 @@ class LayerModel(AnalyticModel):
             write_bytes(folder / _TIME_FILE, bytes(self.time_trees.save_raw("json")))
             write_bytes(folder / _ALGORITHM_FILE, bytes(self.algorithm_trees.save_raw("json")))
         content = to_json(replace(self, time_trees=None, algorithm_trees=None))
-        write_json(folder / _MODEL_FILE, {"format": FORMAT, **content})
+        write_json(folder / MODEL_FILE, {"format": FORMAT, **content})
 
     @classmethod
     def load(cls, path: Path) -> LayerModel:
-        file = path / _MODEL_FILE
+        file = path / MODEL_FILE
         model = read_model(cls, file, what=cls.what, again=cls.again, format=FORMAT)
         if model.options.residual == "none":
             return model
