@@ -121,19 +121,19 @@ def _schedules(way: Way, module: Any, target: Any, seed: int, tries: int) -> Ite
     from tvm_helper.tasks.default_schedule import default_schedule, dlight_schedule
     from tvm_helper.tasks.sampling import valid_schedules
 
-    if way == "random":
-        yield from valid_schedules(module, target, seed=seed, tries=tries)
-    elif way == "hand":
-        threads = int(target.attrs.get("num-cores", 1))
-        yield from hand_schedules(module, seed=seed, threads=threads, tries=tries)
-    else:
-        # What relax makes of a program for a GPU is DLight's, whose trace tells it.
-        is_plain = way == "default" and target.kind.name == "llvm"
-        make = default_schedule if is_plain else dlight_schedule
-        try:
+    try:
+        if way == "random":
+            yield from valid_schedules(module, target, seed=seed, tries=tries)
+        elif way == "hand":
+            threads = int(target.attrs.get("num-cores", 1))
+            yield from hand_schedules(module, seed=seed, threads=threads, tries=tries)
+        else:
+            # What relax makes of a program for a GPU is DLight's, whose trace tells it.
+            is_plain = way == "default" and target.kind.name == "llvm"
+            make = default_schedule if is_plain else dlight_schedule
             yield make(module, target)
-        except DataError as error:
-            raise ProgramError(_INSTANTIATION, str(error)) from None
+    except DataError as error:
+        raise ProgramError(_INSTANTIATION, str(error)) from None
 
 
 def _predicted(request: dict[str, Any], modules: Sequence[Any], target: Any) -> list[float]:

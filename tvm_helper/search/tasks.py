@@ -132,7 +132,10 @@ def by_expected_share(
     for task in tasks:
         try:
             schedule = first_valid_schedule(task.module["main"], target)
-        except Exception as error:  # TVM raises whatever its schedule rules do
+        except DataError as error:
+            left_out[task.task.name] = str(error)
+            continue
+        except Exception as error:  # TVM raises whatever its postprocessors do
             left_out[task.task.name] = last_line(error)
             continue
         if schedule is None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Literal
 
+from cdmpp.errors import DataError, last_line
 from tvm_helper.compat import Schedule, Target, meta_schedule, s_tir
 
 TargetKind = Literal["llvm", "cuda"]
@@ -26,6 +27,9 @@ def first_valid_schedule(
         target: a CPU or GPU; its kind chooses the design space, without tensor intrinsics.
         seed: the same seed gives the same schedule.
         tries: None is returned when so many were invalid.
+
+    Raises:
+        DataError: TVM cannot make a search space of it.
     """
     return next(valid_schedules(function, target, seed=seed, tries=tries), None)
 
@@ -38,6 +42,9 @@ def valid_schedules(
     Args:
         function, target, seed: as `first_valid_schedule`.
         tries: it ends when so many were drawn, invalid ones included.
+
+    Raises:
+        DataError: as `first_valid_schedule`.
     """
     kind: TargetKind = "llvm" if target.kind.name == "llvm" else "cuda"
     for schedule, is_valid in islice(random_schedules(function, target, kind, seed=seed), tries):
@@ -64,7 +71,13 @@ def _design_spaces(function: Any, target: Target, kind: TargetKind, seed: int) -
             mod=function, target=target, space_generator=generator, num_threads=1,
             rand_state=seed + 1,
         )  # fmt: skip
-        return context, context.generate_design_space()
+        try:
+            return context, context.generate_design_space()
+        except Exception as error:  # TVM raises whatever its schedule rules do
+            raise DataError(
+                f"TVM cannot make a search space of this task for {target.kind.name} "
+                f"({last_line(error)}); leave the task out"
+            ) from None
 
 
 def _random_schedule(context: Any, spaces: Any, chance: random.Random) -> tuple[Schedule, bool]:

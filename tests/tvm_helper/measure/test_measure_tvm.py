@@ -24,6 +24,7 @@ from cdmpp.datasets.metaschedule.source import TuningDatabase
 from cdmpp.errors import DataError, UsageError
 from cdmpp.predict.estimates import load_trained
 from cdmpp.pretrained import model_folder
+from cdmpp.processes.serve import ProgramError
 from tests.tvm_helper.measure.campaigns import FILES, small_dataset
 from tvm_helper.measure.campaign import run_campaign
 from tvm_helper.measure.journal import read_journal
@@ -242,6 +243,25 @@ def test_each_task_draws_for_itself(tmp_path: Path) -> None:
             found.append("ReverseComputeAt" in {step[0] for step in program["schedule"][0]})
     assert kinds == again
     assert set(kinds) == {True, False}  # not all of one sketch
+
+
+def test_a_task_that_tvm_has_no_search_space_of_says_so(tmp_path: Path) -> None:
+    from cdmpp.devices.registry import get_device
+    from tvm_helper.measure.worker import _draw
+    from tvm_helper.tasks.target import device_target
+
+    target = device_target(get_device("t4"))
+    options = MeasureOptions(device="t4", sample=("attention:b=8,m=64,n=256,d=64",))
+    (task,) = campaign_tasks(options, target)
+    path = tmp_path / "task.json"
+    content = {"workload_key": task.workload_key, **task.content}
+    path.write_text(json.dumps(content), encoding="utf-8")
+    request = {"task": str(path), "target": str(target), "scratch": str(tmp_path), "seed": 0,
+               "count": 1, "choose_from": 1}  # fmt: skip
+    text = r"TVM cannot make a search space of this task for cuda \(IndexError: Index 6 out of .*\)"
+    with pytest.raises(ProgramError, match=text) as failed:
+        _draw(request, lambda: None)
+    assert failed.value.error_code == 1
 
 
 def test_a_campaign_calls_its_device_as_the_registry_does(
