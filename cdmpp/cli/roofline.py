@@ -23,7 +23,7 @@ from cdmpp.cli.shared.options import (
     labels_of,
     sizes_of,
 )
-from cdmpp.cli.shared.samples import asked_labels, samples_of
+from cdmpp.cli.shared.samples import asked_labels, dataset_of
 from cdmpp.devices.registry import get_devices
 from cdmpp.errors import DataError, UsageError
 from cdmpp.replay.file_kind import FileKind
@@ -57,11 +57,11 @@ def run(args: argparse.Namespace) -> int:
     if args.program and str(args.program).endswith(".py"):
         rows = _file_bounds(Path(args.program), labels_of(args.device), sizes_of(args.set))
     elif not args.op:
-        samples = samples_of(
+        samples = dataset_of(
             args.dataset, asked_labels(args.dataset, args.device), cache_dir=args.cache,
             network_info=args.network_info, jobs=args.jobs, may_install=not args.no_install,
             is_quiet=args.json or args.quiet,
-        )  # fmt: skip
+        ).samples  # fmt: skip
         rows = program_bounds(samples, args.program)
     elif args.shape and args.device:
         found = operator_bounds(args.op, parse_shape(args.shape), gpu_labels(args.device))

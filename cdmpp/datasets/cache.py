@@ -29,6 +29,7 @@ from cdmpp.devices.registry import check_known, resolve_devices
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import make_folder, remove_abandoned, write_json
 from cdmpp.programs.compact_ast import LEAF_FEATURE_COUNT
+from cdmpp.timing.stats import timer
 
 #: Version of the layout of the cache folder.
 _CACHE_VERSION = 3
@@ -45,6 +46,7 @@ _ARRAYS = (
 _log = logging.getLogger("cdmpp")
 
 
+@timer("load samples")
 def load_samples(
     extracted_dir: Path, devices: Iterable[str] | None = None, *, cache_dir: Path | None = None
 ) -> Samples:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -25,53 +24,27 @@ needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="ray is not installed"
 )
 
-_SCRIPT = """
-    import os, sys, time, zlib
-    from pathlib import Path
-    import numpy as np
-    from cdmpp.datasets.extraction.extract import extract
-    from cdmpp.datasets.tenset.source import TensetRecords
-    from cdmpp.errors import CdmppError, DataError
-    from cdmpp.programs.compact_ast import CompactAst
-
-    def featurise(task, records):
-        with open(os.environ["PIDS"], "a") as stream:
-            stream.write(f"{os.getpid()}\\n")
-        time.sleep(float(os.environ["PAUSE"]))
-        if "CRASH" in os.environ:
-            os.kill(os.getpid(), 9)
-        if "SHORT" in os.environ:
-            return []
-        result = []
-        for record in records:
-            rng = np.random.default_rng(zlib.crc32(repr(record.steps).encode()))
-            leaves = rng.random((3, 164), dtype=np.float32)
-            tree = np.array([0, 1, -1, 2, -1, 3, -1, -1], np.int32)
-            extra = np.zeros((3, 0), np.float32)
-            result.append(CompactAst(leaves, extra, np.array([1, 3, 5], np.int32), tree))
-        return result
-
-    if __name__ == "__main__":
-        dataset, out, backend, jobs = sys.argv[1:]
-        try:
-            source = TensetRecords(Path(dataset), None, featurise, shard_bytes=1)
-            report = extract(source, Path(out), jobs=int(jobs), backend=backend)
-        except CdmppError as error:
-            sys.exit(f"{type(error).__name__}: {error}")
-        print(report.shards, report.reused, report.data_hash)
-"""
+_CHILD = ROOT / "tests" / "datasets" / "extraction" / "extract_child.py"
 
 
 def command(tmp_path: Path, dataset: Path, out: str, backend: str, jobs: int) -> list[str]:
-    script = tmp_path / "run.py"
-    script.write_text(textwrap.dedent(_SCRIPT))
-    return [sys.executable, str(script), str(dataset), str(tmp_path / out), backend, str(jobs)]
+    return [sys.executable, str(_CHILD), str(dataset), str(tmp_path / out), backend, str(jobs)]
 
 
 def environment(tmp_path: Path, pause: float, **more: str) -> dict[str, str]:
     own = {"PYTHONPATH": str(ROOT), "PIDS": str(tmp_path / "pids"), "PAUSE": str(pause)}
     (tmp_path / "pids").write_text("")
     return {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | own | more
+
+
+def last_line(tmp_path: Path, dataset: Path, backend: str, **more: str) -> str:
+    """Returns the last line on stderr of an extraction that fails."""
+    done = subprocess.run(
+        command(tmp_path, dataset, "out", backend, 2), env=environment(tmp_path, 0, **more),
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1
+    return done.stderr.strip().splitlines()[-1]
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -118,30 +91,15 @@ def test_a_killed_worker_loses_nothing(tiny_dataset: Path, tmp_path: Path, backe
 @needs_ray
 @pytest.mark.slow
 def test_what_a_ray_worker_raises_is_told(tiny_dataset: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        command(tmp_path, tiny_dataset, "out", "ray", 2),
-        env=environment(tmp_path, 0, SHORT="1"),
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1
-    last = done.stderr.strip().splitlines()[-1]
+    last = last_line(tmp_path, tiny_dataset, "ray", SHORT="1")
     assert last.startswith("DataError: the featuriser returned 0 results for 3 records of task")
 
 
 @needs_ray
 @pytest.mark.slow
 def test_a_cluster_that_cannot_be_reached(tiny_dataset: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        command(tmp_path, tiny_dataset, "out", "ray", 2),
-        env=environment(tmp_path, 0, RAY_ADDRESS="nothing://there"),
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1
-    assert "cannot use the Ray cluster at nothing://there" in done.stderr
+    last = last_line(tmp_path, tiny_dataset, "ray", RAY_ADDRESS="nothing://there")
+    assert "cannot use the Ray cluster at nothing://there" in last
 
 
 def test_without_ray_the_error_says_what_to_install(
@@ -158,15 +116,7 @@ def test_require_returns_what_is_there() -> None:
 
 @pytest.mark.exhaustive
 def test_workers_that_always_die_end_the_run(tiny_dataset: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        command(tmp_path, tiny_dataset, "out", "local", 2),
-        env=environment(tmp_path, 0, CRASH="1"),
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1
-    last = done.stderr.strip().splitlines()[-1]
+    last = last_line(tmp_path, tiny_dataset, "local", CRASH="1")
     assert last.startswith("DataError: worker processes died 4 times, with 0 of 6 parts finished")
 
 

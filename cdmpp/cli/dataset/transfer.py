@@ -11,7 +11,7 @@ import numpy as np
 
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_data_options, add_model_option, add_output_options
-from cdmpp.cli.shared.samples import asked_labels, samples_of
+from cdmpp.cli.shared.samples import asked_labels, dataset_of
 from cdmpp.errors import UsageError
 from cdmpp.predict.estimates import load_trained
 from cdmpp.predict.requested_device import asked_device
@@ -57,11 +57,11 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"{out} exists already; give a new file with --out FILE, or remove it")
     trained = load_trained(model_folder(args.model))
     source, target = (asked_device(label, trained.card) for label in labels)
-    samples = samples_of(
+    samples = dataset_of(
         args.dataset, labels if args.evaluate else labels[:1], cache_dir=args.cache,
         network_info=args.network_info, jobs=args.jobs, may_install=not args.no_install,
         is_quiet=args.json or args.quiet,
-    )  # fmt: skip
+    ).samples  # fmt: skip
     found = transfer_dataset(trained, samples, source, target)
     judged = found.judged(trained) if args.evaluate else None
     found.save(out)

@@ -16,7 +16,7 @@ from cdmpp.cli.shared.options import (
     command_line,
 )
 from cdmpp.cli.shared.progress import progress
-from cdmpp.cli.shared.samples import samples_of
+from cdmpp.cli.shared.samples import dataset_of
 from cdmpp.devices.of_run import run_spec
 from cdmpp.devices.tables import device_text
 from cdmpp.files.atomic import check_replaceable, write_text
@@ -97,7 +97,8 @@ def run(args: argparse.Namespace) -> int:
     is_quiet = args.json or args.quiet
     with progress(is_quiet=is_quiet) as show:
         result, curve = add_device(
-            options, lambda: samples_of(args.dataset, cache_dir=args.cache, is_quiet=is_quiet),
+            options,
+            lambda: dataset_of(args.dataset, cache_dir=args.cache, is_quiet=is_quiet).samples,
             folder, began=began, on_progress=lambda what, detail: show(what, 0, None, detail),
         )  # fmt: skip
     if result is not None:

@@ -13,7 +13,6 @@ from cdmpp.cli.shared.options import labels_of
 from cdmpp.cli.shared.progress import progress
 from cdmpp.datasets.extraction.extract import ExtractProgress
 from cdmpp.datasets.find import labels_at
-from cdmpp.datasets.samples import Samples
 from cdmpp.text import counted
 from cdmpp.timing.stats import timer
 from tvm_helper.legacy.setup import ready_environment
@@ -33,27 +32,6 @@ def given_data(dataset: Path | None, devices: Iterable[str] | None) -> dict[str,
 
 
 @timer("read data")
-def samples_of(
-    dataset: Path | str | None,
-    devices: Sequence[str] = (),
-    *,
-    cache_dir: Path,
-    network_info: Path | None = None,
-    jobs: int | None = None,
-    may_install: bool = True,
-    is_quiet: bool,
-) -> Samples:
-    """Returns the samples of a dataset on some devices (none = all); arguments as of `dataset_of`.
-
-    Raises:
-        DataError: the dataset or a device is missing, or nothing in it is usable.
-    """
-    return dataset_of(
-        dataset, devices, cache_dir=cache_dir, network_info=network_info, jobs=jobs,
-        may_install=may_install, is_quiet=is_quiet,
-    ).samples  # fmt: skip
-
-
 def dataset_of(
     dataset: Path | str | None,
     devices: Sequence[str] = (),

@@ -18,7 +18,7 @@ from cdmpp.cli.shared.options import (
     command_line,
 )
 from cdmpp.cli.shared.progress import training_progress
-from cdmpp.cli.shared.samples import given_data, samples_of
+from cdmpp.cli.shared.samples import dataset_of, given_data
 from cdmpp.cli.shared.tables import print_metric_tables
 from cdmpp.config import load_config
 from cdmpp.datasets.find import next_step
@@ -75,10 +75,10 @@ def run(args: argparse.Namespace) -> int:
     is_quiet = args.json or args.quiet
 
     def read(options: TrainOptions) -> Samples:
-        return samples_of(
+        return dataset_of(
             options.dataset, options.devices, cache_dir=args.cache, network_info=args.network_info,
             jobs=args.jobs, may_install=not args.no_install, is_quiet=is_quiet,
-        )  # fmt: skip
+        ).samples  # fmt: skip
 
     def tell(found: Unmeasured) -> None:
         print(found.sentence, file=sys.stderr if args.json else sys.stdout, flush=True)

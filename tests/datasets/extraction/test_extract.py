@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -248,44 +247,14 @@ def test_fewer_shards_leave_no_stale_files(
     assert len(rows(out, "programs")) == 18
 
 
-_SCRIPT = """
-    import os, sys, time, zlib
-    from pathlib import Path
-    import numpy as np
-    from cdmpp.datasets.extraction.extract import extract
-    from cdmpp.datasets.tenset.source import TensetRecords
-    from cdmpp.programs.compact_ast import CompactAst
-
-    def featurise(task, records):
-        with open(os.environ["PIDS"], "a") as stream:
-            stream.write(f"{os.getpid()}\\n")
-        time.sleep(float(os.environ["PAUSE"]))
-        result = []
-        for record in records:
-            rng = np.random.default_rng(zlib.crc32(repr(record.steps).encode()))
-            leaves = rng.random((3, 164), dtype=np.float32)
-            tree = np.array([0, 1, -1, 2, -1, 3, -1, -1], np.int32)
-            extra = np.zeros((3, 0), np.float32)
-            result.append(CompactAst(leaves, extra, np.array([1, 3, 5], np.int32), tree))
-        return result
-
-    if __name__ == "__main__":
-        dataset, out = Path(sys.argv[1]), Path(sys.argv[2])
-        report = extract(TensetRecords(dataset, None, featurise, shard_bytes=1), out, jobs=2)
-        print(report.shards, report.reused, report.data_hash)
-"""
-
-
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_kill_9_in_the_middle_loses_nothing(tiny_dataset: Path, tmp_path: Path) -> None:
-    script = tmp_path / "run.py"
-    script.write_text(textwrap.dedent(_SCRIPT))
-    root = ROOT
-    environment = os.environ | {"PYTHONPATH": str(root), "PIDS": str(tmp_path / "pids")}
+    script = Path(__file__).with_name("extract_child.py")
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PIDS": str(tmp_path / "pids")}
 
     def command(out: str) -> list[str]:
-        return [sys.executable, str(script), str(tiny_dataset), str(tmp_path / out)]
+        return [sys.executable, str(script), str(tiny_dataset), str(tmp_path / out), "local", "2"]
 
     killed = subprocess.Popen(command("killed"), env=environment | {"PAUSE": "0.4"})
     try:

@@ -389,15 +389,7 @@ def test_one_thread_of_a_gpu_is_said_and_bounds() -> None:
 
 
 def test_the_roofline_of_a_reduction_across_threads_reads_its_input_once() -> None:
-    body = """
-    for i in T.thread_binding(65536, thread="blockIdx.x"):
-        for k in T.thread_binding(1024, thread="threadIdx.x"):
-            with T.sblock("sum"):
-                vi, vk = T.axis.remap("SR", [i, k])
-                with T.init():
-                    B[vi] = T.float32(0)
-                B[vi] = B[vi] + A[vi, vk]
-"""
+    body = ROW_SUM.replace("512", "65536")
     module = module_of(body, A=(65536, 1024, "float32"), B=(65536, "float32"))
     found = program_samples(NamedProgram("sums", module), get_device("a100-40gb"))
     (row,) = program_bounds(found, "")
