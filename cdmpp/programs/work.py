@@ -282,12 +282,52 @@ class _Account:
             return 0.0
         plain = [_renamed(index, place) for index in indices]
         plain = [one for one in plain if not _has_load(one)]  # a gather touches one at the least
+        split, loops = _split_loops([*plain, *guards], loops)
+        plain, guards = split[: len(plain)], split[len(plain) :]
         count = 1.0
         for names, parts in _components(plain, guards, set(loops)):
             dims = [one for one in parts if one.dtype != "bool"]
             found = _distinct_values(dims, [p for p in parts if p.dtype == "bool"], names, loops)
             count *= found
         return count
+
+
+def _split_loops(
+    exprs: Sequence[Expr], loops: Mapping[str, Loop]
+) -> tuple[list[Expr], dict[str, Loop]]:
+    """Returns expressions with two variables in the place of a fused one, of which they have only
+    the quotient and the rest by one number; and the loops with those of the two.
+    """
+    found, parts = list(exprs), dict(loops)
+    for name, loop in loops.items():
+        sizes = {size for one in found for size in _divisors(one, name)}
+        size = sizes.pop() if len(sizes) == 1 else None
+        if not size or loop.minimum != 0 or not isinstance(loop.extent, int) or loop.extent % size:
+            continue
+        pair = {"floordiv": f"{name} / {size}", "floormod": f"{name} % {size}"}
+        del parts[name]
+        for var, extent in zip(pair.values(), (loop.extent // size, size), strict=True):
+            parts[var] = replace(loop, var=var, extent=extent)
+        found = [_in_parts(one, name, pair) for one in found]
+    return found, parts
+
+
+def _divisors(expr: Expr, name: str) -> Iterator[int | None]:
+    """Yields what a variable is divided by wherever it occurs; None where it is not."""
+    if expr.op == "var" and expr.value == name:
+        yield None
+    elif expr.op in ("floordiv", "floormod") and expr.args[0].value == name:
+        yield expr.args[1].value if expr.args[1].op == "const" else None
+    else:
+        for argument in expr.args:
+            yield from _divisors(argument, name)
+
+
+def _in_parts(expr: Expr, name: str, pair: Mapping[str, str]) -> Expr:
+    if expr.op in pair and expr.args[0].value == name:
+        return Expr("var", expr.dtype, (), pair[expr.op])
+    args = tuple(_in_parts(one, name, pair) for one in expr.args)
+    return Expr(expr.op, expr.dtype, args, expr.value)
 
 
 def _distinct_values(

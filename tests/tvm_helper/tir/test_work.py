@@ -211,7 +211,7 @@ def test_threads_beyond_the_end_leave_the_others_counted() -> None:
 
 
 def test_vectors_beyond_the_end_of_a_row_leave_the_others_counted() -> None:
-    """All but the last vector of a row count where rows and vectors are one loop."""
+    """All but the last vector of a row count where rows and vectors are one loop; all bytes do."""
     body = """
     for f in T.parallel(3000 * 126):
         for v in T.vectorized(8):
@@ -223,6 +223,7 @@ def test_vectors_beyond_the_end_of_a_row_leave_the_others_counted() -> None:
 """
     found = work_of(module_of(body, A=(3000, 1001), B=(3000, 1001)))
     assert found.wide_flop == 3000 * 125 * 8
+    assert found.bytes == 2 * 4 * 3000 * 1001
 
 
 def test_the_first_value_may_be_set_inside_or_before() -> None:
