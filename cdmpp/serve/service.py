@@ -178,4 +178,5 @@ def _prediction(program: ReadProgram, found: Estimates | None, place: int) -> Pr
         reasons = () if program.reason is None else (program.reason,)
         return Prediction(program.name, program.device, operator=program.operator, reasons=reasons)
     one = estimated(program.asked, found, place, name=program.name)
-    return replace(one, is_scheduled=program.is_scheduled, note=program.note)
+    note = "; ".join(filter(None, (program.note, one.note)))
+    return replace(one, is_scheduled=program.is_scheduled, note=note)
