@@ -17,6 +17,7 @@ from cdmpp.devices.registry import as_described_now
 from cdmpp.devices.spec import DeviceSpec, family
 from cdmpp.models.base import CostModel
 from cdmpp.models.parts.checks import check_schema
+from cdmpp.predict.cpu_rules import SAME_SET_FACTOR, on_one_thread, shares_set
 from cdmpp.predict.distilled import DistilledModel
 from cdmpp.predict.gpu_schedules import schedule_estimates
 from cdmpp.predict.machine_code.model import CodeModel
@@ -46,6 +47,8 @@ class Estimates:
         is_compiled: bool [N], whether machine code was used; None where it was for none.
         by_schedule: bool [N], whether lower bound and schedule answer in the model's place
             (`cdmpp.predict.gpu_schedules`); None where they do for none.
+        on_one_thread, shares_set: bool [N], which rules of `cdmpp.predict.cpu_rules` were applied;
+            None = none.
     """
 
     latency_s: FloatArray
@@ -58,6 +61,8 @@ class Estimates:
     nearest: list[list[NearTask]] | None
     is_compiled: BoolArray | None = None
     by_schedule: BoolArray | None = None
+    on_one_thread: BoolArray | None = None
+    shares_set: BoolArray | None = None
 
     @property
     def out_of_distribution(self) -> BoolArray | None:
@@ -152,7 +157,7 @@ class TrainedModel:
         trainings, a strange program on a known device has what those asked for
         (`LatencyCalibration.strange_factor`). On GPUs the lower bound and the schedule answer for
         what is strange (`cdmpp.predict.gpu_schedules`), unless a model cannot see all of the
-        program's work.
+        program's work. `cdmpp.predict.cpu_rules` has what holds for some programs on CPUs.
 
         Args:
             corrections: steps that the estimates go through, in their order.
@@ -163,7 +168,8 @@ class TrainedModel:
             UsageError: a correction does not fit the model or the devices.
             DataError: other leaf features than the model's.
         """
-        samples = check_schema(self.card.feature_schema, samples)
+        asked = check_schema(self.card.feature_schema, samples)
+        samples = on_one_thread(asked, self.card)
         if latency_s is None:
             latency_s, disagreement = self.predict_with_disagreement(samples)
         floor_s = self.floor_s(samples)
@@ -191,15 +197,22 @@ class TrainedModel:
             found = _by_schedule(samples, found, floor_s, is_seen)
         for step in corrections:
             found = step.apply(self, samples, found)
-        return found
+        is_slow = shares_set(samples)
+        return replace(
+            found, on_one_thread=samples.device != asked.device, shares_set=is_slow,
+            high_s=np.where(is_slow, SAME_SET_FACTOR, 1.0) * found.high_s,
+        )  # fmt: skip
 
     def predict(self, samples: Samples) -> FloatArray:
         """Returns float64 [N], seconds that the model says, without bounds and intervals."""
-        return self.model.predict(self.card.as_told(samples))
+        return self.model.predict(self._told(samples))
 
     def predict_with_disagreement(self, samples: Samples) -> tuple[FloatArray, FloatArray | None]:
         """Returns the same and how far the model's parts disagree (`CostModel`)."""
-        return self.model.predict_with_disagreement(self.card.as_told(samples))
+        return self.model.predict_with_disagreement(self._told(samples))
+
+    def _told(self, samples: Samples) -> Samples:
+        return self.card.as_told(on_one_thread(samples, self.card))
 
     def devices_like(self, device: DeviceSpec) -> list[str]:
         """Returns the calibrated devices of the kind and family of another one; none where its

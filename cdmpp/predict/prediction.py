@@ -13,6 +13,7 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
 from cdmpp.models.assemble import AskedProgram
+from cdmpp.predict.cpu_rules import ONE_THREAD, SAME_SET
 from cdmpp.predict.estimates import Estimates, TrainedModel
 from cdmpp.predict.explained import ExplainedAnswer
 from cdmpp.predict.explanation import Explanation
@@ -229,11 +230,14 @@ def _with_estimate(one: Prediction, found: Estimates, place: int) -> Prediction:
     ends = (each[place] for each in (found.latency_s, found.mean_s, found.low_s, found.high_s))
     if any(math.isinf(end) for end in ends) or not 0 < found.latency_s[place] < math.inf:
         return replace(one, reasons=("the model's prediction for these columns is not finite",))
-    by_schedule = found.by_schedule is not None and bool(found.by_schedule[place])
+    rules = {
+        BY_SCHEDULE: found.by_schedule, ONE_THREAD: found.on_one_thread, SAME_SET: found.shares_set
+    }  # fmt: skip
+    said = [text for text, holds in rules.items() if holds is not None and holds[place]]
     return replace(
         one,
-        by_schedule=by_schedule,
-        note="; ".join(filter(None, (one.note, BY_SCHEDULE if by_schedule else ""))),
+        by_schedule=BY_SCHEDULE in said,
+        note="; ".join(filter(None, (one.note, *said))),
         latency_s=float(found.latency_s[place]),
         low_s=_number(found.low_s[place]),
         high_s=_number(found.high_s[place]),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from cdmpp.api.predictions import Predictions
 from cdmpp.devices.registry import find_device
 from cdmpp.devices.spec import DeviceSpec, same_architecture
+from cdmpp.predict.cpu_rules import ONE_THREAD, SAME_SET
 from cdmpp.predict.prediction import Prediction
 from cdmpp.predict.saved_model import ModelCard
 from cdmpp.serve.client import Client
@@ -57,7 +58,7 @@ def _print_programs(found: Sequence[Prediction]) -> None:
     for name, ones in by_name.items():
         for note, noted in _by_note(ones).items():
             print(f"\n{name} on {', '.join(noted)}: {note}")
-        if not all(one.is_scheduled or one.note or one.latency_s is None for one in ones):
+        if any(map(_is_as_written, ones)):
             print(
                 f"\n{name} is not scheduled: it has no parallel, vectorised, unrolled or "
                 "thread-bound loop; this is its latency without a schedule"
@@ -69,6 +70,12 @@ def _print_programs(found: Sequence[Prediction]) -> None:
         ]
         if explained:
             print("", *explained, sep="\n")
+
+
+def _is_as_written(one: Prediction) -> bool:
+    """Whether a program was predicted without a schedule, and no note says with which one."""
+    notes = set(filter(None, one.note.split("; "))) - {ONE_THREAD, SAME_SET}
+    return not (one.is_scheduled or notes or one.latency_s is None)
 
 
 def _by_note(ones: Sequence[Prediction]) -> dict[str, list[str]]:

@@ -1,0 +1,116 @@
+"""Rules for programs of CPUs of sorts that training data lacks: of one thread on labels of several,
+and with strides that fall into one set of a cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.analytic.roofline.programs import leaves_of
+from cdmpp.arrays import BoolArray
+from cdmpp.datasets.samples import Samples
+from cdmpp.devices.spec import DeviceSpec, architecture_of
+from cdmpp.predict.saved_model import ModelCard
+from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
+from cdmpp.programs.compact_ast import has_added_columns
+from cdmpp.programs.schema import ACCESS_SLOT_COUNT, LEAF_FEATURE_NAMES
+
+#: What an answer of such a program says.
+ONE_THREAD = "without a parallel loop, it is predicted on one thread"
+SAME_SET = (
+    "its innermost loop strides a multiple of 4,096 bytes, whose cache lines share one set: it may "
+    "take several times as long"
+)
+#: What the upper end of such an interval is multiplied with (`docs/explanation/intervals.md`).
+SAME_SET_FACTOR = 3.0
+#: Bytes between lines of one set of a first-level cache of 64 sets.
+_SET_BYTES = 4096
+#: What lines in few sets have to make a cache fetch, over what it would fetch otherwise.
+_LEAST_CONFLICT = 1.5
+
+_PARALLEL = LEAF_FEATURE_NAMES.index("parallel_num")
+
+
+def _extra(*names: str) -> list[int]:
+    return [LEAF_EXTRA_NAMES.index(name) for name in names]
+
+
+_STRIDES = _extra(*(f"thread_stride.B{slot}.stride" for slot in range(ACCESS_SLOT_COUNT)))
+_SIZES = _extra(*(f"dtype.B{slot}.bytes" for slot in range(ACCESS_SLOT_COUNT)))
+#: Of caches of the first and second level.
+_LEVELS = ("64k", "256k", "1024k")
+_LINES = _extra(*(f"lines.traffic_{level}" for level in _LEVELS))
+_CONFLICT = _extra(*(f"lines.conflict_{level}" for level in _LEVELS))
+
+
+def on_one_thread(samples: Samples, card: ModelCard) -> Samples:
+    """Returns samples with one thread of their CPU in the place of several, for programs without a
+    parallel loop: the label of one thread that the model was trained on, else the device as it is
+    described with a share of its peak. What a model was adapted to, or learned without such a
+    label, stays.
+    """
+    instead = {
+        index: one
+        for index, spec in enumerate(samples.devices)
+        if spec.kind == "cpu" and (spec.threads or 1) > 1
+        if (one := _one_thread(spec, card)) is not None
+    }
+    rows = np.flatnonzero(np.isin(samples.device, list(instead)))
+    if len(rows) == 0:
+        return samples
+    programs, place = np.unique(samples.program[rows], return_inverse=True)
+    leaves, owner = leaves_of(samples.programs, programs)
+    is_parallel = samples.programs.leaf_features[leaves, _PARALLEL] > 0
+    serial = rows[~_any(is_parallel, owner, len(programs))[place]]
+    device, devices = samples.device.copy(), list(samples.devices)
+    for index, one in instead.items():
+        if one not in devices:
+            devices.append(one)
+        device[serial[samples.device[serial] == index]] = devices.index(one)
+    return replace(samples, device=device, devices=tuple(devices))
+
+
+def _one_thread(spec: DeviceSpec, card: ModelCard) -> DeviceSpec | None:
+    if spec.name in card.adapted:
+        return None
+    for one in card.devices:
+        if one.threads == 1 and architecture_of(one) and _chip(one) == _chip(spec):
+            return one
+    if spec.name in {one.name for one in (*card.devices, *card.described)}:
+        return None
+    peak, threads = spec.peak_fp32_flop_per_s, spec.threads or 1
+    return replace(spec, threads=1, peak_fp32_flop_per_s=peak and peak / threads)
+
+
+def _chip(spec: DeviceSpec) -> tuple[object, ...]:
+    return architecture_of(spec), spec.core_count, spec.simd_bits, spec.l2_bytes, spec.l3_bytes
+
+
+def shares_set(samples: Samples) -> BoolArray:
+    """Returns bool [N], whether a program's innermost loop strides a multiple of `_SET_BYTES` on a
+    CPU, and lines in few sets of a cache make it fetch more (`docs/reference/features.md`).
+    """
+    is_cpu = np.array([spec.kind == "cpu" for spec in samples.devices], bool)[samples.device]
+    found, extra = np.zeros(len(samples), bool), samples.programs.leaf_extra
+    rows = np.flatnonzero(is_cpu)
+    if len(rows) == 0 or not has_added_columns(extra):
+        return found
+    programs, place = np.unique(samples.program[rows], return_inverse=True)
+    leaves, owner = leaves_of(samples.programs, programs)
+    own = np.asarray(extra[leaves])
+    stride = np.rint(_undo_log(own[:, _STRIDES]) * _undo_log(own[:, _SIZES]))
+    is_strided = ((stride > 0) & (stride % _SET_BYTES == 0)).any(axis=1)
+    conflict = _undo_log(own[:, _CONFLICT]) > _LEAST_CONFLICT * _undo_log(own[:, _LINES])
+    found[rows] = _any(is_strided & conflict.any(axis=1), owner, len(programs))[place]
+    return found
+
+
+def _any(values: BoolArray, owner: NDArray[np.int64], count: int) -> BoolArray:
+    return np.bincount(owner, values, count) > 0
+
+
+def _undo_log(values: NDArray[np.float32]) -> NDArray[np.float64]:
+    return np.asarray(np.exp2(np.abs(values).astype(np.float64)) - 1.0)

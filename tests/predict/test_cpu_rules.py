@@ -1,0 +1,103 @@
+"""What holds on CPUs by rule: programs of one thread, and strides that share a set of a cache."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cdmpp.datasets.samples import Samples
+from cdmpp.devices.registry import get_device
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.predict.cpu_rules import (
+    ONE_THREAD,
+    SAME_SET,
+    SAME_SET_FACTOR,
+    on_one_thread,
+    shares_set,
+)
+from cdmpp.predict.estimates import TrainedModel
+from cdmpp.predict.prediction import estimated_samples
+from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
+from cdmpp.programs.schema import LEAF_FEATURE_NAMES
+from cdmpp.testing.synthetic import make_samples
+from tests.predict.test_estimates import trained
+
+TWO, ONE = get_device("epyc-avx512-2c"), get_device("epyc-avx512-1c")
+PARALLEL = LEAF_FEATURE_NAMES.index("parallel_num")
+
+
+class ByThreads(type(trained(1.0, ()).model)):  # type: ignore[misc]
+    """Says the threads of a device in seconds."""
+
+    def predict(self, samples: Samples):
+        return np.array([float(spec.threads or 0) for spec in samples.devices])[samples.device]
+
+
+def model(*devices: DeviceSpec) -> TrainedModel:
+    return replace(trained(1.0, devices), model=ByThreads(1.0))
+
+
+def programs(device: DeviceSpec) -> Samples:
+    """Four programs, of which the first has a parallel loop."""
+    samples = make_samples(2, 2)
+    leaves = samples.programs.leaf_features.copy()
+    leaves[0, PARALLEL] = 1.0
+    return replace(
+        samples, programs=replace(samples.programs, leaf_features=leaves), program=np.arange(4),
+        device=np.zeros(4, np.int64), devices=(device,), latency_s=samples.latency_s[:4],
+    )  # fmt: skip
+
+
+def test_a_program_without_a_parallel_loop_is_asked_of_the_label_of_one_thread() -> None:
+    known, asked = model(ONE, TWO), programs(TWO)
+    found = known.estimate(asked)
+    assert found.latency_s.tolist() == [2, 1, 1, 1]
+    assert known.predict(asked).tolist() == [2, 1, 1, 1]
+    rows = estimated_samples(asked, found)
+    assert {row.device for row in rows} == {TWO.name}
+    assert [ONE_THREAD in row.note for row in rows] == [False, True, True, True]
+    alone = known.estimate(programs(ONE))
+    assert np.array_equal(found.high_s[1:], alone.high_s[1:])
+    assert alone.on_one_thread is not None
+    assert not alone.on_one_thread.any()
+
+
+def test_a_device_that_was_not_trained_on_gives_a_share_of_its_peak() -> None:
+    own = replace(TWO, name="own", core_count=8, threads=8, peak_fp32_flop_per_s=8e11)
+    told = on_one_thread(programs(own), model(ONE, TWO).card)
+    assert [told.devices[index].threads for index in told.device] == [8, 1, 1, 1]
+    assert told.devices[1] == replace(own, threads=1, peak_fp32_flop_per_s=1e11)
+    found = model(ONE, TWO).estimate(programs(own))
+    assert found.is_new_device.all()
+
+
+@pytest.mark.parametrize("adapted", [(), (TWO.name,)])
+def test_what_was_learned_without_such_a_label_stays(adapted: tuple[str, ...]) -> None:
+    card = model(TWO, *((ONE,) if adapted else ())).card
+    asked = programs(TWO)
+    assert on_one_thread(asked, replace(card, adapted=frozenset(adapted))) is asked
+
+
+def test_strides_that_share_a_set_widen_the_interval_upwards() -> None:
+    samples = replace(make_samples(1, 3, most_leaves=1, extra=len(LEAF_EXTRA_NAMES)))
+    extra = samples.programs.leaf_extra.copy()
+    extra[:] = 0.0
+    values = {"thread_stride.B1.stride": 1024, "dtype.B1.bytes": 4, "lines.traffic_1024k": 1e6,
+              "lines.conflict_1024k": 4e6}  # fmt: skip
+    for name, value in values.items():
+        extra[:, LEAF_EXTRA_NAMES.index(name)] = np.log2(value + 1)
+    extra[1, LEAF_EXTRA_NAMES.index("thread_stride.B1.stride")] = np.log2(1032 + 1)
+    extra[2, LEAF_EXTRA_NAMES.index("lines.conflict_1024k")] = np.log2(1e6 + 1)
+    asked = replace(
+        samples, programs=replace(samples.programs, leaf_extra=extra), program=np.arange(3),
+        device=np.zeros(3, np.int64), devices=(ONE,), latency_s=samples.latency_s[:3],
+    )  # fmt: skip
+    assert shares_set(asked).tolist() == [True, False, False]
+    found = model(ONE).estimate(asked)
+    ratio = found.high_s / found.latency_s
+    assert ratio[0] == pytest.approx(SAME_SET_FACTOR * ratio[1])
+    assert np.ptp(found.low_s) == 0
+    assert [SAME_SET in row.note for row in estimated_samples(asked, found)] == [True, False, False]
+    assert not shares_set(replace(asked, devices=(get_device("v100"),))).any()
