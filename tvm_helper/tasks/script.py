@@ -152,7 +152,10 @@ def checked(text: str) -> list[ast.FunctionDef | ast.ClassDef]:
     found = []
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            check.definition(node)
+            try:
+                check.definition(node)
+            except RecursionError:  # Python 3.13 parses deeper than it recurses
+                raise DataError(f"{node.name}: its expressions are nested too deeply") from None
             found.append(node)
         elif not _is_prelude(node):
             raise _refusal(node)
