@@ -178,7 +178,7 @@ def test_a_real_table_of_torch(tmp_path):
     assert {row.name: row.calls for row in found.rows} == calls
     mm = next(one for one in averages if one.key == "aten::mm")
     (row,) = (row for row in found.rows if row.name == "aten::mm")
-    assert row.own_s == pytest.approx(1e-6 * mm.self_cpu_time_total, abs=1e-8)
+    assert row.own_s == pytest.approx(1e-6 * mm.self_cpu_time_total, rel=1e-3, abs=1e-8)
     assert not found.notes
 
 
