@@ -120,7 +120,7 @@ cache/data/%/manifest.json: data/%/campaign.tar.xz $$(wildcard data/$$*/machine_
 	$(BIN)/cdmpp measure --tables-only $(if $(filter $(@D),$(CAMPAIGNS:%=cache/%)),--quiet-times) --out $(@D)
 
 # Programs that no model learns from: what experiments evaluate on.
-HELD_OUT = $(foreach d,sealed-cpu sealed2-cpu sealed3-cpu sealed4-cpu sealed5-cpu sealed6-cpu sealed7-cpu pasted-cpu-sealed pasted-cpu-sealed-zen4 pasted-cpu-sealed5 pasted-cpu-sealed6 pasted-cpu-sealed7 zen5-records zen5-kernels,cache/data/$(d)/manifest.json)
+HELD_OUT = $(foreach d,sealed-cpu sealed2-cpu sealed3-cpu sealed4-cpu sealed5-cpu sealed6-cpu sealed7-cpu pasted-cpu-sealed pasted-cpu-sealed-zen4 pasted-cpu-sealed5 pasted-cpu-sealed6 pasted-cpu-sealed7 zen5-records zen5-kernels sealed-gpu metaschedule-h200,cache/data/$(d)/manifest.json)
 
 tables: $(TABLES) $(HELD_OUT) ## extract the campaigns that data/ keeps packed, into cache/data
 
