@@ -75,6 +75,7 @@ def test_they_load_without_an_extraction(
         pytest.param("pasted-cpu-zen4-more", 3501, 3501, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-zen4-registers", 2857, 2857, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-zen4-parallel", 1980, 1980, marks=pytest.mark.exhaustive),
+        pytest.param("pasted-cpu-zen4-strides", 3193, 3193, marks=pytest.mark.exhaustive),
         ("zen5-kernels", 488, 268),
         ("zen5-records", 3659, 307),
     ],
