@@ -202,8 +202,8 @@ def no_core_time(monkeypatch: pytest.MonkeyPatch) -> None:
 class _Constant:
     """Stands for boosted trees and for a perceptron: everything takes two milliseconds."""
 
-    def predict(self, matrix: Any) -> Any:
-        return np.full(matrix.num_row(), math.log(2e-3))
+    def inplace_predict(self, columns: Any, **options: Any) -> Any:
+        return np.full(len(columns), math.log(2e-3))
 
     def log_s(self, columns: Any) -> Any:
         return np.full(len(columns), math.log(2e-3))

@@ -99,7 +99,7 @@ def test_findings_name_each_trouble_and_nothing_else() -> None:
         ({"noise": noise_floor([[1.0, 1.3]])}, "repeats"),
         ({"drifted": drift([1.0, 1.2, 1.4])}, "slower"),
         ({"threads": 4}, "4 threads"),
-        ({"host": {"cpu_count": 2, "cpu_quota": 0.5}}, "0.5 CPUs"),
+        ({"host": {"cpu_count": 2, "cpu_quota": 0.5}}, "0.5 of the CPUs"),
         ({"loads": [9.0]}, "load"),
         ({"cpus": 1, "loads": [3.0]}, "load"),
         ({"cpus": 1, "host": {"cpu_count": 1}, "loads": [2.0]}, "load"),
