@@ -159,6 +159,8 @@ EXPERIMENTS = (
     Experiment("device-add", "adding an unseen CPU in ten minutes", "15 min, a quiet core"),
     Experiment("device-add-gpu", "adding a GPU with a sweep of kernels, simulated: every measured "
                "GPU left out", "40 min"),
+    Experiment("h200", "an H200 that no model has learned from: kernels, convolutions, programs",
+               "1 min"),
     Experiment("new-devices", "errors and interval coverage on unseen devices", "5 min"),
     Experiment("compiled", "what machine code adds on programs of unseen tasks", "8 min"),
     Experiment("sealed", "the shipped model on test-once sets, with and without machine code",
