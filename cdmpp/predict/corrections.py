@@ -14,6 +14,7 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.models.parts.checks import check_schema
+from cdmpp.predict.cpu_rules import SAME_SET_FACTOR
 from cdmpp.predict.estimates import STRANGE_FACTOR, Estimates, TrainedModel, interval_s
 from cdmpp.predict.machine_code.model import CodeRows
 from cdmpp.programs.code_layout import CodeKind
@@ -67,9 +68,12 @@ class MachineCodeCorrection:
         floor_s = trained.floor_s(samples)[known]
         latency_s = np.maximum(np.exp(log_s), floor_s)
         low_s = np.maximum(np.exp(log_s - half_width), floor_s)
+        upwards = np.exp(half_width)
+        if found.shares_set is not None:  # finished estimates have the rule in them
+            upwards = upwards * np.where(found.shares_set[known], SAME_SET_FACTOR, 1.0)
         new = {
             "latency_s": latency_s, "mean_s": latency_s, "low_s": low_s,
-            "high_s": latency_s * np.exp(half_width), "is_floor": np.exp(log_s) < floor_s,
+            "high_s": latency_s * upwards, "is_floor": np.exp(log_s) < floor_s,
         }  # fmt: skip
         values = {name: getattr(found, name).copy() for name in new}
         for name, column in new.items():

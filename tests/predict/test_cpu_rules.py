@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
+from cdmpp.predict.corrections import MachineCodeCorrection
 from cdmpp.predict.cpu_rules import (
     ONE_THREAD,
     SAME_SET,
@@ -20,6 +23,7 @@ from cdmpp.predict.cpu_rules import (
 from cdmpp.predict.estimates import TrainedModel
 from cdmpp.predict.prediction import estimated_samples
 from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
+from cdmpp.programs.machine_code.columns import MACHINE_CODE_NAMES
 from cdmpp.programs.schema import LEAF_FEATURE_NAMES
 from cdmpp.testing.synthetic import make_samples
 from tests.predict.test_estimates import trained
@@ -31,7 +35,7 @@ PARALLEL = LEAF_FEATURE_NAMES.index("parallel_num")
 class ByThreads(type(trained(1.0, ()).model)):  # type: ignore[misc]
     """Says the threads of a device in seconds."""
 
-    def predict(self, samples: Samples):
+    def predict(self, samples: Samples) -> Any:
         return np.array([float(spec.threads or 0) for spec in samples.devices])[samples.device]
 
 
@@ -80,7 +84,8 @@ def test_what_was_learned_without_such_a_label_stays(adapted: tuple[str, ...]) -
     assert on_one_thread(asked, replace(card, adapted=frozenset(adapted))) is asked
 
 
-def test_strides_that_share_a_set_widen_the_interval_upwards() -> None:
+def _strided() -> Samples:
+    """Three programs, the first of which strides over lines of one set."""
     samples = replace(make_samples(1, 3, most_leaves=1, extra=len(LEAF_EXTRA_NAMES)))
     extra = samples.programs.leaf_extra.copy()
     extra[:] = 0.0
@@ -90,10 +95,14 @@ def test_strides_that_share_a_set_widen_the_interval_upwards() -> None:
         extra[:, LEAF_EXTRA_NAMES.index(name)] = np.log2(value + 1)
     extra[1, LEAF_EXTRA_NAMES.index("thread_stride.B1.stride")] = np.log2(1032 + 1)
     extra[2, LEAF_EXTRA_NAMES.index("lines.conflict_1024k")] = np.log2(1e6 + 1)
-    asked = replace(
+    return replace(
         samples, programs=replace(samples.programs, leaf_extra=extra), program=np.arange(3),
         device=np.zeros(3, np.int64), devices=(ONE,), latency_s=samples.latency_s[:3],
     )  # fmt: skip
+
+
+def test_strides_that_share_a_set_widen_the_interval_upwards() -> None:
+    asked = _strided()
     assert shares_set(asked).tolist() == [True, False, False]
     found = model(ONE).estimate(asked)
     ratio = found.high_s / found.latency_s
@@ -101,3 +110,19 @@ def test_strides_that_share_a_set_widen_the_interval_upwards() -> None:
     assert np.ptp(found.low_s) == 0
     assert [SAME_SET in row.note for row in estimated_samples(asked, found)] == [True, False, False]
     assert not shares_set(replace(asked, devices=(get_device("v100"),))).any()
+
+
+def test_machine_code_keeps_the_wide_upper_end() -> None:
+    """Whether the correction is a step of the estimate or comes after it."""
+    asked = _strided()
+    reader: Any = SimpleNamespace(
+        feature_schema=model(ONE).card.feature_schema, strange_factor=None, network_widths=None,
+        estimate=lambda rows, **options: (np.full(3, -7.0), np.full(3, 0.5)),
+    )  # fmt: skip
+    trained = replace(model(ONE), code=reader)
+    step = MachineCodeCorrection(np.zeros((3, len(MACHINE_CODE_NAMES)), np.float32))
+    together = trained.estimate(asked, [step])
+    after = step.apply(trained, asked, trained.estimate(asked))
+    ratio = after.high_s / after.latency_s
+    assert ratio[0] == pytest.approx(SAME_SET_FACTOR * ratio[1])
+    assert after.high_s.tolist() == pytest.approx(together.high_s.tolist())
