@@ -85,11 +85,12 @@ def _as_raw(path: Path, table: list[list[str]], first: int) -> list[list[str]]:
         DataError: a line is torn, or a time or size has no unit of one.
     """
     names, units = table[0], {}
+    least = names.index(_VALUE) + 1  # lines of metrics end before the columns of rules
     launches: dict[tuple[str, str], dict[str, str]] = {}
     for place, cells in enumerate(table[1:], first + 2):
-        if len(cells) != len(names):
-            raise bad_line(path, place, f"{len(cells)} values", f"{len(names)} values")
-        line = dict(zip(names, cells, strict=True))
+        if not least <= len(cells) <= len(names):
+            raise bad_line(path, place, f"{len(cells)} values", f"{least} to {len(names)} values")
+        line = dict(zip(names, cells, strict=False))
         metric = _DETAILS.get(line[_METRIC], line[_METRIC])
         value, unit = line[_VALUE], line[_UNIT]
         try:  # every line has the unit that suits its value

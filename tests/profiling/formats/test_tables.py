@@ -117,11 +117,11 @@ def test_ncu(tmp_path):
 _ADD = '"7","add(float)","(256, 1, 1)","(1024, 1, 1)","Some Section"'
 NCU_DETAILS = f"""==PROF== Connected to process 7
 "ID","Process ID","Kernel Name","Block Size","Grid Size","Section Name",\
-"Metric Name","Metric Unit","Metric Value","Rule Name"
+"Metric Name","Metric Unit","Metric Value","Rule Name","Rule Type"
 "0",{_ADD},"Duration","us","1,012.5",""
 "0",{_ADD},"Static Shared Memory Per Block","Kbyte/block","1",""
 "0",{_ADD},"Dynamic Shared Memory Per Block","byte/block","24",""
-"0",{_ADD},"","","","Rule"
+"0",{_ADD},"","","","Rule","OPT"
 "1",{_ADD},"Duration","ms","1.5",""
 "1",{_ADD},"Static Shared Memory Per Block","byte/block","1000",""
 "1",{_ADD},"Dynamic Shared Memory Per Block","byte/block","24",""
@@ -129,7 +129,7 @@ NCU_DETAILS = f"""==PROF== Connected to process 7
 
 
 def test_the_default_page_of_ncu(tmp_path):
-    """Lines of metrics in units of their own; it was read only with --page raw."""
+    """Lines of metrics are in units of their own, and shorter than those of rules."""
     (row,) = read(tmp_path, NCU_DETAILS).rows
     assert (row.name, row.calls, row.total_s) == ("add(float)", 2, pytest.approx(2512.5e-6))
     assert (row.min_s, row.max_s) == (pytest.approx(1012.5e-6), pytest.approx(1.5e-3))
