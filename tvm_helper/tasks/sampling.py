@@ -37,7 +37,8 @@ def first_valid_schedule(
 def valid_schedules(
     function: Any, target: Target, *, seed: int = 0, tries: int = 2000
 ) -> Iterator[Schedule]:
-    """Yields random schedules that MetaSchedule would measure; some may be equal.
+    """Yields random schedules that MetaSchedule would measure; some may be equal. Those for a GPU
+    that bind no threads, as of scans, are left out: the host would run them.
 
     Args:
         function, target, seed: as `first_valid_schedule`.
@@ -48,8 +49,12 @@ def valid_schedules(
     """
     kind: TargetKind = "llvm" if target.kind.name == "llvm" else "cuda"
     for schedule, is_valid in islice(random_schedules(function, target, kind, seed=seed), tries):
-        if is_valid:
+        if is_valid and (kind == "llvm" or _binds_threads(schedule)):
             yield schedule
+
+
+def _binds_threads(schedule: Schedule) -> bool:
+    return any(one.kind.name == "Bind" for one in schedule.trace.insts)
 
 
 def random_schedules(

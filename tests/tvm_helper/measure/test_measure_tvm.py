@@ -245,20 +245,29 @@ def test_each_task_draws_for_itself(tmp_path: Path) -> None:
     assert set(kinds) == {True, False}  # not all of one sketch
 
 
-def test_a_task_that_tvm_has_no_search_space_of_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "attention:b=8,m=64,n=256,d=64",
+            r"TVM cannot make a search space of this task for cuda \(IndexError: .*\)",
+        ),
+        ("cumsum:m=64,n=256", "no valid schedule"),  # the host would run it
+    ],
+)
+def test_a_task_without_schedules_for_a_gpu_says_so(tmp_path: Path, name: str, text: str) -> None:
     from cdmpp.devices.registry import get_device
     from tvm_helper.measure.worker import _draw
     from tvm_helper.tasks.target import device_target
 
     target = device_target(get_device("t4"))
-    options = MeasureOptions(device="t4", sample=("attention:b=8,m=64,n=256,d=64",))
+    options = MeasureOptions(device="t4", sample=(name,))
     (task,) = campaign_tasks(options, target)
     path = tmp_path / "task.json"
     content = {"workload_key": task.workload_key, **task.content}
     path.write_text(json.dumps(content), encoding="utf-8")
     request = {"task": str(path), "target": str(target), "scratch": str(tmp_path), "seed": 0,
                "count": 1, "choose_from": 1}  # fmt: skip
-    text = r"TVM cannot make a search space of this task for cuda \(IndexError: Index 6 out of .*\)"
     with pytest.raises(ProgramError, match=text) as failed:
         _draw(request, lambda: None)
     assert failed.value.error_code == 1
