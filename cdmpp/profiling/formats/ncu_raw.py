@@ -6,6 +6,7 @@ Source: Nsight Compute CLI documentation; metric names of its kernel profiling g
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from cdmpp.errors import DataError
@@ -21,6 +22,9 @@ _FLOP = {
     for kind in "fdh"
     for what, weight in (("add", 1.0), ("mul", 1.0), ("fma", 2.0))
 }
+#: In names of kernels whose products no counter of scalar instructions sees: cuBLAS's, cuDNN's and
+#: CUTLASS's.
+_TENSOR_CORES = re.compile(r"nvjet|gmma|[hi]mma|tensorop|tf32|884|1688|16816|16832")
 _SHARED = ("launch__shared_mem_per_block_static", "launch__shared_mem_per_block_dynamic")
 _BYTES = ("dram__bytes_read.sum", "dram__bytes_write.sum")
 _ALL_BYTES = "dram__bytes.sum"
@@ -131,8 +135,11 @@ def _row(
 
 
 def _flop(values: list[dict[str, str]]) -> float | None:
+    """Returns what scalar instructions computed; None for kernels of tensor cores, which they are
+    not.
+    """
     known = [name for name in _FLOP if name in values[0]]
-    if not known:
+    if not known or _TENSOR_CORES.search(values[0][_NAME].lower()):
         return None
     return sum(_FLOP[name] * (_number(value[name]) or 0.0) for value in values for name in known)
 

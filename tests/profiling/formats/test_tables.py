@@ -6,6 +6,7 @@ import pytest
 
 from cdmpp.errors import DataError
 from cdmpp.profiling.read import read_profile
+from tests.paths import ROOT
 
 NSYS = """Processing [out.sqlite] with [cuda_gpu_kern_sum.py]...
 Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name
@@ -134,6 +135,15 @@ def test_the_default_page_of_ncu(tmp_path):
     assert (row.name, row.calls, row.total_s) == ("add(float)", 2, pytest.approx(2512.5e-6))
     assert (row.min_s, row.max_s) == (pytest.approx(1012.5e-6), pytest.approx(1.5e-3))
     assert (row.launch.grid, row.launch.shared_bytes) == ((1024, 1, 1), 1024)
+
+
+def test_products_of_tensor_cores_are_unknown():
+    """Counters of twelve kernels on an H200; those of scalar instructions do not see them."""
+    rows = read_profile(ROOT / "data" / "h200" / "ncu_raw.csv").rows
+    flop = {row.name[:12]: row.flop for row in rows}
+    assert flop["sm80_xmma_ge"] == pytest.approx(2 * 4096**3, rel=0.01)
+    assert flop["nvjet_sm90_h"] is None
+    assert flop["sm90_xmma_fp"] is None
 
 
 _RULE = "  ".join(["-" * 30, *["-" * 12] * 7]) + "  "
