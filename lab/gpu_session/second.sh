@@ -2,6 +2,10 @@
 # The next six minutes on the same machine: TVM's programs, compiled networks, profiles, training.
 # Results: OUT/second.txz. All of it ends SECONDS_IN_ALL after first.sh began.
 . lab/gpu_session/steps.sh
+if [ ! -f /root/start ]; then
+  echo "first.sh has not run on this machine; run it first"
+  exit 2
+fi
 cat /root/tvm/part_00 .gpu2/part_01 | xz -dc >$SITE/tvm/lib/libtvm_compiler.so
 cp -r .gpu2/camp $RESULTS/
 python3 -m lab.gpu_session.draw --here $RESULTS/camp/*
