@@ -171,7 +171,8 @@ class TrainedModel:
         asked = check_schema(self.card.feature_schema, samples)
         samples = on_one_thread(asked, self.card)
         if latency_s is None:
-            latency_s, disagreement = self.predict_with_disagreement(samples)
+            told = self.card.as_told(samples)
+            latency_s, disagreement = self.model.predict_with_disagreement(told)
         floor_s = self.floor_s(samples)
         is_floor = latency_s < floor_s
         predicted_s = np.maximum(latency_s, floor_s)
