@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lab.paths import ROOT
@@ -23,16 +24,30 @@ def cdmpp(command: str, *words: object, quiet: bool = False, **options: object) 
     Raises:
         CalledProcessError: it fails.
     """
-    typed = [*command.split(), *map(str, words)]
+    output = subprocess.DEVNULL if quiet else None
+    subprocess.run(_typed(command, words, options), check=True, cwd=ROOT, stdout=output)
+
+
+def cdmpp_json(command: str, *words: object, **options: object) -> Any:
+    """Returns what `cdmpp COMMAND ... --json` prints; arguments as of `cdmpp`.
+
+    Raises:
+        CalledProcessError: it fails.
+    """
+    typed = _typed(command, words, {**options, "json": True})
+    done = subprocess.run(typed, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout)
+
+
+def _typed(command: str, words: Iterable[object], options: Mapping[str, object]) -> list[str]:
+    typed = [sys.executable, "-m", "cdmpp.cli.main", *command.split(), *map(str, words)]
     for name, value in options.items():
         values = value if isinstance(value, list) else [] if value is None else [value]
         for one in values:
             typed.append(f"--{name.replace('_', '-')}")
             if one is not True:
                 typed.append(str(one))
-    output = subprocess.DEVNULL if quiet else None
-    main = [sys.executable, "-m", "cdmpp.cli.main"]
-    subprocess.run([*main, *typed], check=True, cwd=ROOT, stdout=output)
+    return typed
 
 
 def in_process(place: str, *arguments: object) -> Any:

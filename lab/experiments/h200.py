@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
-import subprocess
-import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
@@ -22,6 +19,7 @@ from cdmpp.pretrained import PRETRAINED
 from cdmpp.text import markdown_table, percent_text
 from lab.pages import sections, write_page
 from lab.paths import ROOT
+from lab.shell import cdmpp_json
 from lab.stamp import PROGRAMS, stamp
 
 _DATA, _DEVICE = ROOT / "data" / "h200", "h200"
@@ -46,11 +44,11 @@ def experiment(cache: Path = ROOT / "cache") -> None:
         _keep_fastest(_DATA / "conv_all.csv", fastest)
         layers = {"fastest algorithm": fastest, "cuDNN's own choice": _DATA / "conv_free.csv"}
         convolutions = {
-            name: _asked("analytic conv evaluate", layers=path, device=_DEVICE, split="none")
+            name: cdmpp_json("analytic conv evaluate", layers=path, device=_DEVICE, split="none")
             for name, path in layers.items()
         }
     programs = {
-        name: _asked("evaluate", dataset=cache / "data" / name, cache=cache)
+        name: cdmpp_json("evaluate", dataset=cache / "data" / name, cache=cache)
         for name in ("sealed-gpu", "metaschedule-h200")
     }
     tables = {
@@ -108,14 +106,3 @@ def _keep_fastest(path: Path, out: Path) -> None:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(best.values())
-
-
-def _asked(command: str, **options: object) -> dict[str, Any]:
-    """Returns what a command of the product says with `--json`."""
-    words = [*command.split(), "--json"]
-    for name, value in options.items():
-        words += [f"--{name}", str(value)]
-    main = [sys.executable, "-m", "cdmpp.cli.main", *words]
-    done = subprocess.run(main, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
