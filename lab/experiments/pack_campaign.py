@@ -109,6 +109,10 @@ def _add(packed: _Packed, folder: Path, judged: set[str]) -> None:
         if task["workload_key"] in judged and task["operator"] != _MAY_STAY:
             print(f"left out: {task['name']}, a task of a judged network")
             del texts[key]
+        elif key in packed.tasks and json.loads(packed.tasks[key])["module"] != task["module"]:
+            # Equal but for names, by which a schedule finds its blocks.
+            print(f"left out: {task['name']}, whose blocks have other names in an earlier folder")
+            del texts[key]
     known = {entry["program_id"] for entry in packed.entries if entry["kind"] == "measured"}
     for entry in entries:
         is_known = entry["kind"] == "measured" and entry["program_id"] in known
