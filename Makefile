@@ -110,7 +110,10 @@ PACKED = $(patsubst %/campaign.tar.xz,%,$(wildcard $(addsuffix /campaign.tar.xz,
 # What searches of random networks measured: nothing learns from it, it says what the fastest programs take.
 SEARCHED = data/metaschedule-cpu-searched
 CAMPAIGNS = $(filter-out $(SEARCHED),$(PACKED))
-TABLES = $(PACKED:%=cache/%/manifest.json)
+# Programs of a GPU that a model learns from; a GPU's times need no reference program.
+GPUS = data/metaschedule-h200
+LEARNED = $(CAMPAIGNS:%=cache/%) $(GPUS:%=cache/%) $(AUTOTVM) data/ansor-gpu data/metaschedule-a100
+TABLES = $(addprefix cache/,$(addsuffix /manifest.json,$(PACKED) $(GPUS)))
 
 .SECONDEXPANSION:
 cache/data/%/manifest.json: data/%/campaign.tar.xz $$(wildcard data/$$*/machine_code.parquet data/$$*/in_network.json) $(STAMP)
@@ -120,15 +123,15 @@ cache/data/%/manifest.json: data/%/campaign.tar.xz $$(wildcard data/$$*/machine_
 	$(BIN)/cdmpp measure --tables-only $(if $(filter $(@D),$(CAMPAIGNS:%=cache/%)),--quiet-times) --out $(@D)
 
 # Programs that no model learns from: what experiments evaluate on.
-HELD_OUT = $(foreach d,sealed-cpu sealed2-cpu sealed3-cpu sealed4-cpu sealed5-cpu sealed6-cpu sealed7-cpu pasted-cpu-sealed pasted-cpu-sealed-zen4 pasted-cpu-sealed5 pasted-cpu-sealed6 pasted-cpu-sealed7 zen5-records zen5-kernels sealed-gpu metaschedule-h200,cache/data/$(d)/manifest.json)
+HELD_OUT = $(foreach d,sealed3-cpu sealed7-cpu sealed8-cpu pasted-cpu-sealed pasted-cpu-sealed7 pasted-cpu-sealed8 zen5-records zen5-kernels sealed-gpu,cache/data/$(d)/manifest.json)
 
 tables: $(TABLES) $(HELD_OUT) ## extract the campaigns that data/ keeps packed, into cache/data
 
 pretrained: $(STAMP) $(TABLES) ## train and package the model behind --model pretrained (AUTOTVM=DIR)
-	$(BIN)/python -m lab pretrain --package --programs-per-device 0 --config configs/train/pretrained.yaml $(foreach d,$(CAMPAIGNS:%=cache/%) $(AUTOTVM) data/ansor-gpu data/metaschedule-a100,--data $(d))
+	$(BIN)/python -m lab pretrain --package --programs-per-device 0 --config configs/train/pretrained.yaml $(foreach d,$(LEARNED),--data $(d))
 	$(BIN)/cdmpp dataset extract --out cache/tenset-cpu
 	$(BIN)/cdmpp train-code --model pretrained --package --data cache/tenset-cpu $(foreach d,$(CAMPAIGNS),$(if $(wildcard $(d)/machine_code.parquet),--data cache/$(d))) $(SEARCHED:%=--searched cache/%)
-	$(BIN)/cdmpp distil --model pretrained --package $(foreach d,$(CAMPAIGNS:%=cache/%) cache/tenset-cpu $(AUTOTVM) data/ansor-gpu data/metaschedule-a100,--data $(d))
+	$(BIN)/cdmpp distil --model pretrained --package $(foreach d,$(LEARNED) cache/tenset-cpu,--data $(d))
 
 NETWORKS ?= data/networks-cpu
 pretrained-networks: $(STAMP) ## train and package the model behind `predict --torch` (NETWORKS=DIR)
