@@ -60,6 +60,20 @@ def test_a_layer_has_the_interval_of_the_validation(capsys: pytest.CaptureFixtur
     assert "winograd 2.426 ms [2.08, 3.18]" in run(capsys, "pick", *words[1:])
 
 
+def test_no_time_is_below_what_the_gpu_can_do(capsys: pytest.CaptureFixture[str]) -> None:
+    """On a GPU that was not measured, intervals of large layers began below the peak."""
+    sizes = [(512, 256, 224, 256, 1, 1, 0), (256, 2048, 56, 2048, 3, 1, 1)]
+    words = [word for one in sizes for word in ("--layer", ",".join(map(str, one)))]
+    found = json.loads(run(capsys, "predict", *words, "--device", "a100", "--json"))
+    for row, (batch, cin, width, cout, kernel, *_), share in zip(
+        found["layers"], sizes, (1.0, 0.25), strict=True
+    ):
+        flop = 2 * batch * cin * cout * width**2 * kernel**2
+        assert share * flop / 19.5e12 <= 1e-3 * row["low_ms"] <= 1e-3 * row["time_ms"]
+    text = run(capsys, "predict", *LAYER, "--device", "t4", "--batch", "8", code=2)
+    assert "--batch can only be used with --network, got layers of their own batch" in text
+
+
 def test_a_model_without_validation_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +20,15 @@ from cdmpp.analytic.conv.seer.model import SeerModel, type_name
 from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.analytic.device_numbers import as_fitted
 from cdmpp.analytic.intervals import Ends, Evidence, LogErrors, ends_of
+from cdmpp.analytic.roofline.floor import LeastWork, floor_on
 from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.pretrained import PRETRAINED
+
+_FLOP_PER_PRODUCT, _BYTES = 2.0, 4
+_WINOGRAD_SHARE = 0.25
 
 
 def load_model(path: Path | str) -> SeerModel | LayerModel:
@@ -62,7 +66,24 @@ def predict_layers(
         shapes, (spec,), np.zeros(size, np.int64), np.ones(size), unknown,
         np.zeros(size),
     )  # fmt: skip
-    return model.predict(table)
+    predicted = model.predict(table)
+    return replace(predicted, time_ms=np.maximum(predicted.time_ms, least_ms(shapes, spec)))
+
+
+def least_ms(shapes: ConvShapes, device: DeviceSpec) -> FloatArray:
+    """Returns float64 [R], milliseconds that no algorithm goes below: every tensor once, and the
+    products at the peak. With a stride of 1, Winograd saves three of four of a 3x3 filter, and
+    Fourier transforms save all but one for larger ones.
+    """
+    skipped = (1.0 - np.minimum(shapes.kernel / shapes.stride, 1.0) ** 2) * shapes.inputs
+    saving = np.where(shapes.kernel > 3, 1.0 / shapes.kernel**2, _WINOGRAD_SHARE)
+    share = np.where((shapes.kernel > 1) & (shapes.stride == 1), saving, 1.0)
+    nothing = np.zeros(len(shapes))
+    work = LeastWork(
+        wide_flop=_FLOP_PER_PRODUCT * share * shapes.multiplications, narrow_flop=nothing,
+        bytes=shapes.compulsory_bytes - _BYTES * skipped, kernels=nothing + 1.0,
+    )  # fmt: skip
+    return 1e3 * floor_on(device, work).seconds
 
 
 def _as_fitted(model: LayerModel, device: str) -> DeviceSpec:
@@ -114,11 +135,15 @@ def layer_intervals(
     errors = {} if model.errors is None else model.errors.of(label)
     layer: list[Ends] = []
     closed: list[dict[ConvAlgorithm, Ends]] = []
-    for time_ms, pick, closed_ms in zip(
-        found.time_ms, found.algorithm, found.closed_ms, strict=True
+    least = np.zeros(len(shapes))
+    if isinstance(model, LayerModel):
+        least = least_ms(shapes, _as_fitted(model, device or ""))
+    for time_ms, pick, closed_ms, floor_ms in zip(
+        found.time_ms, found.algorithm, found.closed_ms, least, strict=True
     ):
         own = errors.get(LAYER, errors.get(ConvAlgorithm(int(pick)).name))
-        layer.append(ends_of(own, float(time_ms)))
+        ends = ends_of(own, float(time_ms))
+        layer.append(ends if ends[0] is None else (max(ends[0], float(floor_ms)), ends[1]))
         closed.append(
             {
                 algorithm: ends_of(errors.get(algorithm.name), float(closed_ms[algorithm]))

@@ -29,11 +29,13 @@ from cdmpp.analytic.intervals import Evidence
 from cdmpp.arrays import IntArray
 from cdmpp.cli.analytic.conv import add_layer_options, add_model_option, given_layers
 from cdmpp.cli.shared.option_table import add_table
-from cdmpp.cli.shared.options import add_output_options
+from cdmpp.cli.shared.options import add_output_options, check_goes_with
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
 from cdmpp.pretrained import PRETRAINED
 from cdmpp.text import aligned, interval_text, percent_text
+
+_BATCH = 128
 
 
 def add_predict_options(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +56,7 @@ def add_pick_options(parser: argparse.ArgumentParser) -> None:
     add_layer_options(group)
     group.add_argument("--network", choices=NETWORKS, help="the convolutions of a network")
     add_table(parser, """
-        --batch N: int = 128  of --network
+        --batch N: int        of --network (default: 128)
         --device NAME         label of the GPU
     """)  # fmt: skip
     add_output_options(parser)
@@ -227,10 +229,11 @@ def _print_evidence(evidence: Evidence, intervals: LayerIntervals) -> None:
 
 
 def _asked(
-    network: str | None, batch: int, layer_list: Path | None, layers: Sequence[str]
+    network: str | None, batch: int | None, layer_list: Path | None, layers: Sequence[str]
 ) -> tuple[ConvShapes, IntArray]:
+    check_goes_with("--network", network, "layers of their own batch", batch=batch)
     if network is not None:
-        return network_layers(network, batch)
+        return network_layers(network, _BATCH if batch is None else batch)
     shapes = given_layers(layers, layer_list)
     return shapes, np.ones(len(shapes), np.int64)
 
