@@ -20,6 +20,7 @@ from cdmpp.comparison.llm.decoder import Parallel
 from cdmpp.comparison.llm.evaluate import evaluate_serving, groups, read_serving, scores
 from cdmpp.comparison.llm.kernels import ServingStep
 from cdmpp.comparison.llm.load import BACKENDS, Backend, HostFit, LoadCell, LoadedServer
+from cdmpp.comparison.llm.memory import least_step_s
 from cdmpp.comparison.llm.schedule import Load, Rules, serve
 from cdmpp.comparison.llm.step_table import StepTable
 from cdmpp.comparison.llm.sweep import on_front
@@ -150,6 +151,35 @@ def test_a_device_without_measured_servers_has_the_ends_of_systems_left_out() ->
     assert new.tpot_s is not None
     assert known.tpot_s[2] / known.tpot_s[0] == pytest.approx(1.25)
     assert new.tpot_s[2] / new.tpot_s[0] == pytest.approx(2.5)
+
+
+def test_users_that_stages_cannot_share_evenly_are_not_more_of_them() -> None:
+    """Three users of two stages were counted as four."""
+    spec, parallel = get_device("h100"), Parallel(pipeline=2)
+    table = StepTable.of(MODEL, parallel, spec, Millisecond())
+    served = LoadedServer(MODEL, parallel, spec, "vllm", table, hosts=PLAIN).served
+    three, four = served(Load(3, 512, 64)), served(Load(4, 512, 64))
+    assert three.tpot_s == four.tpot_s
+    assert three.tokens_per_s == pytest.approx(3 / 4 * four.tokens_per_s)
+
+
+def test_no_end_is_below_what_the_device_can_do() -> None:
+    """The lower end of a time to the first token was a quarter of the time, at any share of the
+    peak.
+    """
+    ends = {"ttft": (1e-6, 2.0), "tpot": (1e-6, 2.0)}
+    loaded = replace(server(), hosts=HostFit(0.0, 0.0, ("h100",), ends, ends))
+    load = Load(1, 8192, 64, 0.8)
+    cell = loaded.cell(load)
+    prompt, token = ServingStep(prompts=1, chunk=6553), ServingStep(sequences=1, context=6553)
+    for found, step in ((cell.ttft_s, prompt), (cell.tpot_s, token)):
+        assert found is not None
+        assert found[1] == least_step_s(MODEL, Parallel(), step, get_device("h100"))
+    assert cell.tokens_per_s is not None
+    assert cell.tpot_s is not None
+    assert cell.tokens_per_s[2] == pytest.approx(
+        cell.tokens_per_s[0] * cell.tpot_s[0] / cell.tpot_s[1]
+    )
 
 
 @pytest.mark.parametrize(

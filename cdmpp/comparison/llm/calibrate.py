@@ -19,9 +19,7 @@ import numpy as np
 from cdmpp.analytic.table_file import TableFile
 from cdmpp.arrays import FloatArray
 from cdmpp.comparison.llm.config_file import known_models, read_model
-from cdmpp.comparison.llm.kernels import ServingStep
 from cdmpp.comparison.llm.load import LoadedServer, ServerCalibration, Shrinkage
-from cdmpp.comparison.llm.memory import least_step_s
 from cdmpp.comparison.llm.schedule import LEAST_SHARE, Load
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import CdmppError, DataError
@@ -163,8 +161,7 @@ def _impossible(
     server: LoadedServer, load: Load, own: FloatArray, ttft_s: float, tpot_s: float
 ) -> str:
     """Returns why measured times cannot be those of a load; empty if they can."""
-    prompt = ServingStep(prompts=1, chunk=max(1, int(LEAST_SHARE * load.input_tokens)))
-    least_s = least_step_s(server.model, server.parallel, prompt, server.device)
+    least_s, _ = server.least_s(load)
     if ttft_s < least_s:
         return (
             f"ttft_ms is impossibly short: got {_MS * ttft_s:g}, expected at least "

@@ -10,7 +10,12 @@ from typing import Any, Literal
 
 from cdmpp.comparison.llm.decoder import Decoder, Parallel
 from cdmpp.comparison.llm.kernels import ServingStep
-from cdmpp.comparison.llm.memory import activation_bytes, cache_bytes, weight_bytes
+from cdmpp.comparison.llm.memory import (
+    activation_bytes,
+    cache_bytes,
+    least_step_s,
+    weight_bytes,
+)
 from cdmpp.comparison.llm.schedule import Load, Rules, Served, serve
 from cdmpp.comparison.llm.step_table import StepTable
 from cdmpp.comparison.prices import Price
@@ -274,7 +279,8 @@ class LoadedServer:
         prompt = round(load.input_tokens * (1 + load.least_share) / 2)
         of_kernels = partial(self.table.seconds, prompt=prompt)
         found = serve(own, rules, of_kernels, self.host_s)
-        return replace(found, tokens_per_s=found.tokens_per_s * groups)
+        replicas = load.concurrency / own.concurrency  # as many as have that many users
+        return replace(found, tokens_per_s=found.tokens_per_s * replicas)
 
     def cell(self, load: Load, price: Price | None = None) -> LoadCell:
         """Returns the answer to a load."""
@@ -312,21 +318,34 @@ class LoadedServer:
             cell = replace(cell, measured_points=self.calibration.points)
             said = (str(self.calibration),)
         low, high = (a * b for a, b in zip(spread["tpot"], frameworks, strict=True))
+        least_ttft_s, least_tpot_s = self.least_s(load)
         tpot = _around(found.tpot_s, (low, high), kernels)
-        ttft: Ends | None = _around(found.ttft_s, spread["ttft"], kernels)
+        tpot = _not_below(_wider(tpot) if found.waited else tpot, least_tpot_s)
+        ttft = _not_below(_around(found.ttft_s, spread["ttft"], kernels), least_ttft_s)
         value = found.tokens_per_s
         rate = value, value * tpot[0] / tpot[2], value * tpot[0] / tpot[1]
         each = load.input_tokens + load.output_tokens
         reasons = said + self.table.reasons(load.concurrency * each, load.input_tokens)
         reasons += (_NO_DRAFTS,) * self.model.has_drafts
         if found.waited:
-            ttft = None
             reasons = (self._queues(found.waited, free / one), *reasons)
-            tpot, rate = _wider(tpot), _wider(rate)
         return replace(
-            cell, ttft_s=ttft, tpot_s=tpot, tokens_per_s=rate, waited=found.waited,
-            reasons=reasons,
+            cell, ttft_s=None if found.waited else ttft, tpot_s=tpot, tokens_per_s=rate,
+            waited=found.waited, reasons=reasons,
         )  # fmt: skip
+
+    def least_s(self, load: Load) -> tuple[float, float]:
+        """Returns seconds that no time to the first token and no time of a further one goes below:
+        those of its shortest prompt read alone, and of a sequence that long alone.
+        """
+        length = max(1, int(load.least_share * load.input_tokens))
+        first, further = (
+            least_step_s(self.model, self.parallel, step, self.device)
+            for step in (
+                ServingStep(prompts=1, chunk=length), ServingStep(sequences=1, context=length)
+            )
+        )  # fmt: skip
+        return first, further
 
     def _no_room(self, one: float) -> str:
         held = (_USED * (self.device.mem_bytes or 0) - self.free_bytes) / _GIB
@@ -347,6 +366,14 @@ class LoadedServer:
 def _around(value: float, spread: tuple[float, float], kernels: tuple[float, float]) -> Ends:
     """Returns a value with the wider of two intervals: errors of servers, kernels'."""
     return value, value * min(spread[0], kernels[0]), value * max(spread[1], kernels[1])
+
+
+def _not_below(ends: Ends, least_s: float) -> Ends:
+    """Returns an interval that begins no sooner than a bound, or than a value that measured loads
+    put below it, as servers do that guess several tokens a step.
+    """
+    value, low, high = ends
+    return value, max(low, min(value, least_s)), high
 
 
 def _wider(ends: Ends) -> Ends:
