@@ -325,6 +325,24 @@ def test_the_backend_says_whose_kernels(
     assert any("AMD's tuned" in reason for reason in found.reasons) is (device == "mi300x")
 
 
+def test_more_devices_than_a_machine_has_are_a_note() -> None:
+    """Sums over sixteen H100 were those of one machine, without a word."""
+    model, step = read_model("meta-llama/Llama-3.1-8B"), ServingStep(sequences=8, context=1024)
+    for tensor, parallel in ((8, Parallel(8)), (16, Parallel(16)), (16, Parallel(8, pipeline=2))):
+        (found,) = step_times(model, parallel, [step], get_device("h100"), Millisecond())
+        said = any("one machine" in reason for reason in found.reasons)
+        assert said is (tensor > 8 and parallel.pipeline == 1)
+
+
+def test_stages_read_the_last_product_once() -> None:
+    """Each stage was taken to read it, so the lower bound grew with them."""
+    model, step = read_model("Qwen/Qwen3-30B-A3B"), ServingStep(sequences=1, context=1024)
+    whole, parts = (
+        least_step_s(model, Parallel(pipeline=stages), step, get_device("t4")) for stages in (1, 8)
+    )
+    assert 0.9 * whole < parts <= whole
+
+
 def test_every_model_that_comes_along_is_read() -> None:
     for name in known_models():
         model = read_model(name)

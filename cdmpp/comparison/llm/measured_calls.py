@@ -8,6 +8,7 @@ from functools import singledispatch
 from cdmpp.analytic.gpu_kernels.calls import Collective, Gemm, GpuCall
 from cdmpp.analytic.gpu_kernels.serving_calls import (
     DIRECT_LINK_BYTES_PER_S,
+    NODE_RANKS,
     LatentDecode,
     LatentPrefill,
     MoeLayer,
@@ -40,6 +41,10 @@ _DISTRIBUTION = "power_law_1.01"
 #: of CustomAllreduce in vLLM and SGLang, and TensorRT-LLM's workspace (NVIDIA/TensorRT-LLM #9145).
 #: They need a direct link between all GPUs where there are more than two of them.
 _ONE_SHOT_BYTES, _ONE_SHOT_GPUS = 8 * 2**20, 8
+_ONE_MACHINE = (
+    f"more than {NODE_RANKS} devices that share products are taken to be joined by the links of "
+    "one machine; networks between machines are slower"
+)
 #: The sizes of latent attention that were measured.
 _LATENT = LatentAttention(0, 0, 512, 128, 64, 128)
 #: Types of the products of sparse attention; others stand for the nearest of as many bits.
@@ -86,7 +91,9 @@ def _sum(call: Collective, device: DeviceSpec) -> AskedCall:
         and call.message_bytes <= _ONE_SHOT_BYTES
         and call.gpus <= (_ONE_SHOT_GPUS if has_links else 2)
     )
-    return AskedCall(OneShotReduce(call.message_bytes, call.gpus) if is_one_shot else call)
+    if is_one_shot:
+        return AskedCall(OneShotReduce(call.message_bytes, call.gpus))
+    return AskedCall(call, _ONE_MACHINE if call.gpus > NODE_RANKS else "")
 
 
 @measured_call.register

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cdmpp.comparison.llm.decoder import (
     CACHE_BYTES,
@@ -155,13 +155,13 @@ def least_step_s(
     memory bandwidth, beyond what the last cache may hold. Kernels that were timed alone found more
     of their weights there.
     """
-    stages = parallel.pipeline
+    whole = replace(parallel, pipeline=1)  # stages read their parts one after the other
     embedding = 0.0 if model.is_tied else WIDE_BYTES * model.vocab * model.width / parallel.tensor
-    read = weight_bytes(model, parallel) - embedding - _idle_expert_bytes(model, parallel)
-    read += step.sequences * _read_bytes(model, parallel, step.context)
-    beyond = max(0.0, read - (device.l2_bytes or 0) - (device.l3_bytes or 0))
+    read = weight_bytes(model, whole) - embedding - _idle_expert_bytes(model, whole)
+    read += step.sequences * _read_bytes(model, whole, step.context)
+    caches = parallel.pipeline * ((device.l2_bytes or 0) + (device.l3_bytes or 0))
     bandwidth = device.mem_bandwidth_bytes_per_s
-    moves_s = stages * beyond / bandwidth if bandwidth else 0.0
+    moves_s = max(0.0, read - caches) / bandwidth if bandwidth else 0.0
     work_s = 0.0
     for format, products in _products(model, step).items():
         rate = getattr(device, PEAKS[format])
