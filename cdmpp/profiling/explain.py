@@ -95,9 +95,14 @@ def explain(
     for whole, _ in groups:
         block = _BLOCK_OF[whole.kind]
         sums[block] = sums.get(block, 0.0) + whole.own_s
+    launches = any(row.kind in DEVICE_KINDS for row in profile.rows)
     lines = [
-        _line(whole, rows, sums[_BLOCK_OF[whole.kind]], device, predictor) for whole, rows in groups
-    ]
+        _line(
+            whole, rows, sums[_BLOCK_OF[whole.kind]], device, predictor,
+            is_launched=launches and whole.kind == "cpu_op",
+        )
+        for whole, rows in groups
+    ]  # fmt: skip
     return sorted(lines, key=lambda line: -line.own_s)
 
 
@@ -132,15 +137,26 @@ def _line(
     block_s: float,
     device: DeviceSpec | None,
     predictor: KernelPredictor | None,
+    *,
+    is_launched: bool,
 ) -> Explained:
-    moved, flop, dtype = _amounts(rows)
+    """Returns the line of a row.
+
+    Args:
+        is_launched: whether it is an operator whose work is another row's, on the device: its time
+            is that of the host.
+    """
+    moved, flop, dtype = (None, None, "") if is_launched else _amounts(rows)
     seconds = whole.total_s
     is_host_copy = whole.kind == "memcpy" and "DtoD" not in whole.name
+    is_elsewhere = whole.kind == "cpu_op" and device is not None and device.kind == "gpu"
     compute, memory, bound = bound_of(
         seconds, flop=flop, moved_bytes=moved,
-        peak_flop_per_s=predictor.peak_flop_per_s(dtype) if predictor else None,
+        peak_flop_per_s=predictor.peak_flop_per_s(dtype)
+        if predictor and not is_elsewhere
+        else None,
         # A copy from or to the host runs over the bus, whose bandwidth the registry does not have.
-        bandwidth_bytes_per_s=None if device is None or is_host_copy
+        bandwidth_bytes_per_s=None if device is None or is_host_copy or is_elsewhere
         else device.mem_bandwidth_bytes_per_s,
     )  # fmt: skip
     filled, limiters = _occupancy(rows, device)

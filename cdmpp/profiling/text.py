@@ -131,7 +131,8 @@ def legend() -> str:
     """Returns what the columns mean."""
     return (
         "share: of the time of the block. GB/s, GFLOP/s: measured, or from the shapes with "
-        f"every tensor counted once. latency-bound: below {100 * LATENCY_SHARE:.0f} % of both "
+        "every tensor counted once. of peak: above 100 % by caches, a higher clock or TF32. "
+        f"latency-bound: below {100 * LATENCY_SHARE:.0f} % of both "
         "peaks. predicted: one call, by cdmpp's models."
     )
 

@@ -41,6 +41,7 @@ def profile(*rows, events=None, **more):
         (Call("aten::bmm", ((5, 4, 8), (5, 8, 2)), FLOAT2), "bmm", 640, 5 * 56),
         (Call("aten::relu_", ((6, 7),), ("float",)), "relu", 42, 84),
         (Call("aten::add", ((6, 7), (7,)), FLOAT2), "add", 42, 42 + 42 + 7),
+        (Call("aten::sub", ((6, 1), (1, 7)), FLOAT2), "add", 42, 42 + 6 + 7),
         (Call("aten::native_layer_norm", ((6, 8), (), (8,)), ("float",)), "ln", 336, 96),
         (Call("aten::_softmax", ((6, 8),), ("float",), (("dim", (-1,)),)), "softmax", 192, 96),
     ],
@@ -48,6 +49,37 @@ def profile(*rows, events=None, **more):
 def test_work(call, name, flop, elements):
     work = work_of(call)
     assert (work.name, work.flop, work.moved_bytes) == (name, flop, 4.0 * elements)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        Call("aten::add", ((0,), (0,)), FLOAT2),
+        Call("aten::_softmax", ((4, 0),), ("float",), (("dim", (-1,)),)),
+        Call("aten::native_layer_norm", ((4, 0), (), (0,)), ("float",)),
+        Call("aten::mm", ((0, 8), (8, 2)), FLOAT2),
+        Call("aten::conv2d", ((0, 3, 8, 8), (4, 3, 3, 3)), FLOAT2),
+        Call("aten::mul", ((3, 2), (3, 7)), FLOAT2),
+    ],
+)
+def test_empty_tensors_and_shapes_that_do_not_fit_are_no_work(call):
+    """An empty tensor in a trace was a ZeroDivisionError."""
+    assert work_of(call) is None
+
+
+@pytest.mark.parametrize("has_kernels", [True, False])
+def test_operators_of_the_host_reach_no_share_of_a_gpu(has_kernels):
+    """A launch of 10 us was 564,088 % of an A100's peak."""
+    call = Call("aten::mm", ((8192, 8192), (8192, 8192)), FLOAT2)
+    rows = [row("aten::mm", kind="cpu_op", total_s=1e-5, call=call)]
+    rows += [row("sgemm", total_s=0.1, call=call)] * has_kernels
+    found = {one.kind: one for one in explain(profile(*rows), get_device("a100"))}
+    host = found["cpu_op"]
+    assert (host.bandwidth_share, host.peak_share, host.bound) == (None, None, None)
+    assert (host.flop_per_s is None) is has_kernels
+    assert host.predicted_s > 0.05
+    if has_kernels:
+        assert 0.5 < found["kernel"].peak_share < 1.0
 
 
 def test_work_of_a_convolution():

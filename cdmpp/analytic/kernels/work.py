@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from cdmpp.analytic.kernels.call import Call
 
 Shape = Sequence[int]
@@ -70,8 +72,8 @@ def work_of(call: Call | None) -> Work | None:
         if call.name in ("aten::layer_norm", "aten::native_layer_norm"):
             return _layer_norm(call)
         return _elementwise(call)
-    except (IndexError, ValueError):
-        return None  # shapes that the operator cannot have: a trace of something else
+    except (IndexError, ValueError, ZeroDivisionError):
+        return None  # nothing to do, or shapes that the operator cannot have
 
 
 def product_sizes(name: str, shapes: Sequence[Shape]) -> tuple[int, int, int, int] | None:
@@ -120,7 +122,7 @@ def operator_flop(name: str, shapes: Sequence[Shape]) -> float | None:
 
 def _product(call: Call, name: str) -> Work | None:
     sizes = product_sizes(name, call.shapes)
-    if sizes is None:
+    if sizes is None or not math.prod(sizes):
         return None
     batch, m, n, k = sizes
     moved = float(batch * (m * k + n * k + m * n))
@@ -145,6 +147,8 @@ def _convolution(call: Call) -> Work | None:
     out_height = (height + 2 * padding[0] - dilation[0] * (rows - 1) - 1) // stride[0] + 1
     out_width = (width + 2 * padding[1] - dilation[1] * (cols - 1) - 1) // stride[1] + 1
     outputs = batch * cout * out_height * out_width
+    if min(outputs, out_height) < 1:
+        return None
     moved = float(math.prod(data) + math.prod(weight) + outputs)
     return _work(
         "conv", "conv", 2.0 * outputs * group_cin * rows * cols, moved, call, 0,
@@ -202,17 +206,19 @@ def _elementwise(call: Call) -> Work | None:
     name = call.name.removeprefix("aten::").removesuffix("_")
     if not call.name.startswith("aten::") or not call.shapes[0]:
         return None
+    shape = call.shapes[0]
     if name in _UNARY:
-        count, model = math.prod(call.shapes[0]), _UNARY[name]
+        count, model = math.prod(shape), _UNARY[name]
         moved = 2.0 * count
     elif name in _BINARY:
         other = call.shapes[1] if len(call.shapes) > 1 else ()
-        count = max(math.prod(call.shapes[0]), math.prod(other))
-        model = _BINARY[name] + ("" if other else "u")
-        moved = float(count + math.prod(call.shapes[0]) + (math.prod(other) if other else 0))
+        inputs = math.prod(shape) + (math.prod(other) if other else 0)
+        shape = np.broadcast_shapes(tuple(shape), tuple(other))
+        count, model = math.prod(shape), _BINARY[name] + ("" if other else "u")
+        moved = float(count + inputs)
     else:
         return None
-    cols = call.shapes[0][-1]
+    cols = shape[-1]
     return _work(
         "elementwise", model, float(count), moved, call, 0, rows=max(count // cols, 1), cols=cols
     )
