@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +34,8 @@ from cdmpp.profiling.formats.torch_table import is_torch_table, read_torch_table
 from cdmpp.profiling.schema import Profile
 
 _HEAD_BYTES = 1 << 16
+#: How an object or a list of objects begins; lines of nvprof may begin with a bracket too.
+_JSON = re.compile(r"\{|\[\s*[{\]]")
 #: (what it is, whether a text is that, its reader), the narrow ones first.
 _TABLES: tuple[tuple[str, Callable[[str], bool], Callable[[Path, str], Profile]], ...] = (
     ("nvprof metrics", is_nvprof_metrics, read_nvprof_metrics),
@@ -66,7 +69,7 @@ def read_profile(path: Path) -> Profile:
     if is_sqlite(head):
         return read_sqlite(path)
     text = head.decode("utf-8-sig", errors="replace").lstrip()
-    if text.startswith(("{", "[{", "[\n", "[ ")):
+    if _JSON.match(text):
         return _read_trace(path)
     if b"\x00" in head and not head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(

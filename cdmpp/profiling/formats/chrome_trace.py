@@ -50,6 +50,18 @@ def has_no_time(event: dict[str, Any]) -> bool:
     return event.get("ts") == 0 and event.get("dur") == 0
 
 
+def is_unfinished(event: dict[str, Any]) -> bool:
+    """Whether an event takes less than no time: torch writes -1 for what had not ended."""
+    duration = event.get("dur")
+    return isinstance(duration, int | float) and duration < 0
+
+
+def unfinished_notes(count: int) -> list[str]:
+    """Returns the note that leaves out so many events that had not ended."""
+    shown = f"{counted(count, 'event', 'have')} a negative duration (unfinished): left out"
+    return [shown] if count else []
+
+
 def untimed_note(count: int, first: float, end: float) -> str | None:
     """Returns the note that leaves events without a time out; None = they belong to the trace.
 
@@ -95,7 +107,7 @@ class _Reader:
         self._processes: dict[Any, str] = {}
         self._threads: dict[tuple[Any, Any], str] = {}
         self._call_of: dict[Any, Call] = {}
-        self._unmatched = 0
+        self._unmatched = self._unfinished = 0
         # Kernels whose operator has not come yet: number of the event, `External id`.
         self._waiting = (array("q"), array("q"))
         self._kind_of: dict[tuple[Any, Any], Kind | None] = {}
@@ -112,7 +124,9 @@ class _Reader:
         try:
             phase = event["ph"]
             if phase == "X":
-                if has_no_time(event):
+                if is_unfinished(event):
+                    self._unfinished += 1
+                elif has_no_time(event):
                     self._untimed.append(event)
                 else:
                     self._complete(event)
@@ -163,6 +177,7 @@ class _Reader:
         left = sum(len(stack) for stack in self._open.values()) + self._unmatched
         if left:
             self.notes.append(f"left out {counted(left, 'event')} with a beginning or an end only")
+        self.notes += unfinished_notes(self._unfinished)
         marks = ("schemaVersion", "deviceProperties", "baseTimeNanoseconds")
         is_torch = any(mark in head for mark in marks)
         return Profile(

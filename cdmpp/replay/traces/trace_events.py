@@ -11,7 +11,14 @@ from typing import Any, TypeGuard
 
 from cdmpp.errors import DataError
 from cdmpp.files.json_stream import array_batches
-from cdmpp.profiling.formats.chrome_trace import EVENTS, KINDS, has_no_time, untimed_note
+from cdmpp.profiling.formats.chrome_trace import (
+    EVENTS,
+    KINDS,
+    has_no_time,
+    is_unfinished,
+    unfinished_notes,
+    untimed_note,
+)
 
 _ANNOTATION = "user_annotation"
 _LAUNCH_WORDS = ("launch", "memcpyasync", "memsetasync")
@@ -112,14 +119,17 @@ def read_trace_events(path: Path) -> TraceEvents:
     """
     path = Path(path)
     trace = TraceEvents(str(path))
-    untimed = []
+    untimed, unfinished = [], 0
     for event in chain.from_iterable(array_batches(path, EVENTS, on_note=trace.notes.append)):
         trace.events += 1
         if isinstance(event, dict) and event.get("ph") == "X":
-            if has_no_time(event):
+            if is_unfinished(event):
+                unfinished += 1
+            elif has_no_time(event):
                 untimed.append(event)
             else:
                 _keep(event, trace)
+    trace.notes += unfinished_notes(unfinished)
     note = untimed_note(len(untimed), *_first_and_end(trace))
     if note is not None:
         trace.notes.append(note)
