@@ -22,6 +22,7 @@ from cdmpp.profiling.text import compare_text, legend, table_text, utilisation_t
 from cdmpp.profiling.timeline import write_timeline
 from cdmpp.profiling.utilisation import utilisation
 from cdmpp.profiling.watch import watch
+from cdmpp.report.page import check_page_file
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -72,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
             f"--compare cannot be combined with {', '.join(given)}: it compares times only. Run "
             "cdmpp profile FILE --compare FILE, and cdmpp profile on each file for the rest"
         )
+    check_page_file(args.timeline, option="--timeline")
     if not args.files:
         raise UsageError(
             "no profile given; run cdmpp profile FILE..., or cdmpp profile --watch COMMAND"

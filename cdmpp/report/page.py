@@ -106,13 +106,13 @@ def page_html(page: Page) -> str:
     return environment.get_template("page.html").render(page=page, script=_script())
 
 
-def check_page_file(path: Path | None) -> None:
+def check_page_file(path: Path | None, *, option: str = "--html") -> None:
     """Checks that a page is written to a new file or over an earlier page.
 
     Raises:
         UsageError: something else is there.
     """
-    check_replaceable(path, "<!doctype html>", what="an HTML page", option="--html")
+    check_replaceable(path, "<!doctype html>", what="an HTML page", option=option)
 
 
 def script_hash() -> str:

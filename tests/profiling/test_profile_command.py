@@ -124,6 +124,7 @@ def test_compare(tmp_path, capsys, monkeypatch):
         (["t.json", "--compare", "gone"], 3, "gone: no such file"),
         (["text", "--timeline", "x.html"], 3, "has only sums"),
         (["t.json", "--timeline", "no/such/folder/x.html"], 3, "cannot write"),
+        (["t.json", "--timeline", "t.json"], 2, "t.json exists and is not an HTML page; give "),
         (["t.json", "--compare", "t.json", "--device", "t4"], 2, "combined with --device"),
         (["t.json", "--watch", "true"], 2, "got also t.json"),
         (["--watch"], 2, "expected a command"),

@@ -261,3 +261,34 @@ def test_bad_calls(
     assert shown.out == ""
     assert text in shown.err
     assert shown.err.count("\n") == 1
+
+
+def test_results_are_not_written_over_what_is_replayed(
+    trace: Path, graph: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`replay trace.json --out .` lost the trace."""
+    before = trace.read_bytes()
+    for words in ([trace], [graph], [graph, "--device", "v100,t4"]):
+        own = trace.with_name("trace-1.json") if len(words) > 1 else trace
+        own.write_bytes(before)
+        assert main(["replay", *map(str, words), "--out", str(trace.parent)]) == 2
+        assert f"{own} exists and is not of an earlier replay" in capsys.readouterr().err
+        assert own.read_bytes() == before
+    out = trace.parent / "out"
+    assert [main(["replay", str(trace), "--out", str(out)]) for _ in range(2)] == [0, 0]
+    written = out / "graph.json"
+    assert main(["replay", str(written), "--out", str(out)]) == 2
+    assert f"{written} exists" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [(["--walk", "head"], "--out"), (["--statistics", "brief"], "--out")],
+)
+def test_what_no_replay_uses_is_one_sentence(
+    trace: Path, words: list[str], option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--out` with a walk wrote nothing and said nothing."""
+    assert main(["replay", str(trace), *words, option, "x"]) == 2
+    text = capsys.readouterr().err
+    assert f"{option} can only be used with a replay, got {words[0]}; leave it out" in text

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cdmpp.analytic.embedding.devices import rates_of
 from cdmpp.analytic.kernels.times import KernelTimes
-from cdmpp.cli.replay.output import show_outcomes, show_statistics, show_walk
+from cdmpp.cli.replay.output import check_results, show_outcomes, show_statistics, show_walk
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
     add_device_spec_option,
@@ -156,6 +156,12 @@ def run(args: argparse.Namespace) -> int:
         ("--calibrate-gap", args.calibrate_gap, GAP_FORMAT, "a gap of a replay"),
     ):
         check_replaceable_json(file, form, what=what, option=option)
+    instead = "--walk" if args.walk else "--statistics"
+    check_goes_with(
+        "a replay", not (args.walk or args.statistics), instead, out=args.out, times=args.times,
+        scale=args.scale,
+    )  # fmt: skip
+    check_results(args.out, paths, len(labels))
     traces = read_traces(paths, args.iterations) if kind == "chrome" else None
     notes = list(traces.notes) if traces is not None else []
     if notes and args.statistics:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from cdmpp.errors import UsageError
 from cdmpp.files.atomic import make_folder, write_json, write_text
 from cdmpp.replay.graph_file import write_graph
 from cdmpp.replay.summary import ReplayOutcome, outcome_values, uncovered_groups
@@ -109,11 +110,37 @@ def _walk_values(found: Walk, version: str, ranks: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def check_results(folder: Path | None, read: Sequence[Path], count: int) -> None:
+    """Checks that results are written to a new folder or over those of an earlier replay.
+
+    Args:
+        read: the files that are replayed.
+        count: of replays.
+
+    Raises:
+        UsageError: a file of somebody else, or one that is replayed, is in their place.
+    """
+    if folder is None:
+        return
+    inputs = {path.resolve() for path in read}
+    files = ["graph{}.json", "trace{}.json", "timeline{}.html"]
+    names = ["replay.json", *(name.format(suffix) for name in files for suffix in _suffixes(count))]
+    is_ours = (folder / "replay.json").is_file()
+    for path in (folder / name for name in names):
+        if path.resolve() in inputs or (path.exists() and not is_ours):
+            raise UsageError(
+                f"{path} exists and is not of an earlier replay; give another folder: --out DIR"
+            )
+
+
+def _suffixes(count: int) -> list[str]:
+    return [""] if count < 2 else [f"-{number}" for number in range(1, count + 1)]
+
+
 def _write(folder: Path, found: Sequence[ReplayOutcome], values: list[dict[str, Any]]) -> None:
     make_folder(folder, what="results of the replay")
     write_json(folder / "replay.json", values)
-    for number, outcome in enumerate(found):
-        suffix = "" if len(found) == 1 else f"-{number + 1}"
+    for suffix, outcome in zip(_suffixes(len(found)), found, strict=True):
         times = {
             one.id: seconds
             for one, seconds in zip(

@@ -74,7 +74,7 @@ def export_databases(
         devices: labels; None = all.
 
     Raises:
-        UsageError: no database is given.
+        UsageError: no database is given, or there is one in `out_dir` already.
         DataError: the dataset or a database cannot be read, no trace fits, or `out_dir` cannot be
             written.
     """
@@ -83,6 +83,8 @@ def export_databases(
     manifest = read_manifest(extracted_dir)
     labels = sorted(manifest["devices"] if devices is None else set(devices))
     report = DatabaseExportReport(Path(out_dir))
+    for label in labels:
+        _check_new(Path(out_dir) / label)
     for label in labels:
         costs = _costs(extracted_dir, label)
         total = sum(map(len, costs.values()))
@@ -96,6 +98,12 @@ def export_databases(
             "--dataset DATABASE --device LABEL"
         )
     return report
+
+
+def _check_new(folder: Path) -> None:
+    for path in (folder / RECORD_FILE, folder / WORKLOAD_FILE):
+        if path.is_file() and path.stat().st_size:
+            raise UsageError(f"{path} exists already; give a new folder with --out DIR")
 
 
 def _costs(extracted_dir: Path, device: str) -> dict[bytes, list[array[float]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +255,11 @@ def test_export_takes_costs_from_the_dataset(
     assert [json.loads(line)[1][1] for line in path.read_text().splitlines()] == [
         [pytest.approx(1e-2), pytest.approx(1.5e-2)], [pytest.approx(2e-2)],
     ]  # fmt: skip
+    before = (database / RECORD_FILE).read_bytes()
+    shutil.copytree(database, tmp_path / "by-device" / "slow")
+    with pytest.raises(UsageError, match=r"slow/database_.*json exists already; give a new"):
+        export_databases(tmp_path / "out", tmp_path / "by-device", [database])
+    assert (tmp_path / "by-device" / "slow" / RECORD_FILE).read_bytes() == before
     empty = tmp_path / "none"
     empty.mkdir()
     (empty / WORKLOAD_FILE).write_text("")
