@@ -34,7 +34,7 @@ from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import write_columns
 from tests.paths import shared
 
-H100, B200 = get_device("h100"), get_device("b200")
+H100, B200, L40S = map(get_device, ("h100", "b200", "l40s"))
 DEEPSEEK = MoeLayer(128, 7168, 2048, 8, 256, expert_parallel=8, dtype="fp8_block")
 CALLS = (
     DEEPSEEK,
@@ -88,6 +88,26 @@ def test_latent_decode_reads_one_latent_for_all_heads():
     assert few.limits["memory"][0] == pytest.approx(expected)
     assert many.limits["compute"][0] == pytest.approx(4 * few.limits["compute"][0])
     assert many.limits["memory"][0] < 1.1 * few.limits["memory"][0]
+
+
+def test_a_repeated_call_finds_in_the_l2_what_fits_into_it():
+    """8 tokens of 512 + 64 elements in 16 bits are 9 kB: 4,096 of them fit into 100 MB, 16,384 do
+    not.
+    """
+    some, more = (_work(LatentDecode(8, context, 16), L40S) for context in (4096, 16384))
+    moved = 8 * 16384 * 576 * 2 + 8 * 16 * (576 + 512) * 2
+    assert some.terms["memory"][0] == 0.0
+    assert more.terms["memory"][0] == pytest.approx(moved / L40S.mem_bandwidth_bytes_per_s)
+
+
+def test_heads_fill_the_matrix_units_of_one_warp_or_of_four():
+    few, many = (LatentDecode(64, 8192, heads) for heads in (16, 64))
+    on_l40s, on_h100 = (
+        _work(many, device).terms["units"][0] / _work(few, device).terms["units"][0]
+        for device in (L40S, H100)
+    )
+    assert on_l40s == pytest.approx(4.0)
+    assert on_h100 == pytest.approx(1.0)
 
 
 def test_hyper_connections_read_and_write_every_copy():

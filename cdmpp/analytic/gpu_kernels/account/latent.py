@@ -13,6 +13,7 @@ from cdmpp.analytic.gpu_kernels.account.work import (
     logs,
     memory_limits,
     number,
+    repeated_memory_s,
 )
 from cdmpp.analytic.gpu_kernels.serving_calls import LATENT_KERNELS
 from cdmpp.arrays import FloatArray
@@ -22,7 +23,9 @@ from cdmpp.arrays import FloatArray
 _KEY, _VALUE = 192.0, 128.0
 #: Elements of a token's latent, and of it with the part that has positions.
 _LATENT, _CACHED = 512.0, 576.0
-_TILE, _CHUNK, _UNIT_ROWS = 128.0, 256.0, 64.0
+_TILE, _CHUNK, _GROUP_HEADS = 128.0, 256.0, 64.0
+#: Rows of the matrix units' smallest product: of a warp's, and of a group's of four warps.
+_WARP_ROWS, _GROUPED_ROWS = 16.0, 64.0
 _PREFILL_PRIOR = {"busiest": 1.3, "exponentials": 0.4, "memory": 1.2}
 _DECODE_PRIOR = {"longest": 1.0, "memory": 0.3, "units": 0.4}
 _PREFILL_LAUNCH_S, _DECODE_LAUNCH_S = 12.0e-6, 9.0e-6
@@ -83,15 +86,17 @@ def latent_decode_work(columns: Columns, chip: ChipRows) -> KernelWork:
         "launch": chip["least_s"],
     }  # fmt: skip
     cores = chip["core_count"]
-    groups = np.ceil(heads / _UNIT_ROWS)
+    groups = np.ceil(heads / _GROUP_HEADS)
     pairs = batch * groups
     parts = np.clip(np.floor(cores / pairs), 1.0, np.ceil(context / _CHUNK))
     blocks = pairs * parts
     waves = np.ceil(blocks / cores)
-    padded = _UNIT_ROWS * 2.0 * (_CACHED + _LATENT) * context / parts
+    least = np.where(chip["is_grouped"] > 0, _GROUPED_ROWS, _WARP_ROWS)
+    rows = np.ceil(np.minimum(heads, _GROUP_HEADS) / least) * least
+    padded = rows * 2.0 * (_CACHED + _LATENT) * context / parts
     units = waves * padded / (chip["bf16_flop_per_s"] / cores)
     port = waves * (context / parts) * _CACHED * element / (chip["l2_bytes_per_s"] / cores)
-    memory = moved / chip["dram_bytes_per_s"]
+    memory = repeated_memory_s(moved, chip)
     return KernelWork(
         limits,
         terms={
