@@ -164,6 +164,8 @@ EXPERIMENTS = (
                "GPU left out", "40 min"),
     Experiment("h200", "an H200 that no model has learned from: kernels, convolutions, programs",
                "1 min"),
+    Experiment("torch-kernels", "torch's kernels from a sweep of one H200: shapes held out, other "
+               "GPUs", "2 min"),
     Experiment("new-devices", "errors and interval coverage on unseen devices", "5 min"),
     Experiment("compiled", "what machine code adds on programs of unseen tasks", "8 min"),
     Experiment("sealed", "the shipped model on test-once sets, with and without machine code",

@@ -12,7 +12,7 @@ import numpy as np
 
 from cdmpp.analytic.sweep.calls import SweepCall
 from cdmpp.analytic.sweep.run import expected_s
-from cdmpp.analytic.sweep.sweep_file import Sweep
+from cdmpp.analytic.sweep.sweep_file import packaged_sweep
 from cdmpp.arrays import FloatArray
 from cdmpp.devices.registry import get_device
 from cdmpp.pretrained import PRETRAINED
@@ -29,7 +29,7 @@ _LONG_S = 1e-4
 
 def experiment(cache: Path = ROOT / "cache") -> None:
     """Asks the models (after `make tables`), and writes the page."""
-    sweep = Sweep.load(_DATA / "h200.sweep.json")
+    sweep = packaged_sweep()
     latency_s = np.array([one.latency_s for one in sweep.calls])
     ratio = expected_s([one.call for one in sweep.calls], get_device(_DEVICE)) / latency_s
     groups: dict[str, list[int]] = defaultdict(list)

@@ -26,6 +26,8 @@ from cdmpp.errors import DataError
 SweepFamily = Literal["gemm", "prefill", "decode", "operator", "copy", "launch"]
 CORRECTED: tuple[SweepFamily, ...] = ("gemm", "prefill", "decode", "operator")
 
+#: Who launches the kernels of a sweep that `cdmpp device add` measures.
+TORCH = "torch"
 #: Types of products -> how many of the list; fp32 products are operators.
 _PRODUCTS = {"bfloat16": 150, "float16": 30, "fp8": 120, "fp8_static": 120}
 _ATTENTION, _OPERATORS, _ROW_WISE = 150, 100, 40

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -10,7 +10,12 @@ from typing import Any
 import numpy as np
 
 from cdmpp.analytic.gpu_kernels.calls import SOFTWARE, GpuCall, family_of
-from cdmpp.analytic.gpu_kernels.families import columns_of, error_groups, work_on
+from cdmpp.analytic.gpu_kernels.families import (
+    columns_of,
+    error_groups,
+    is_in_16_bits,
+    work_on,
+)
 from cdmpp.analytic.gpu_kernels.model import GpuKernels, GpuKernelTimes
 from cdmpp.analytic.intervals import LogErrors
 from cdmpp.analytic.operators.device import hardware
@@ -18,13 +23,21 @@ from cdmpp.analytic.operators.errors import judged_as
 from cdmpp.analytic.operators.intervals import packaged_operators
 from cdmpp.analytic.operators.model import OperatorModel
 from cdmpp.analytic.operators.operators import Operators
-from cdmpp.analytic.sweep.calls import Fp32Operator, SweepFamily
+from cdmpp.analytic.sweep.calls import TORCH, Fp32Operator, SweepFamily
 from cdmpp.analytic.sweep.correction import SweepCorrection, fit_correction, left_out_logs
 from cdmpp.analytic.sweep.inputs import kernel_inputs, operator_inputs, operators_of
-from cdmpp.analytic.sweep.rules import corrected_family, operator_family, packaged_rules, widened
-from cdmpp.analytic.sweep.sweep_file import MeasuredCall, Sweep, sweep_of
+from cdmpp.analytic.sweep.rules import (
+    corrected_family,
+    operator_family,
+    packaged_rules,
+    torch_errors,
+    widened,
+)
+from cdmpp.analytic.sweep.sweep_file import MeasuredCall, Sweep, packaged_sweep, sweep_of
 from cdmpp.arrays import FloatArray, TextArray
+from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import UsageError
 
 _FAMILIES: tuple[SweepFamily, ...] = ("gemm", "prefill", "decode")
 #: Type of products that are cuBLAS's, whoever launches them.
@@ -57,9 +70,11 @@ class SweptKernels:
 
     Attributes:
         model: without corrections.
+        elsewhere: group -> errors of torch's kernels on GPUs without a sweep by torch.
     """
 
     model: GpuKernels
+    elsewhere: Mapping[str, LogErrors] = field(default_factory=torch_errors)
     _known: _Known = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -77,17 +92,23 @@ class SweptKernels:
     ) -> GpuKernelTimes:
         """Returns the times of calls as `GpuKernels.times` does, corrected where `corrected` says.
 
+        Args:
+            software: also `TORCH`. Without a sweep of the device by torch, the packaged one of
+                another GPU corrects the times but those of products in 16 bits. The interval has
+                the errors of both steps then, and is as wide as `elsewhere` at least.
+
         Raises:
-            UsageError, DeviceError: as `GpuKernels.times`.
+            UsageError, DeviceError: as `GpuKernels.times`; or torch's kernel was not measured.
             DataError: the sweep cannot be read.
         """
-        sweep = sweep_of(device)
+        sweep, origin = _source(device, software)
         if sweep is None:
             return self.model.times(calls, device, software=software, version=version)
-        found = self.model.times(
-            calls, device, software=software or _base_software(sweep), version=version
-        )
-        is_corrected = self.corrected(calls, device, software=software)
+        is_corrected = self._corrected(sweep, origin, calls, software)
+        if software == TORCH:
+            _check_torch(calls, device, is_corrected)
+        base = _base_software(sweep) if software in (None, TORCH) else software
+        found = self.model.times(calls, device, software=base, version=version)
         columns: dict[str, Any] = {
             name: np.array(getattr(found, name)) for name in ("latency_s", "low_s", "high_s")
         }
@@ -95,19 +116,31 @@ class SweptKernels:
             rows = [
                 i for i, call in enumerate(calls) if is_corrected[i] and family_of(call) == family
             ]
-            own = self._of(sweep, device, family) if rows else None
+            own = self._of(sweep, origin, family) if rows else None
             if own is None:
                 continue
             chosen = [calls[i] for i in rows]
             logs = own.correction.logs(_inputs(chosen, device, found.latency_s[rows]))
+            if origin.name != device.name:  # cuBLAS's products are known from many GPUs
+                logs = np.where(np.array(kernel_kinds(chosen)) == _LIBRARY, 0.0, logs)
             floor_s = found.floor_s[rows]
             factor = np.maximum(np.exp(logs), floor_s / found.latency_s[rows])
             value_s = found.latency_s[rows] * factor
-            low, high = _ends(own, _groups(chosen))
+            groups = _groups(chosen)
+            low, high = _ends(own.errors, groups)
+            if origin.name != device.name:
+                lowest, highest = _ends(self.elsewhere, groups)
+                low = low + np.log(found.low_s[rows] / found.latency_s[rows])
+                high = high + np.log(found.high_s[rows] / found.latency_s[rows])
+                low, high = np.fmin(low, lowest), np.fmax(high, highest)
             columns["latency_s"][rows] = value_s
             low_s = np.where(np.isnan(low), found.low_s[rows] * factor, value_s * np.exp(low))
             high_s = np.where(np.isnan(high), found.high_s[rows] * factor, value_s * np.exp(high))
             columns["low_s"][rows], columns["high_s"][rows] = np.maximum(low_s, floor_s), high_s
+        if software == TORCH:
+            answer = f"torch {sweep.about.get('versions', {}).get('torch', '')} on {origin.name}"
+            is_seen, versions = origin.name == device.name, [answer] * len(calls)
+            return replace(found, **columns, is_seen_device=is_seen, versions=versions)
         is_seen = found.is_seen_device or all(is_corrected)
         return replace(found, **columns, is_seen_device=is_seen)
 
@@ -121,15 +154,19 @@ class SweptKernels:
             DataError: the sweep cannot be read.
         """
         sweep = sweep_of(device)
+        if sweep is None:
+            return [False] * len(calls)
+        return self._corrected(sweep, device, calls, software)
+
+    def _corrected(
+        self, sweep: Sweep, origin: DeviceSpec, calls: Sequence[GpuCall], software: str | None
+    ) -> list[bool]:
         found = []
         for call in calls:
-            own = None if sweep is None else self._of(sweep, device, family_of(call))
-            if own is None:
-                found.append(False)
-                continue
+            own = self._of(sweep, origin, family_of(call))
             kind = kernel_kinds([call])[0]
-            is_same = software in (None, sweep and sweep.software) or kind == _LIBRARY
-            found.append(is_same and kind in own.kinds)
+            is_same = software in (None, sweep.software) or kind == _LIBRARY
+            found.append(own is not None and is_same and kind in own.kinds)
         return found
 
     def _of(self, sweep: Sweep, device: DeviceSpec, family: str) -> FamilyCorrection | None:
@@ -162,16 +199,22 @@ class SweptOperators:
         return _packaged_operators()
 
     def correction(
-        self, operators: Operators, device: DeviceSpec
+        self, operators: Operators, device: DeviceSpec, *, is_isolated: bool = False
     ) -> tuple[FloatArray, LogErrors | None] | None:
         """Returns the factors (float64 [N]) of a device's sweep on the predictions for operators of
         one kind, and the errors of what is corrected; None where no sweep measured the kind there.
+
+        Args:
+            is_isolated: whether they are calls of their own, as those of the packaged sweep were:
+                without another sweep of its GPU, that one counts.
 
         Raises:
             DataError: the sweep cannot be read.
             DeviceError: the registry knows too little of the device.
         """
         sweep, kind = sweep_of(device), str(operators.kind[0])
+        if sweep is None and is_isolated and packaged_sweep().device == device.name:
+            sweep = packaged_sweep()
         if sweep is None:
             return None
         own = self._of(sweep, device, operator_family(kind))
@@ -211,6 +254,30 @@ def kernel_kinds(calls: Sequence[GpuCall]) -> list[str]:
         more = [name for name in ("window", "past") if getattr(call, name, 0)]
         found.append(" ".join([*words, *more]))
     return found
+
+
+def _source(device: DeviceSpec, software: str | None) -> tuple[Sweep | None, DeviceSpec]:
+    """Returns the sweep that corrects the times of a device, and the device that it is of."""
+    own = sweep_of(device)
+    if software != TORCH or (own is not None and own.software == TORCH):
+        return own, device
+    packaged = packaged_sweep()
+    return packaged, get_device(packaged.device)
+
+
+def _check_torch(calls: Sequence[GpuCall], device: DeviceSpec, is_measured: Sequence[bool]) -> None:
+    if device.vendor != "NVIDIA":
+        raise UsageError(
+            f"software 'torch' on {device.name} ({device.vendor}): torch was measured on NVIDIA "
+            "GPUs; leave the software out, or choose an NVIDIA GPU"
+        )
+    for call, known in zip(calls, is_measured, strict=True):
+        if not known or is_in_16_bits(call, device):
+            raise UsageError(
+                f"software 'torch' has no measured kernel for {call} on {device.name}; expected "
+                "products in bfloat16, float16, fp8 or fp8_static (fp8 on GPUs with fp8 units), or "
+                "attention in bfloat16 without a window and past tokens"
+            )
 
 
 def _base_software(sweep: Sweep) -> str | None:
@@ -262,9 +329,11 @@ def _groups(calls: Sequence[GpuCall]) -> TextArray:
     return error_groups(family_of(calls[0]), columns_of(calls))
 
 
-def _ends(own: FamilyCorrection, groups: TextArray) -> tuple[FloatArray, FloatArray]:
-    """Returns float64 [N] twice, log ends of corrected predictions; NaN = as before."""
-    found = [own.errors.get(str(group)) for group in groups]
+def _ends(
+    errors: Mapping[str, LogErrors | None], groups: TextArray
+) -> tuple[FloatArray, FloatArray]:
+    """Returns float64 [N] twice, log ends of corrected predictions; NaN = unknown."""
+    found = [errors.get(str(group)) for group in groups]
     low = np.array([np.nan if one is None else one.low for one in found])
     return low, np.array([np.nan if one is None else one.high for one in found])
 

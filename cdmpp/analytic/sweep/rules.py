@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from cdmpp.analytic.intervals import LogErrors
 from cdmpp.analytic.operators.operators import MATMUL_KINDS
@@ -17,8 +18,8 @@ from cdmpp.files.atomic import read_json, write_json
 from cdmpp.files.places import package_folder
 from cdmpp.files.stored import from_json, to_json
 
-RULES_FILE = "rules.json"
-_FORMAT = "sweep-rules-1"
+RULES_FILE, TORCH_FILE = "rules.json", "torch.json"
+_FORMAT, _TORCH_FORMAT = "sweep-rules-1", "torch-errors-1"
 _AGAIN = "reinstall cdmpp"
 #: Operators that are corrected together: products, and what works along rows or element-wise.
 MATMUL, ROW_WISE = "matmul", "row-wise"
@@ -70,6 +71,21 @@ class SweepRules:
 def packaged_rules() -> SweepRules:
     """Returns the rules that come with the package."""
     return SweepRules.load(package_folder("cdmpp.pretrained") / "gpu_sweep" / RULES_FILE)
+
+
+def torch_errors_text(errors: Mapping[str, LogErrors]) -> dict[str, Any]:
+    """Returns the content of `TORCH_FILE`, what `torch_errors` reads."""
+    return {"format": _TORCH_FORMAT, "errors": to_json(dict(errors))}
+
+
+@lru_cache(maxsize=1)
+def torch_errors() -> Mapping[str, LogErrors]:
+    """Returns group -> the widest errors of torch's kernels on GPUs that were not swept, by the
+    packaged sweep of another one.
+    """
+    path = package_folder("cdmpp.pretrained") / "gpu_sweep" / TORCH_FILE
+    value = read_json(path, what="errors of torch's kernels", hint=_AGAIN, format=_TORCH_FORMAT)
+    return from_json(dict[str, LogErrors], value["errors"])
 
 
 def corrected_family(call: SweepCall) -> str:

@@ -15,7 +15,14 @@ from cdmpp.analytic.gpu_kernels.model import GpuKernels
 from cdmpp.analytic.operators.device import hardware
 from cdmpp.analytic.operators.intervals import packaged_operators
 from cdmpp.analytic.roofline.floor import least_kernel_s
-from cdmpp.analytic.sweep.calls import Fp32Operator, Move, SweepCall, call_json, sweep_calls
+from cdmpp.analytic.sweep.calls import (
+    TORCH,
+    Fp32Operator,
+    Move,
+    SweepCall,
+    call_json,
+    sweep_calls,
+)
 from cdmpp.analytic.sweep.inputs import operators_of
 from cdmpp.analytic.sweep.rules import corrected_family
 from cdmpp.analytic.sweep.sweep_file import MeasuredCall, Sweep
@@ -35,7 +42,6 @@ from cdmpp.processes.campaign import (
 from cdmpp.text import counted
 
 JOURNAL = "sweep.jsonl"
-SOFTWARE = "torch"
 #: Repeats of a call: as many as take this long, seconds, between the least and the most.
 _WANTED_S, _LEAST, _MOST = 0.05, 5, 25
 #: A repeat of a graph has as many calls as take this long, seconds, at most so many.
@@ -120,7 +126,7 @@ def run_sweep(
     *,
     minutes: float,
     about: Mapping[str, Any],
-    software: str = SOFTWARE,
+    software: str = TORCH,
     calls: Sequence[SweepCall] | None = None,
     on_progress: OnProgress = show_nothing,
     clock: Callable[[], float] = time.monotonic,

@@ -12,6 +12,7 @@ from cdmpp.analytic.sweep.calls import SweepCall, call_json, call_of
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.files.atomic import read_json, write_json
+from cdmpp.files.places import package_folder
 
 FORMAT = "gpu-sweep-1"
 _AGAIN = "measure it again: cdmpp device add NAME --sweep"
@@ -104,6 +105,15 @@ def sweep_of(device: DeviceSpec) -> Sweep | None:
         return None
     path = Path(device.kernel_sweep)
     return _read(path, path.stat().st_mtime_ns if path.is_file() else 0)
+
+
+def packaged_sweep() -> Sweep:
+    """Returns the sweep that comes with the package: torch's kernels on one GPU.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    return _read(package_folder("cdmpp.pretrained") / "gpu_sweep" / "h200.sweep.json", 0)
 
 
 @lru_cache(maxsize=8)

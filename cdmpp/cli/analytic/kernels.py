@@ -15,6 +15,7 @@ from cdmpp.analytic.gpu_kernels.evaluate import (
 from cdmpp.analytic.gpu_kernels.families import is_in_16_bits
 from cdmpp.analytic.gpu_kernels.model import MODEL_FILE, GpuKernels
 from cdmpp.analytic.gpu_kernels.training import fit_kernels
+from cdmpp.analytic.sweep.calls import TORCH
 from cdmpp.analytic.sweep.predict import SweptKernels
 from cdmpp.cli.analytic.evaluated import kernels_page, packaged_page
 from cdmpp.cli.shared.lab import run_experiment
@@ -72,8 +73,8 @@ def add_predict_options(parser: argparse.ArgumentParser) -> None:
         --call NAME=VALUE,... required  e.g. m=64,n=4096,k=4096,dtype=fp8 for gemm; an unknown name
             lists the expected ones
         --device LABEL[,LABEL]...  GPUs
-        --software {"|".join(SOFTWARE)}  framework of the kernels (default: the one with most of the
-            data)
+        --software {"|".join((*SOFTWARE, TORCH))}  framework of the kernels (default: the one with
+            most of the data)
         --software-version V  version of the framework, e.g. 0.24.0, for LLM serving kernels
             (default: the newest with measurements of this kind of kernel)
         --model DIR: Path = pretrained  a fitted model (default: pretrained, the packaged one)

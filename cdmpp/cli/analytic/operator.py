@@ -134,7 +134,8 @@ def run_predict(args: argparse.Namespace) -> int:
     swept_model = SweptOperators(model)
     for place, (device, value, larger) in enumerate(zip(devices, seconds, is_larger, strict=True)):
         label, one = device.name, operators[np.array([place])]
-        swept = swept_model.correction(one, device)
+        is_isolated = args.context == "isolated"
+        swept = swept_model.correction(one, device, is_isolated=is_isolated)
         if swept is not None:
             value = max(float(swept[0][0]) * value, least_kernel_s(device))
         measured_as = model.measured_as(label, known[label])

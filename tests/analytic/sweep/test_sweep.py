@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from torch import nn
 
-from cdmpp.analytic.gpu_kernels.calls import DecodeAttention, Gemm, PrefillAttention
+from cdmpp.analytic.gpu_kernels.calls import DecodeAttention, Gemm, GpuCall, PrefillAttention
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
+from cdmpp.analytic.operators.intervals import packaged_operators
 from cdmpp.analytic.sweep import predict
 from cdmpp.analytic.sweep.calls import (
     CORRECTED,
@@ -30,7 +31,7 @@ from cdmpp.analytic.sweep.inputs import operators_of
 from cdmpp.analytic.sweep.predict import SweptKernels, SweptOperators
 from cdmpp.analytic.sweep.rules import FamilyRules, SweepRules, packaged_rules
 from cdmpp.analytic.sweep.run import JOURNAL, expected_s, plan_of, run_sweep
-from cdmpp.analytic.sweep.sweep_file import Sweep
+from cdmpp.analytic.sweep.sweep_file import Sweep, packaged_sweep
 from cdmpp.analytic.sweep.timers import TimingMode, median_and_noise
 from cdmpp.analytic.sweep.torch_kernels import TorchLauncher
 from cdmpp.cli.device import sweep as command
@@ -38,7 +39,7 @@ from cdmpp.cli.main import main
 from cdmpp.devices.device_file import load_device_spec
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import DataError, DeviceError
+from cdmpp.errors import DataError, DeviceError, UsageError
 from cdmpp.networks.gpu_operators import network_sums
 from cdmpp.networks.graph.torch_graph import torch_graph
 
@@ -232,6 +233,54 @@ def test_a_family_without_rules_is_not_corrected(
 ) -> None:
     monkeypatch.setattr(predict, "packaged_rules", lambda: SweepRules({}))
     assert SweptKernels(GpuKernels.packaged()).corrected(ASKED, added[0]) == [False, False]
+
+
+def test_torch_is_predicted_from_the_packaged_sweep() -> None:
+    """On its own GPU and, with wider intervals, on another; other software stays as it was."""
+    swept, plain = SweptKernels(GpuKernels.packaged()), GpuKernels.packaged()
+    measured = [one for one in packaged_sweep().calls if isinstance(one.call, PrefillAttention)]
+    calls: list[GpuCall] = [one.call for one in measured]  # type: ignore[misc]
+    seconds = np.array([one.latency_s for one in measured])
+    h200, h100 = get_device("h200"), get_device("h100")
+    found, before = swept.times(calls, h200, software="torch"), plain.times(calls, h200)
+    errors = [np.median(np.abs(one.latency_s / seconds - 1.0)) for one in (found, before)]
+    assert errors[0] < 0.5 * errors[1]
+    assert found.is_seen_device
+    assert found.versions[0] == "torch 2.11.0 on h200"
+    other = swept.times(calls, h100, software="torch")
+    assert not other.is_seen_device
+    assert np.all(other.high_s / other.low_s > found.high_s / found.low_s)
+    assert swept.times(calls, h100).latency_s == pytest.approx(plain.times(calls, h100).latency_s)
+
+
+def test_a_sweep_by_torch_answers_for_torch(added: tuple[DeviceSpec, Sweep, Path]) -> None:
+    swept = SweptKernels(GpuKernels.packaged())
+    own, any_software = (swept.times(ASKED, added[0], software=one) for one in ("torch", None))
+    assert own.latency_s == pytest.approx(any_software.latency_s)
+    assert own.is_seen_device
+
+
+@pytest.mark.parametrize(
+    ("call", "device", "words"),
+    [
+        (Gemm(8, 64, 64, "fp8_block"), "h200", "no measured kernel for Gemm"),
+        (Gemm(8, 64, 64, "fp8"), "a100-sxm", "no measured kernel for Gemm"),
+        (PrefillAttention(1, 64, 8, 8, 64, window=32), "h200", "no measured kernel for Prefill"),
+        (Gemm(8, 64, 64), "mi300x", "torch was measured on NVIDIA GPUs"),
+    ],
+)
+def test_torch_is_refused_where_it_was_not_measured(call: GpuCall, device: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        SweptKernels(GpuKernels.packaged()).times([call], get_device(device), software="torch")
+
+
+def test_the_packaged_sweep_corrects_isolated_operators_of_its_gpu() -> None:
+    swept = SweptOperators(packaged_operators().model)
+    one = operators_of([Fp32Operator("softmax", {"rows": 4096, "cols": 1024})])
+    h200 = get_device("h200")
+    assert swept.correction(one, h200, is_isolated=True) is not None
+    assert swept.correction(one, h200) is None
+    assert swept.correction(one, get_device("h100"), is_isolated=True) is None
 
 
 def test_a_damaged_sweep_is_refused(added: tuple[DeviceSpec, Sweep, Path], tmp_path: Path) -> None:
