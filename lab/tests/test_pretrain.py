@@ -16,7 +16,7 @@ from cdmpp.errors import DataError, UsageError
 from cdmpp.files.places import package_folder
 from cdmpp.pretrained import find_pretrained, model_folder
 from lab.__main__ import main as lab_main
-from lab.package import LICENCES, MOST_BYTES, package_run, read_card, shippable
+from lab.package import LICENCES, MOST_BYTES, bytes_of, package_run, read_card, shippable
 from tests.cli.conftest import DEVICES, QUICK, json_of
 
 
@@ -160,7 +160,7 @@ def test_what_is_shipped_is_small_and_allowed():
     folders = [path.parent for path in parent.glob("*/model.json")]
     if not folders:
         pytest.skip("no model is packaged yet: make pretrained")
-    assert sum(p.stat().st_size for f in folders for p in f.iterdir()) <= MOST_BYTES
+    assert bytes_of(parent) <= MOST_BYTES
     for folder in folders:
         card = read_card(folder)
         assert set(card["devices"]) <= set(LICENCES)
