@@ -58,6 +58,21 @@ def test_a_torch_network_on_every_kind_of_device(capsys, network) -> None:
     assert cells[4]["reasons"] == ["`peak_fp32_flop_per_s` of gaudi3 is unknown"]
 
 
+def test_what_a_users_code_prints_is_no_answer(capsys, tmp_path) -> None:
+    """`--json` printed what a file, its factory and its module printed, too."""
+    path = tmp_path / "loud.py"
+    path.write_text(
+        "print('file')\nimport torch\n"
+        "class Loud(torch.nn.Module):\n"
+        "    def forward(self, x):\n        print('forward')\n        return x.relu()\n"
+        "def loud():\n    print('factory')\n    return Loud()\n"
+    )
+    assert main(["compare", f"{path}:loud@8", "--device", "h100", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert len(json.loads(captured.out)) == 1
+    assert all(word in captured.err for word in ("file", "factory", "forward"))
+
+
 def test_predict_and_compare_have_one_answer(capsys, network) -> None:
     devices = ["epyc-avx512-1c", "h100", "t4", "a100", "mi300x", "epyc-9654"]
     cells = run_json(capsys, network, "--device", ",".join(devices))

@@ -6,6 +6,7 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,7 +97,8 @@ def _run(path: Path) -> list[NamedProgram]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        with redirect_stdout(sys.stderr):  # what it prints is no answer of the command
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # the user's own code
         raise DataError(
             f"{_place(error, path)}; expected Python that runs, with TVMScript of this TVM: "

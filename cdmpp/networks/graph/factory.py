@@ -6,7 +6,8 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -75,7 +76,7 @@ def _from_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     folder = str(path.parent.resolve())
-    with _SearchedIn(folder):
+    with _searched_in(folder):
         try:
             spec.loader.exec_module(module)
         except (Exception, SystemExit) as error:  # whatever the file's own code raises
@@ -84,7 +85,7 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def _from_name(name: str) -> ModuleType:
-    with _SearchedIn(str(Path.cwd())):
+    with _searched_in(str(Path.cwd())):
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
@@ -97,18 +98,16 @@ def _from_name(name: str) -> ModuleType:
             raise _failed(name, error) from error
 
 
-class _SearchedIn:
-    """Python also looks for modules in a folder, first, inside of `with`."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-
-    def __enter__(self) -> None:
-        sys.path.insert(0, self._folder)
-
-    def __exit__(self, *_: object) -> None:
-        if self._folder in sys.path:
-            sys.path.remove(self._folder)
+@contextmanager
+def _searched_in(folder: str) -> Iterator[None]:
+    """Python also looks for modules in a folder, first; what they print is no answer of ours."""
+    sys.path.insert(0, folder)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if folder in sys.path:
+            sys.path.remove(folder)
 
 
 def _failed(what: str, error: BaseException) -> DataError:

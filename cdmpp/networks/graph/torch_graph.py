@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -82,7 +83,8 @@ def torch_graph(
     if weights != "float32":
         module, dtypes = _in_float32(module), [_wide(one) for one in dtypes]
     inputs = _inputs(input_shapes, batch, dtypes, name, device="meta")
-    with evaluation_mode(module), torch.no_grad():
+    loud = contextlib.redirect_stdout(sys.stderr)
+    with evaluation_mode(module), torch.no_grad(), loud:
         if method == "fx":
             graph = _followed(module, inputs, batch, name, in_both_layouts=in_both_layouts)
         else:
@@ -210,7 +212,8 @@ def made_module(
     """
     import torch
 
-    module = _made(module_or_factory, name, has_weights=has_weights)
+    with contextlib.redirect_stdout(sys.stderr):  # what it prints is no answer of ours
+        module = _made(module_or_factory, name, has_weights=has_weights)
     inner = getattr(module, "_orig_mod", None)  # of what torch.compile returns
     is_compiled = isinstance(inner, torch.nn.Module)
     module = inner if isinstance(inner, torch.nn.Module) else module

@@ -70,6 +70,14 @@ def test_a_file_that_is_tvmscript_alone_is_not_run(
     assert [one.name for one in read(tmp_path, f"{HEAD}SIZE = 3\n{GOOD}")] == ["good"]
 
 
+def test_what_a_file_prints_is_no_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`predict FILE.py --json` printed the file's own lines before its JSON."""
+    assert [one.name for one in read(tmp_path, f"{HEAD}print('loud')\n\n\n{GOOD}")] == ["good"]
+    assert capsys.readouterr() == ("", "loud\n")
+
+
 def test_a_program_that_cannot_be_parsed_leaves_the_others(
     tmp_path: Path, predictor: Predictor
 ) -> None:
