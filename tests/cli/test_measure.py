@@ -68,6 +68,7 @@ def test_the_shipped_campaigns_tasks_exist() -> None:
     ("words", "code", "text"),
     [
         (["--device", "epyc-avx2-1c"], 2, "nothing to measure"),
+        (["--device", "epyc-avx2-1c", "--batch", "4"], 2, "--batch and --input are sizes of a net"),
         (["--sample", "matmul"], 2, "no device label"),
         (["--sample", "matmul", "--device", "this-cpu"], 2, "cdmpp device add NAME"),
         (["--sample", "matmul", "--device", "nowhere"], 4, "unknown device 'nowhere'"),

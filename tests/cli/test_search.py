@@ -56,6 +56,7 @@ def test_the_command_wins_over_set_wins_over_the_file(tmp_path: Path) -> None:
         (["--task", "dense:z=3", *DEVICE], 2, "cannot use 'z=3'"),
         (["--task", "none.py", *DEVICE], 3, "none.py"),
         (["--task", "matmul", *DEVICE, "--trials", "0"], 2, "trials must be at least 1"),
+        (["--task", "matmul", *DEVICE, "--batch", "4"], 2, "--batch and --input are sizes of a ne"),
         (["--task", "matmul", *DEVICE, "--set", "trails=3"], 2, "trails"),
         (["--task", "matmul", *DEVICE, "--set", "cost_model=best"], 2, "cost_model"),
         (["--task", "matmul", *DEVICE, "--model", "no-run"], 3, "no-run"),

@@ -95,12 +95,20 @@ class TrialOptions:
             return None
         return InputSizes(parse_input_shapes(self.network_input), self.network_batch)
 
-    def check_trials(self, *timeouts: str) -> None:
+    def check_trials(self, *timeouts: str, network: object) -> None:
         """Checks these options and the named time-outs.
 
+        Args:
+            network: files of networks; false = none.
+
         Raises:
-            UsageError: no device, or a number that makes no sense.
+            UsageError: no device, sizes without a network, or a number that makes no sense.
         """
+        if self.network_sizes is not None and not network:
+            raise UsageError(
+                "--batch and --input are sizes of a network: got none; add --network FILE.onnx, or "
+                "leave them out"
+            )
         if not self.device:
             raise UsageError(
                 "no device label: give --device LABEL, a label of `cdmpp device list` or a new "
@@ -178,7 +186,7 @@ class MeasureOptions(TrialOptions):
         Raises:
             UsageError: no device, nothing to measure, or a number that makes no sense.
         """
-        self.check_trials("draw_timeout_s")
+        self.check_trials("draw_timeout_s", network=self.network)
         check_lasts(self.device)
         sources = (self.sample, self.sample_random, self.replay, self.network, self.tasks_of)
         if not any(sources):

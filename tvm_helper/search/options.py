@@ -74,7 +74,7 @@ class SearchOptions(TrialOptions):
                 f"no device label: give --device {THIS_CPU} to search on this CPU, or a label of "
                 "`cdmpp device list`"
             )
-        self.check_trials("final_timeout_s")
+        self.check_trials("final_timeout_s", network=self.network)
         if bool(self.task) == (self.network is not None):
             got = "got both" if self.task else "got neither"
             raise UsageError(
