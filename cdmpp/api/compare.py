@@ -269,6 +269,18 @@ def compare(
     )  # fmt: skip
     own_prices = prices_of(map(Path, prices), [spec.name for spec in devices], provider=provider)
     users = _numbers("concurrency", concurrency)
+    of_passes = {
+        "batch": batch, "prefill": prefill, "decode_at": decode_at,
+        "objective": objective != OBJECTIVES[0],
+    }  # fmt: skip
+    of_load = {
+        "input_tokens": input_tokens, "output_tokens": output_tokens, "measured": measured,
+        "backend": backend != BACKENDS[0],
+    }  # fmt: skip
+    unused = [name for name, value in (of_passes if users else of_load).items() if value]
+    if unused:
+        kind = "without" if users else "with"
+        raise UsageError(f"{unused[0]} can only be used {kind} concurrency; leave it out")
     if users:
         return _under_load(
             models, of_torch, parallels, devices, hypothetical, own_prices,

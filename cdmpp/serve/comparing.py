@@ -68,7 +68,7 @@ class UnderLoad(BaseModel):
     """Requests in flight: who has an answer asks again."""
 
     model_config = ConfigDict(extra="forbid")
-    concurrency: Annotated[list[_Users], Field(max_length=12)]
+    concurrency: Annotated[list[_Users], Field(min_length=1, max_length=12)]
     input_tokens: _TokensIn
     output_tokens: _TokensOut
     backend: Backend = "vllm"
@@ -125,6 +125,8 @@ class CompareRequest(BaseModel):
             raise ValueError(
                 "no pass given: expected prefill or decode_at, or under_load without them"
             )
+        if self.under_load is not None and self.networks:
+            raise ValueError("under_load is of language models: expected no networks beside it")
         unknown = [name for name in self.scale if name not in SCALED]
         if unknown:
             raise ValueError(f"scale: expected some of {', '.join(SCALED)}")

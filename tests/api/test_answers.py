@@ -157,6 +157,14 @@ def test_a_factory_is_named_as_on_the_command_line(tmp_path):
         (lambda: cdmpp.runs("no-such-folder"), "expected a folder of run folders"),
     ],
 )
+        (
+            lambda: cdmpp.compare(MODEL, "h100", concurrency=4, decode_at=8),
+            "decode_at can only be used without concurrency",
+        ),
+        (
+            lambda: cdmpp.compare(MODEL, "h100", decode_at=8, measured="points.csv"),
+            "measured can only be used with concurrency",
+        ),
 def test_bad_questions_are_one_sentence(call, said):
     with pytest.raises(CdmppError, match=said) as error:
         call()

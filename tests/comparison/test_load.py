@@ -249,6 +249,9 @@ def test_a_sweep_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> No
     assert "cheapest within 500 ms per token" in capsys.readouterr().out
 
 
+LOAD = ["--concurrency", "4", "--input-tokens", "9", "--output-tokens", "9"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -256,6 +259,14 @@ def test_a_sweep_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> No
         (["--concurrency", "4", "--input-tokens", "9"], "needs --output-tokens N"),
         (["--input-tokens", "4"], "--input-tokens can only be used with --concurrency"),
         (["--disaggregated"], "--disaggregated is not supported"),
+        (["nets.py:bert", *LOAD], "with language models, got nets.py:bert; leave it out"),
+        (["--batch", "8", *LOAD], "--batch can only be used with single passes, got --concurrency"),
+        (["--objective", "cost", *LOAD], "--objective can only be used with single passes"),
+        (["--operators", *LOAD], "--operators can only be used with single passes"),
+        (
+            ["--concurrency", "1,2", *LOAD[2:], "--pipeline-parallel", "4"],
+            "--concurrency 1,2: expected at least 4, one request for each",
+        ),
         (
             ["--concurrency", "4", "--input-tokens", "9", "--output-tokens", "9", "--prefill", "8"],
             "leave one out",

@@ -154,6 +154,11 @@ def test_quantisation_is_read(
         ),
         ({"hidden_size": "big"}, "hidden_size is 'big', expected a whole number from 1 up"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, expected at most 100000"),
+        ({"hidden_size": 10**400}, "hidden_size is 10000.*, expected at most 9223372036854775808$"),
+        (
+            {"text_config": ["a list"]},
+            r"text_config is \['a list'\], expected the keys of a dec",
+        ),
         ({"num_experts_per_tok": 200}, "200 is more than num_experts 128"),
         ({"num_key_value_heads": 5}, "not a multiple of num_key_value_heads 5"),
         ({"index_topk": 2048}, r"sparse attention \(index_topk\), which is not supported"),
@@ -341,6 +346,13 @@ def test_stages_read_the_last_product_once() -> None:
         least_step_s(model, Parallel(pipeline=stages), step, get_device("t4")) for stages in (1, 8)
     )
     assert 0.9 * whole < parts <= whole
+
+
+def test_an_empty_text_config_is_none(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "text_config": None}))
+    assert read_model(path) == read_model(write(tmp_path))
 
 
 def test_every_model_that_comes_along_is_read() -> None:

@@ -160,6 +160,27 @@ def test_a_comparison_is_that_of_the_command(url: str, capsys: pytest.CaptureFix
         ({"networks": ["ResNet-51"]}, "no shipped network"),
         ({"networks": ["ResNet-50"], "batch": [3]}, "is shipped at batch 1, 8, 32, not 3"),
         ({"under_load": {"concurrency": [1], "input_tokens": 9, "output_tokens": 9}}, "no pass"),
+        (
+            {
+                "under_load": {"concurrency": [1], "input_tokens": 9, "output_tokens": 9},
+                "prefill": [],
+                "decode_at": [],
+                "networks": ["ResNet-50"],
+            },
+            "under_load is of language models",
+        ),
+        (
+            {
+                "under_load": {"concurrency": [], "input_tokens": 9, "output_tokens": 9},
+                "prefill": [],
+                "decode_at": [],
+            },
+            "at least 1 item",
+        ),
+        (
+            {"configs": [{"name": "mine", "content": {"text_config": "?"}}]},
+            "mine: text_config is '\\?', expected the keys of a decoder",
+        ),
     ):
         with pytest.raises(CdmppError, match=text):
             client_of(url).ask("POST", "/v1/compare", {**request, **change})

@@ -132,6 +132,14 @@ def run(args: argparse.Namespace) -> int:
             output_tokens=args.output_tokens, backend=args.backend, target_tpot=args.target_tpot,
             measured=args.measured,
         )  # fmt: skip
+        check_goes_with(
+            "language models", not args.networks, ", ".join(args.networks),
+            concurrency=args.concurrency,
+        )  # fmt: skip
+        check_goes_with(
+            "single passes", not args.concurrency, "--concurrency", batch=args.batch,
+            operators=args.operators, objective=args.objective != OBJECTIVES[0],
+        )  # fmt: skip
     check_page_file(args.html)
     scales = parse_scales(args.scale) if args.scale else {}
     devices, hypothetical = asked_devices(

@@ -34,6 +34,7 @@ from cdmpp.text import nearest
 #: Layers that are read for the keys that they need, where the file does not have their number.
 _SOME_LAYERS = 100
 _MOST_LAYERS = 100_000
+_MOST_SIZE = 2**63
 _SPARSE = "sparse attention"
 #: Keys that say that a model has parts without an account -> what they are.
 _NOT_COVERED = {
@@ -76,6 +77,8 @@ class _Values:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise self.error(f"{name} is {value!r}, expected a whole number from {least} up")
+            if value > _MOST_SIZE:
+                raise self.error(f"{name} is {value!r:.40}, expected at most {_MOST_SIZE}")
             return value
         if default is None:
             self.missing[f"{' (or '.join(names)}{')' * (len(names) - 1)}"] = None
@@ -415,8 +418,11 @@ def known_models() -> Mapping[str, dict[str, Any]]:
 def _decoder(
     content: dict[str, Any], path: Path, name: str, precision: str | None, kv_precision: str | None
 ) -> Decoder:
-    given = {**content, **content.get(_TEXT, {})} if _TEXT in content else content
-    architecture = _architecture(content, path)
+    inner = content.get(_TEXT) or {}
+    if not isinstance(inner, dict):
+        raise DataError(f"{path}: {_TEXT} is {inner!r:.60}, expected the keys of a decoder")
+    given = {**content, **inner}
+    architecture = _architecture(content, given, path)
     values = _Values(given, path, architecture)
     read = ARCHITECTURES[architecture]
     _check_covered(values, read)
@@ -446,7 +452,7 @@ def _decoder(
     )  # fmt: skip
 
 
-def _architecture(content: Mapping[str, Any], path: Path) -> str:
+def _architecture(content: Mapping[str, Any], given: Mapping[str, Any], path: Path) -> str:
     named = content.get("architectures")
     if not isinstance(named, list) or not named:
         raise DataError(
@@ -455,8 +461,7 @@ def _architecture(content: Mapping[str, Any], path: Path) -> str:
         )
     found = str(named[0])
     if found not in ARCHITECTURES:
-        keys = content | content.get(_TEXT, {})
-        parts = [what for key, what in _NOT_COVERED.items() if keys.get(key)]
+        parts = [what for key, what in _NOT_COVERED.items() if given.get(key)]
         has = f" (it has {parts[0]})" if parts else ""
         raise DataError(
             f"{path}: architecture {found!r} is not "

@@ -63,6 +63,12 @@ def load_cells(
                 cell = server.cell(load, prices.get(device.name))
                 is_hypothetical = device.name in hypothetical
                 found.append(replace(cell, is_hypothetical=is_hypothetical))
+    if shared and not found:
+        least = min(parallel.data * parallel.pipeline for _, parallel in shared)
+        raise UsageError(
+            f"--concurrency {','.join(str(load.concurrency) for load in loads)}: expected at least "
+            f"{least}, one request for each of the replicas and stages that share a model"
+        )
     if all(cell.tpot_s is None for cell in found):
         reasons = dict.fromkeys(reason for cell in found for reason in cell.reasons)
         raise DataError(f"no device could be predicted: {'; '.join(list(reasons)[:3])}")
