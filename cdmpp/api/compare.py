@@ -26,7 +26,7 @@ from cdmpp.comparison.run import compare as compared
 from cdmpp.comparison.tables import axes_of, groups, json_rows, notes, number, rows, titles
 from cdmpp.comparison.transformer import all_parallels, all_passes
 from cdmpp.comparison.what_if import parse_scales
-from cdmpp.devices.registry import load_registry
+from cdmpp.devices.registry import THIS_CPU, load_registry
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.networks.graph.execution import Dtype, Layout, Mode, Running, check_word
@@ -79,7 +79,7 @@ class Comparison(Answers[CompareCell]):
             for part in parts
             for line in rows(part, self.objective)
         ]
-        return [["network", "batch", *titles(parts[0])], *lines]
+        return [["network", "batch", *titles(self._found)], *lines]
 
     def plot(self, axes: Axes | None = None) -> Axes:
         """Draws the latencies with their intervals, the best of each network first.
@@ -324,17 +324,17 @@ def onnx_cells(
         CdmppError: the file cannot be read or compiled.
     """
     known, model = load_registry(), load()
-    labels = [spec.name for spec in devices if spec.name in known]
+    real = [spec for spec in devices if spec.name == THIS_CPU or known.get(spec.name) == spec]
     found: list[CompareCell] = []
     for batch in batches:
         samples = onnx_batch(path, InputSizes(shapes, batch))
+        predicted = model.network(
+            path, real, name=name, ways=("tvm-untuned",), input_shapes=shapes,
+            batches=None if batch is None else [batch],
+        ) if real else ()  # fmt: skip
         answers = {
-            one.device: (one.latency_s, one.low_s, one.high_s, one.reasons)
-            for one in model.network(
-                path, labels, name=name, ways=("tvm-untuned",), input_shapes=shapes,
-                batches=None if batch is None else [batch],
-            )
-        }  # fmt: skip
+            one.device: (one.latency_s, one.low_s, one.high_s, one.reasons) for one in predicted
+        }
         found += [compiled_cell(name, samples, spec, answers.get(spec.name)) for spec in devices]
     return found
 

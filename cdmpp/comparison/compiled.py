@@ -6,7 +6,10 @@ from cdmpp.comparison.cell import CompareCell
 from cdmpp.devices.spec import DeviceSpec
 
 METHOD = "TVM, untuned"
-_NOT_ASKED = ("ONNX files can only be predicted on devices of the registry",)
+_NOT_ASKED = (
+    "ONNX files can only be compared on devices of `cdmpp device list` and on this-cpu; for your "
+    "own: cdmpp predict FILE.onnx --device-spec YAML",
+)
 #: Latency, its ends, and why it is a guess or missing.
 Answer = tuple[float | None, float | None, float | None, tuple[str, ...]]
 

@@ -74,8 +74,9 @@ def json_rows(cells: Sequence[CompareCell], objective: Objective) -> list[dict[s
 
 
 def titles(cells: Sequence[CompareCell]) -> list[str]:
-    """Returns the titles of one network's table."""
-    item = cells[0].item
+    """Returns the titles of a table; one of several kinds of networks counts items."""
+    items = {cell.item for cell in cells}
+    item = items.pop() if len(items) == 1 else "item"
     return [
         "device", "rank", "latency [interval]", "memory", "fits", f"{item}s/s",
         f"$/million {item}s", f"J/{item}, at most", "answered by",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib as mpl
@@ -45,6 +46,15 @@ def compared() -> cdmpp.Comparison:
     found = cdmpp.compare(MODEL, ["h100", "l40s"], decode_at=2048, precision="fp8")
     assert isinstance(found, cdmpp.Comparison)
     return found
+
+
+def test_a_table_of_several_kinds_of_networks_counts_items(compared):
+    """Rows of a language model were below `inferences/s` beside an image network."""
+    cell = compared[0]
+    other = replace(cell, network="resnet", item="inference")
+    assert "tokens/s" in compared.table()[0]
+    mixed = cdmpp.Comparison([other, cell]).table()[0]
+    assert {"items/s", "$/million items", "J/item, at most"} <= set(mixed)
 
 
 def test_a_list_says_what_it_is(found):
@@ -148,6 +158,14 @@ def test_a_factory_is_named_as_on_the_command_line(tmp_path):
         (lambda: cdmpp.compare(MODEL, "h100", mode="eval"), "mode is 'eval', expected one of"),
         (lambda: cdmpp.compare(MODEL, "h100", concurrency=4), "concurrency needs input_tokens"),
         (
+            lambda: cdmpp.compare(MODEL, "h100", concurrency=4, decode_at=8),
+            "decode_at can only be used without concurrency",
+        ),
+        (
+            lambda: cdmpp.compare(MODEL, "h100", decode_at=8, measured="points.csv"),
+            "measured can only be used with concurrency",
+        ),
+        (
             lambda: cdmpp.compare(
                 torch.nn.ReLU(), "h100", concurrency=4, input_tokens=8, output_tokens=8
             ),
@@ -157,14 +175,6 @@ def test_a_factory_is_named_as_on_the_command_line(tmp_path):
         (lambda: cdmpp.runs("no-such-folder"), "expected a folder of run folders"),
     ],
 )
-        (
-            lambda: cdmpp.compare(MODEL, "h100", concurrency=4, decode_at=8),
-            "decode_at can only be used without concurrency",
-        ),
-        (
-            lambda: cdmpp.compare(MODEL, "h100", decode_at=8, measured="points.csv"),
-            "measured can only be used with concurrency",
-        ),
 def test_bad_questions_are_one_sentence(call, said):
     with pytest.raises(CdmppError, match=said) as error:
         call()

@@ -250,6 +250,23 @@ def test_dynamic_and_empty_shapes_of_onnx_are_one_sentence(
     assert message in text
 
 
+@pytest.mark.tvm
+def test_an_onnx_file_on_this_cpu(capsys, tmp_path: Path) -> None:
+    """`predict` answered, `compare` wanted a device of the registry."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("tvm")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    sides = [helper.make_tensor_value_info(name, kind, [8, 64]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", sides[:1], sides[1:])
+    path, own = tmp_path / "relu.onnx", tmp_path / "own.yaml"
+    onnx.save(helper.make_model(graph), path)
+    own.write_text("devices: {own: {kind: gpu, mem_bytes: {value: 4096, source: a toy board}}}")
+    devices = ["--device", "this-cpu", "--device-spec", str(own)]
+    here, described = run_json(capsys, str(path), *devices)
+    assert here["low_s"] <= here["latency_s"] <= here["high_s"]
+    assert "cdmpp predict FILE.onnx --device-spec YAML" in described["reasons"][0]
+
+
 def test_a_page_is_not_written_over_something_else(tmp_path, capsys):
     """`compare network.pt2 --html network.pt2` lost the network."""
     mine = tmp_path / "network.pt2"
