@@ -20,6 +20,7 @@ from cdmpp.networks.dataset.samples import TARGETS, unmeasured
 from cdmpp.networks.gpu_operators import MEASURED, WHOLE_ROOFLINE
 from cdmpp.networks.graph.execution import MODES, Running
 from cdmpp.networks.graph.graph import NetworkGraph
+from cdmpp.networks.graph.live_memory import least_memory
 from cdmpp.networks.graph.torch_graph import made_module, torch_graph
 from cdmpp.networks.least_time import Uncovered, least_seconds, uncovered
 from cdmpp.networks.on_gpu import on_gpu
@@ -202,6 +203,7 @@ class NetworkPredictor:
             found = {mode: _with_unknown(one, unknown) for mode, one in found.items()}
         least = found["infer"].time_s  # a training step goes forward too
         found["train"] = replace(found["train"], time_s=found["train"].time_s.not_below(least))
+        found = {mode: _with_its_weights(one, graph) for mode, one in found.items()}
         modes = MODES if running.mode is None else (running.mode,)
         return [
             replace(found[mode], fits=_fits(found[mode].memory_bytes, limit, share))
@@ -227,6 +229,12 @@ def _along_roofline(time_s: Estimate, roofline_s: float, floor_s: float) -> Esti
         return time_s
     low_s = min(time_s.value, max(floor_s, roofline_s / _MOST_SHARE))
     return Estimate(time_s.value, low_s, time_s.value + roofline_s / LEAST_SHARE)
+
+
+def _with_its_weights(found: TorchPrediction, graph: NetworkGraph) -> TorchPrediction:
+    """Returns a prediction whose memory holds at least the weights."""
+    least = least_memory(graph, found.execution)
+    return replace(found, memory_bytes=found.memory_bytes.at_least(least))
 
 
 def _with_unknown(found: TorchPrediction, unknown: Uncovered) -> TorchPrediction:

@@ -169,3 +169,43 @@ def test_a_compiled_depthwise_convolution_of_2_31_elements_is_marked(predictor) 
         said = [any("2^31" in reason for reason in one.reasons) for one in found]
         assert said == [False, compiled]
         assert not compiled or f"largest batch is {most}" in found[1].reasons[-1]
+
+
+class Shared(nn.Module):
+    """A layer that is used four times, and an embedding whose weight is also the last product's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer = nn.Embedding(20_000, 1024), nn.Linear(1024, 1024, bias=False)
+        self.out = nn.Linear(1024, 20_000, bias=False)
+        self.out.weight = self.table.weight
+
+    def forward(self, ids):
+        """Returns logits."""
+        found = self.table(ids)
+        for _ in range(4):
+            found = self.layer(found).relu()
+        return self.out(found)
+
+
+@pytest.mark.parametrize(("dtype", "element"), [(None, 4), ("float16", 2), ("amp-fp16", 4)])
+def test_no_memory_is_below_that_of_the_weights(predictor, dtype, element) -> None:
+    """A network of 24 GiB surely does not fit into 24 GiB: it was "not sure"."""
+    parameters = 20_000 * 1024 + 1024**2
+    graphs = predictor.graphs(Shared, [(8,)], [1], name="shared", dtypes=[torch.int64])
+    assert (graphs[0].parameters, graphs[0].trained) == (parameters, parameters)
+    devices = ["h100"] if dtype else ["h100", "epyc-avx512-1c", "epyc-9654"]
+    for one in predictor.predict(graphs, devices, running=Running(dtype)):
+        least = element * parameters * (2 if one.mode == "train" else 1)
+        ends = one.memory_bytes.value, one.memory_bytes.low, one.memory_bytes.high
+        assert all(end is None or end >= least for end in ends)
+        assert one.memory_bytes.value is not None
+
+
+def test_a_network_larger_than_the_gpu_does_not_fit(predictor) -> None:
+    def large() -> nn.Module:
+        return nn.Sequential(*(nn.Linear(16384, 16384) for _ in range(26)))
+
+    graphs = predictor.graphs(large, [(16384,)], [1], name="large")
+    infer, train = predictor.predict(graphs, ["rtx4090"])
+    assert (infer.fits, train.fits) == (False, False)

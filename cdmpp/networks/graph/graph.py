@@ -53,6 +53,8 @@ class NetworkGraph:
         accounts: [nodes] of their work; empty = nobody kept them (graphs of a data set).
         weights: type of its weights; the bytes of the graph are those of float32 all the same.
         is_compiled: whether it came from `torch.compile`.
+        parameters, trained: elements of the module's weights, each once, and of those among them
+            that training changes; 0 = nobody counted them.
 
     Raises:
         DataError: arrays that do not belong together, an edge to no node or against the order.
@@ -70,6 +72,8 @@ class NetworkGraph:
     accounts: tuple[Account, ...] = ()
     weights: Dtype = "float32"
     is_compiled: bool = False
+    parameters: int = 0
+    trained: int = 0
 
     def __post_init__(self) -> None:
         count = len(self.kinds)

@@ -12,7 +12,7 @@ from cdmpp.networks.graph.convolution_memory import (
     convolution_kinds,
     forward_scratch_bytes,
 )
-from cdmpp.networks.graph.execution import MODES, Mode
+from cdmpp.networks.graph.execution import MODES, Execution, Mode
 from cdmpp.networks.graph.graph import NetworkGraph
 
 #: Operators whose output is their input's memory seen otherwise.
@@ -83,6 +83,16 @@ def roofline_seconds(graph: NetworkGraph, device: DeviceSpec, mode: Mode) -> flo
         DataError: as `operator_seconds`.
     """
     return float(np.sort(operator_seconds(graph, device, mode)).sum())
+
+
+def least_memory(graph: NetworkGraph, execution: Execution) -> float:
+    """Returns bytes that a network cannot do without: its weights, and in training the gradients of
+    those that its operators use; 0 where nobody counted them.
+    """
+    element = 2 if execution.is_half and not execution.is_autocast else _ELEMENT_BYTES
+    used = float(graph.column("weight_size").sum()) / _ELEMENT_BYTES
+    gradients = min(graph.trained, used) if execution.mode == "train" else 0.0
+    return element * (graph.parameters + gradients)
 
 
 def live_memory(graph: NetworkGraph, mode: Mode) -> float:

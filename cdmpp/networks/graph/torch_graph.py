@@ -89,7 +89,15 @@ def torch_graph(
             graph = _followed(module, inputs, batch, name, in_both_layouts=in_both_layouts)
         else:
             graph = _exported(module, inputs, batch, name)
-    return replace(graph, weights=weights, is_compiled=is_compiled)
+    parts = list(module.parameters())
+    return replace(
+        graph, weights=weights, is_compiled=is_compiled, parameters=_elements(parts),
+        trained=_elements(part for part in parts if part.requires_grad),
+    )  # fmt: skip
+
+
+def _elements(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(tensor.numel() for tensor in tensors)
 
 
 def example_inputs(
