@@ -20,7 +20,7 @@ from cdmpp.networks.architectures.spec import ArchitectureSpec
 from cdmpp.networks.campaign.labels import median_interval
 from cdmpp.networks.campaign.machine_speed import SpeedCorrection, fit_correction
 from cdmpp.networks.dataset.rows import GraphRow, LabelRow
-from cdmpp.networks.dataset.store import write_dataset
+from cdmpp.networks.dataset.store import check_replaced, write_dataset
 from cdmpp.networks.graph.execution import MODES
 from cdmpp.processes.campaign import JOURNAL_FILE, read_campaign
 from cdmpp.text import counted
@@ -169,8 +169,10 @@ def write_graphs(
     """Writes a data set of graphs without labels; returns the architectures and the graphs.
 
     Raises:
+        UsageError: the folder has measurements.
         DataError: a file cannot be written.
     """
+    check_replaced(folder, note)
     rows, architectures = [], 0
     for network in networks:
         architectures += 1

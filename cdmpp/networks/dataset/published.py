@@ -24,7 +24,12 @@ from cdmpp.files.json_text import parse_json
 from cdmpp.networks.dataset.published_files import PublishedFile, published_files, read_file
 from cdmpp.networks.dataset.published_graph import graph_row, graph_value
 from cdmpp.networks.dataset.rows import OUTCOMES, GraphRow, LabelRow, Outcome
-from cdmpp.networks.dataset.store import NetworkData, read_dataset, write_dataset
+from cdmpp.networks.dataset.store import (
+    NetworkData,
+    check_replaced,
+    read_dataset,
+    write_dataset,
+)
 from cdmpp.networks.graph.execution import MODES, Mode
 from cdmpp.text import counted
 
@@ -142,9 +147,12 @@ def convert_published(
         on_progress: called with the number of graphs read so far.
 
     Raises:
+        UsageError: `out_dir` has measurements of something else.
         DataError: as `read_published` and `write_dataset`.
     """
     report = ConvertReport(Path(out_dir))
+    note = {"source": "published", "folder": Path(folder).name, "device": device}
+    check_replaced(report.out_dir, note)
     labels: list[LabelRow] = []
     architectures: set[str] = set()
     seen: set[str] = set()
@@ -166,7 +174,6 @@ def convert_published(
 
     with published_files(folder) as files:
         report.without_graph = len(set(files.labels) - set(files.graphs))
-    note = {"source": "published", "folder": Path(folder).name, "device": device}
     write_dataset(report.out_dir, rows(), labels, note=note)
     report.graphs, report.architectures, report.labels = len(seen), len(architectures), len(labels)
     report.out_of_memory = sum(label.outcome == "out-of-memory" for label in labels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,11 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from cdmpp.errors import CdmppError, DataError
+from cdmpp.errors import CdmppError, DataError, UsageError
 from cdmpp.files.atomic import make_folder, sha256_file, write_atomic, write_json
 from cdmpp.files.json_text import parse_json
 from cdmpp.networks.dataset.graph_table import graphs_from_table, table_of_graphs
 from cdmpp.networks.dataset.rows import _NEXT, OUTCOMES, SCHEMA_VERSION, GraphRow, LabelRow
+from cdmpp.text import counted
 
 MANIFEST = "manifest.json"
 GRAPHS = "graphs.parquet"
@@ -101,6 +103,27 @@ def write_dataset(
         "note": dict(note),
     }
     write_json(folder / MANIFEST, manifest)
+
+
+def check_replaced(folder: Path, note: Mapping[str, Any]) -> None:
+    """Checks that what was measured is not replaced by something else.
+
+    Args:
+        note: of the data set that is to be written.
+
+    Raises:
+        UsageError: the folder has a data set with labels and another note.
+    """
+    try:
+        manifest = json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8"))
+        labels, before = int(manifest["labels"]), manifest["note"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if labels and before != dict(note):
+        raise UsageError(
+            f"{folder} has a data set with {counted(labels, 'label')} that would be lost; give "
+            "another folder: --out DIR"
+        )
 
 
 def read_dataset(folder: Path) -> NetworkData:

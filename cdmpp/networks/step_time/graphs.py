@@ -16,7 +16,7 @@ from cdmpp.files.journal import LineJournal
 from cdmpp.files.places import shipped_places
 from cdmpp.networks.dataset.graph_table import graphs_from_table, table_of_graphs
 from cdmpp.networks.dataset.rows import GraphRow
-from cdmpp.networks.dataset.store import MANIFEST, read_dataset, write_dataset
+from cdmpp.networks.dataset.store import MANIFEST, check_replaced, read_dataset, write_dataset
 from cdmpp.networks.graph.graph import NetworkGraph
 from cdmpp.networks.graph.torch_graph import torch_graph
 from cdmpp.networks.step_time.rebatch import at_batch
@@ -99,9 +99,10 @@ def trace_architectures(
         Why an architecture could not be traced, by its name and size.
 
     Raises:
-        UsageError: timm is needed and not installed.
+        UsageError: timm is needed and not installed, or `out` has measurements.
         DataError: none could be traced, or the folder cannot be written.
     """
+    check_replaced(out, {})
     if make is None:
         make, source = timm_maker()
     pieces = make_folder(out / _PIECES, what="traced architectures")

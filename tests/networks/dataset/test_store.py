@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cdmpp.errors import DataError
+from cdmpp.cli.main import main
+from cdmpp.errors import DataError, UsageError
 from cdmpp.networks.dataset import store
 from cdmpp.networks.dataset.rows import GraphRow, LabelRow
-from cdmpp.networks.dataset.store import read_dataset, write_dataset
+from cdmpp.networks.dataset.store import check_replaced, read_dataset, write_dataset
 from cdmpp.networks.graph.graph import NetworkGraph
+from cdmpp.networks.step_time.graphs import trace_architectures
 from tests.networks.graph.example_graphs import random_graph, rows_and_labels
 
 
@@ -85,6 +87,23 @@ def test_equal_graphs_are_stored_once(tmp_path: Path) -> None:
     data = read_dataset(tmp_path)
     assert [row.graph.name for row in data.graphs] == ["net-0", "net-1", "net-2"]
     assert data.manifest["architectures"] == 1
+
+
+def test_measurements_are_not_replaced_by_something_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`networks generate --out` into a measured data set lost all its labels."""
+    rows, labels = rows_and_labels(3)
+    write_dataset(tmp_path, rows, labels, note={"device": "mine"})
+    before = (tmp_path / "manifest.json").read_bytes()
+    assert main(["networks", "generate", "--out", str(tmp_path), "--architectures", "1"]) == 2
+    assert f"{len(labels)} labels that would be lost; give another" in capsys.readouterr().err
+    assert (tmp_path / "manifest.json").read_bytes() == before
+    with pytest.raises(UsageError, match="would be lost"):
+        trace_architectures([("resnet18", 224)], tmp_path)
+    check_replaced(tmp_path, {"device": "mine"})
+    write_dataset(tmp_path, rows, [], note={})
+    check_replaced(tmp_path, {"device": "mine"})
 
 
 def test_an_empty_data_set(tmp_path: Path) -> None:
