@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdmpp.comparison.cell import CompareCell
 from cdmpp.comparison.eager import eager_cells
-from cdmpp.comparison.llm.decoder import Decoder
+from cdmpp.comparison.llm.decoder import Decoder, check_names
 from cdmpp.comparison.llm.times import KernelModel
 from cdmpp.comparison.prices import Price
 from cdmpp.comparison.serving import serving_cell
@@ -128,13 +128,7 @@ def compare(
         raise UsageError(
             "nothing to compare for a language model: add --prefill N or --decode-at N"
         )
-    names = [one.name for one in question.transformers]
-    again = next((name for place, name in enumerate(names) if name in names[:place]), None)
-    if again is not None:
-        raise UsageError(
-            f"two models have the name {again!r}; give each its own name, e.g. "
-            "layers=32,...,name=small"
-        )
+    check_names(question.transformers)
     found: list[CompareCell] = []
     for network in question.networks:
         if isinstance(network.source, Path) and network_format(network.source) == "onnx":

@@ -151,6 +151,16 @@ def test_a_type_that_a_device_does_not_have_is_one_sentence(capsys) -> None:
     assert "a100-sxm has no known rate for fp8" in text
 
 
+def test_a_gpu_without_bf16_names_the_type_that_it_has(capsys) -> None:
+    words = ["--model", "meta-llama/Llama-3.1-8B", "--decode-at", "8", "--device", "t4"]
+    assert (
+        "for bf16 (`peak_bf16_flop_per_s`); predict it with --precision fp16"
+        in refused(capsys, *words)[1]
+    )
+    (cell,) = run_json(capsys, *words, "--precision", "fp16")
+    assert cell["latency_s"] > 0.03
+
+
 @pytest.mark.parametrize(
     "words",
     [["--prefill", "512"], ["--concurrency", "4", "--input-tokens", "9", "--output-tokens", "9"]],

@@ -260,6 +260,7 @@ LOAD = ["--concurrency", "4", "--input-tokens", "9", "--output-tokens", "9"]
         (["--input-tokens", "4"], "--input-tokens can only be used with --concurrency"),
         (["--disaggregated"], "--disaggregated is not supported"),
         (["nets.py:bert", *LOAD], "with language models, got nets.py:bert; leave it out"),
+        (["--model", "Qwen/Qwen3-30B-A3B", *LOAD], "two models have the name 'Qwen3-30B-A3B'"),
         (["--batch", "8", *LOAD], "--batch can only be used with single passes, got --concurrency"),
         (["--objective", "cost", *LOAD], "--objective can only be used with single passes"),
         (["--operators", *LOAD], "--operators can only be used with single passes"),

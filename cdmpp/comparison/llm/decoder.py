@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -426,6 +426,21 @@ class Parallel:
         ]  # fmt: skip
         is_plain = self.data == self.expert == self.pipeline == 1
         return "" if is_plain else f"{', '.join(words)} parallel"
+
+
+def check_names(models: Sequence[Decoder]) -> None:
+    """Checks that each model has a name of its own.
+
+    Raises:
+        UsageError: two have one.
+    """
+    names = [one.name for one in models]
+    again = next((name for place, name in enumerate(names) if name in names[:place]), None)
+    if again is not None:
+        raise UsageError(
+            f"two models have the name {again!r}; give each its own name, e.g. "
+            "layers=32,...,name=small, or another folder of its config.json"
+        )
 
 
 def check_parallel(model: Decoder, parallel: Parallel) -> None:

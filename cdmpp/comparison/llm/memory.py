@@ -43,7 +43,9 @@ def missing_rate(model: Decoder, device: DeviceSpec) -> str:
         )
     for one in model.used_formats:
         if getattr(device, PEAKS[one]) is None:
-            return f"{device.name} has no known rate for {one} (`{PEAKS[one]}`)"
+            other = one == "bf16" and device.peak_tensor_flop_per_s
+            hint = "; predict it with --precision fp16" if other else ""
+            return f"{device.name} has no known rate for {one} (`{PEAKS[one]}`){hint}"
     return ""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from cdmpp.analytic.table_file import TableFile
 from cdmpp.comparison.llm.calibrate import calibrated
-from cdmpp.comparison.llm.decoder import Decoder, Parallel, check_parallel
+from cdmpp.comparison.llm.decoder import Decoder, Parallel, check_names, check_parallel
 from cdmpp.comparison.llm.load import BACKENDS, Backend, Ends, LoadCell, LoadedServer
 from cdmpp.comparison.llm.memory import missing_rate
 from cdmpp.comparison.llm.schedule import Load
@@ -40,10 +40,11 @@ def load_cells(
         measured: loads of the only server, which calibrate its answers, see `calibrated`.
 
     Raises:
-        UsageError: no way in which devices can share a model, or several servers of which one is
-            measured.
+        UsageError: two models have one name, no way in which devices can share a model, or several
+            servers of which one is measured.
         DataError: no device has an answer, or the measured loads cannot be used.
     """
+    check_names(models)
     found = []
     shared = [(model, parallel) for model in models for parallel in _possible(model, parallels)]
     if measured is not None and len(shared) * len(devices) != 1:
