@@ -178,3 +178,5 @@ def test_a_wrong_device_of_the_records_is_refused(words, code, said, capsys):
 def test_measured_on_goes_with_records_only(capsys):
     assert main(["predict", "--network", "n.onnx", "--measured-on", "v100"]) == 2
     assert "--measured-on can only be used with --records" in capsys.readouterr().err
+    assert main(["predict", "--program", "x.py", "--network-info", "info"]) == 2
+    assert "--network-info can only be used with --records" in capsys.readouterr().err

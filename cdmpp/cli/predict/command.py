@@ -120,6 +120,7 @@ def run(args: argparse.Namespace) -> int:
     check_goes_with(
         "--records", args.records,
         measured_on=args.measured_on, target=args.target, no_install=args.no_install,
+        network_info=args.network_info,
     )  # fmt: skip
     check_goes_with("--program FILE", args.program, set=args.set)
     output = {"as_json": args.json, "is_quiet": args.quiet}
