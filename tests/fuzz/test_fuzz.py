@@ -17,9 +17,7 @@ from cdmpp.datasets.tenset.task_index import TaskIndex, load_tasks
 from cdmpp.devices.device_file import read_device_file
 from cdmpp.errors import DataError, DeviceError
 from cdmpp.files.restricted_pickle import load_restricted
-from cdmpp.programs.ansor.dag import parse_dag
 from cdmpp.programs.ansor.json_graph import JsonGraph
-from cdmpp.programs.native import NativeTask, Status, native_library
 from tests.fuzz import fuzz_models, fuzz_names, fuzz_texts
 from tests.fuzz.attack import page, run_campaign
 from tests.fuzz.bombs import PICKLE_BOMBS
@@ -70,11 +68,10 @@ def test_mutated_lines_in_the_native_code(lines: list[str], tasks: TaskIndex) ->
     assert outcome.is_clean, outcome.to_json()
     assert outcome.total == 500
     assert outcome.accepted > 25
-    assert any(reason.startswith("left to Python: ") for reason in outcome.rejected)
+    assert any(reason.startswith("no record: ") for reason in outcome.rejected)
     assert any(reason.startswith("program: ") for reason in outcome.rejected)
 
 
-@needs_tvm_helper
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -84,20 +81,11 @@ def test_mutated_lines_in_the_native_code(lines: list[str], tasks: TaskIndex) ->
         ('[["[', '[["\\uDFFF['),
     ],
 )
-def test_lines_that_only_the_native_code_took(
-    lines: list[str], tasks: TaskIndex, old: str, new: str
-) -> None:
-    library = native_library()
+def test_lines_of_odd_numbers_and_texts_are_refused(lines: list[str], old: str, new: str) -> None:
     line = next(line for line in lines if '"CI", ' in line)
-    record = parse_record(line)
-    task = tasks.find(record.workload_key, record.target_kind)
-    assert task is not None
-    native = NativeTask(parse_dag(task.dag_json), library)
-    assert native.featurise_lines([line.encode()]).status.tolist() == [Status.VALID]
-    bad = line.replace(old, new, 1)
-    assert native.featurise_lines([bad.encode()]).status.tolist() == [Status.DECLINED]
+    parse_record(line)
     with pytest.raises(RecordLineError):
-        parse_record(bad)
+        parse_record(line.replace(old, new, 1))
 
 
 def test_mutated_lines_of_autotvm_and_metaschedule() -> None:

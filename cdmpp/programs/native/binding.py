@@ -150,29 +150,16 @@ class NativeTask:
             threads: how many threads work inside this call.
         """
         settings = _settings(is_gpu, limits)
-        return self._run(steps, settings, threads)
-
-    def featurise_lines(self, lines: Sequence[bytes], *, threads: int = 1) -> NativeBatch:
-        """Does the same for whole lines of a record file, which Python need not parse.
-
-        The workload key of a line is not looked at, its target and hardware parameters are. The
-        result part (costs) is only seen to be JSON. What is not a plain record is declined.
-        """
-        return self._run(lines, None, threads)
-
-    def _run(
-        self, texts: Sequence[bytes], settings: NDArray[np.int64] | None, threads: int
-    ) -> NativeBatch:
-        offsets = np.zeros(len(texts) + 1, dtype=np.int64)
-        np.cumsum([len(text) for text in texts], out=offsets[1:])
+        offsets = np.zeros(len(steps) + 1, dtype=np.int64)
+        np.cumsum([len(text) for text in steps], out=offsets[1:])
         return call(
             self._library,
             self._library.cdmpp_featurise,
             self._task,
-            b"".join(texts),
+            b"".join(steps),
             offsets.ctypes.data,
-            None if settings is None else settings.ctypes.data,
-            len(texts),
+            settings.ctypes.data,
+            len(steps),
             max(1, threads),
         )
 

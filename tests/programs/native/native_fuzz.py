@@ -271,11 +271,11 @@ def sanitized_environment(folder: Path) -> tuple[Path, dict[str, str]]:
     return library, {**os.environ, **variables}
 
 
-def broken_lines(rng: random.Random, line: bytes, count: int) -> list[bytes]:
-    """Returns damaged copies of a record line."""
-    lines = []
+def broken_texts(rng: random.Random, text: bytes, count: int) -> list[bytes]:
+    """Returns damaged copies of a text of JSON."""
+    texts = []
     for _ in range(count):
-        data = bytearray(line)
+        data = bytearray(text)
         for _ in range(rng.randrange(1, 4)):
             at = rng.randrange(len(data))
             change = rng.randrange(4)
@@ -291,12 +291,12 @@ def broken_lines(rng: random.Random, line: bytes, count: int) -> list[bytes]:
                 del data[at:]
             if not data:
                 data = bytearray(b"{")
-        lines.append(bytes(data))
-    return lines
+        texts.append(bytes(data))
+    return texts
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs mutated programs and damaged lines through a library and prints what became of them."""
+    """Runs mutated programs and damaged texts through a library and prints what became of them."""
     library, count = load_library(Path(arguments[0])), int(arguments[1])
     seeds = fixture_seeds()
     for golden, info in zip(arguments[2::2], arguments[3::2], strict=True):
@@ -307,10 +307,10 @@ def main(arguments: Sequence[str]) -> None:
         task = NativeTask(seed.dag, library)
         batch = native_batch(task, seed, programs)
         statuses.update(Status(int(status)).name for status in batch.status)
-        input_part = [["key", "llvm", [1, 2, 3, 4, 5, 6, 7, 8]], [[], seed.steps]]
-        line = json.dumps({"i": input_part, "r": [[0.1], 0, 0.1, 1], "v": "v0.6"}).encode()
-        damaged = task.featurise_lines(broken_lines(rng, line, 1 + count // 200), threads=2)
-        statuses.update(f"line {Status(int(status)).name}" for status in damaged.status)
+        texts = broken_texts(rng, json.dumps(seed.steps).encode(), 1 + count // 200)
+        few = [False] * len(texts), [None] * len(texts)
+        damaged = task.featurise_steps(texts, is_gpu=few[0], limits=few[1], threads=2)
+        statuses.update(f"damaged {Status(int(status)).name}" for status in damaged.status)
     print(json.dumps(dict(statuses)))
 
 

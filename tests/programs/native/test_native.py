@@ -27,6 +27,7 @@ from cdmpp.errors import DataError, ReplayError
 from cdmpp.programs.ansor.dag import Axis, Dag, DagOp, parse_dag
 from cdmpp.programs.compact_ast import LEAF_EXTRA_COUNT, CompactAst
 from cdmpp.programs.featurise import featurise_records, is_gpu_kind
+from cdmpp.programs.featurise import native_batch as batch_of_records
 from cdmpp.programs.gpu_limits import GpuLimits, gpu_limits
 from cdmpp.programs.loops.expr import Buffer, Expr, int_var, load
 from cdmpp.programs.native import NativeBatch, NativeTask, Status, build, native_library
@@ -38,7 +39,7 @@ from tests.programs.ansor.fixture_records import fixture_records, record_with
 from tests.programs.ansor.small_dags import matmul_relu
 from tests.programs.native.native_fuzz import (
     Seed,
-    broken_lines,
+    broken_texts,
     difference,
     fixture_seeds,
     golden_records,
@@ -64,18 +65,18 @@ def compare(library: Any, index: TaskIndex, lines: Iterable[str]) -> Counter[str
     by_task = defaultdict(list)
     for line in lines:
         record = parse_record(line)
-        by_task[record.workload_key, record.target_kind].append((line, record))
+        by_task[record.workload_key, record.target_kind].append(record)
     counts: Counter[str] = Counter()
-    for key, items in by_task.items():
+    for key, records in by_task.items():
         task = index.find(*key)
         assert task is not None
         dag = parse_dag(task.dag_json)
-        batch = NativeTask(dag, library).featurise_lines([line.encode() for line, _ in items])
-        for number, (line, record) in enumerate(items):
+        batch = batch_of_records(NativeTask(dag, library), records)
+        for number, record in enumerate(records):
             limits, is_gpu = gpu_limits(record.hardware_params), is_gpu_kind(record.target_kind)
             expected = python_outcome(Seed(dag, [], is_gpu, limits), list(record.steps))
             assert expected is not None
-            assert difference(batch, number, expected) is None, line[:200]
+            assert difference(batch, number, expected) is None, record
             counts[Status(int(batch.status[number])).name] += 1
     return counts
 
@@ -151,28 +152,6 @@ def fuzz(
     return counts
 
 
-def line_of(steps: list[Any], target: str = "llvm -keys=cpu") -> dict[str, Any]:
-    hardware = [-1, 16, 64, LIMITS.shared_bytes, 0, LIMITS.threads, LIMITS.vthreads, 32]
-    return {
-        "i": [["key", target, hardware, "", 0, []], [[], steps]],
-        "r": [[0.5], 0, 1.5, 17],
-        "v": "v0.6",
-    }
-
-
-def test_lines_and_steps_give_the_same(library: Any) -> None:
-    for record in fixture_records():
-        task = NativeTask(record.dag, library)
-        line = json.dumps(line_of(record.steps)).encode()
-        steps = json.dumps(record.steps).encode()
-        from_lines = task.featurise_lines([line, line])
-        from_steps = task.featurise_steps(
-            [steps, steps], is_gpu=[False] * 2, limits=[None] * 2, threads=4
-        )
-        assert_equal(from_lines, from_steps)
-        assert from_lines.leaf_offset[2] == 2 * from_lines.leaf_offset[1] > 0
-
-
 def assert_equal(left: NativeBatch, right: NativeBatch) -> None:
     for name in (
         "status", "leaf_offset", "leaf_features", "leaf_extra", "leaf_position", "tree_offset",
@@ -205,7 +184,7 @@ def test_threads_give_the_same_as_one(library: Any) -> None:
 
 
 def test_an_empty_batch(library: Any) -> None:
-    batch = NativeTask(matmul_relu(), library).featurise_lines([])
+    batch = NativeTask(matmul_relu(), library).featurise_steps([], is_gpu=[], limits=[])
     assert batch.leaf_features.shape == (0, 164)
     assert batch.leaf_extra.shape == (0, LEAF_EXTRA_COUNT)
     assert batch.status.size == batch.tree.size == len(batch.reasons) == 0
@@ -221,41 +200,24 @@ def test_gpu_limits_and_failures_are_named(library: Any) -> None:
     assert (batch.reasons[2], batch.details[2]) == ("stage index out of range", "9 of 4 stages")
 
 
-def test_targets_of_lines(library: Any) -> None:
+@pytest.mark.parametrize("text", ["", "{}", "1", "[[]]", "[[1]]", '[["CI", 1]', '[["CI", 1]] 2'])
+def test_what_is_no_list_of_steps_is_declined(library: Any, text: str) -> None:
     task = NativeTask(matmul_relu(), library)
-    steps: list[Any] = [["FU", 3, [0, 1]], ["AN", 3, 0, 6]]
-    lines = [json.dumps(line_of(steps, target)).encode() for target in ("cuda -x", "llvm", " rocm")]
-    batch = task.featurise_lines(lines)
-    assert batch.status.tolist() == [Status.REJECTED, Status.VALID, Status.REJECTED]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"v": "v0.9"}, {"r": 1}, {"i": []}, {"x": 1},
-        {"i": [["key", "llvm", [1, 2], "", 0, []], [[], []]]},
-        {"i": [["", "llvm", [0] * 8, "", 0, []], [[], []]]},
-        {"i": [["key", "llvm", [0] * 8, "", 0, []], [[], [[1]]]]},
-        {"i": [["key", "llvm", [0] * 8, "", 0, []], [[], {}]]},
-    ],
-)  # fmt: skip
-def test_lines_that_are_no_plain_records_are_declined(library: Any, change: dict[str, Any]) -> None:
-    line = json.dumps({**line_of([]), **change}).encode()
-    batch = NativeTask(matmul_relu(), library).featurise_lines([line])
+    batch = task.featurise_steps([text.encode()], is_gpu=[False], limits=[None])
     assert batch.status.tolist() == [Status.DECLINED]
     assert batch.reasons[0]
     assert batch.leaf_offset.tolist() == [0, 0]
 
 
-def test_damaged_lines_never_crash(library: Any) -> None:
+def test_damaged_steps_never_crash(library: Any) -> None:
     record = record_with("RF")
-    line = json.dumps(line_of(record.steps)).encode()
-    lines = broken_lines(random.Random(4), line, 3000)
-    batch = NativeTask(record.dag, library).featurise_lines(lines, threads=2)
+    texts = broken_texts(random.Random(4), json.dumps(record.steps).encode(), 3000)
+    batch = NativeTask(record.dag, library).featurise_steps(
+        texts, is_gpu=[False] * 3000, limits=[None] * 3000, threads=2
+    )
     assert (batch.status == Status.DECLINED).sum() > 2000
     for number in np.flatnonzero(batch.status != Status.DECLINED):
-        text = lines[number].decode()
-        steps = json.loads(text)["i"][1][1]
+        steps = json.loads(texts[number].decode())
         outcome = python_outcome(Seed(record.dag, [], False, None), steps)
         assert difference(batch, int(number), outcome) is None
 
@@ -439,7 +401,7 @@ def test_something_else_is_not_loaded(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_sanitizers_find_nothing(tmp_path: Path) -> None:
-    """Address and undefined behaviour sanitizers over mutated programs and damaged lines."""
+    """Address and undefined behaviour sanitizers over mutated programs and damaged texts."""
     try:
         path, environment = sanitized_environment(tmp_path)
     except NativeBuildError as error:

@@ -17,6 +17,7 @@ from cdmpp.datasets.tenset.task_index import TaskIndex
 from cdmpp.programs.added_columns import EXTRA_BLOCKS, LEAF_EXTRA_NAMES
 from cdmpp.programs.ansor.dag import parse_dag
 from cdmpp.programs.compact_ast import LEAF_EXTRA_COUNT
+from cdmpp.programs.featurise import native_batch
 from cdmpp.programs.loops.expr import Buffer, Expr, int_const, int_var, load
 from cdmpp.programs.loops.loop_tree import (
     Allocation,
@@ -153,12 +154,12 @@ def assert_finite_and_in_use(library: Any, index: TaskIndex, lines: list[str]) -
     by_task = defaultdict(list)
     for line in lines:
         record = parse_record(line)
-        by_task[record.workload_key, record.target_kind].append(line.encode())
+        by_task[record.workload_key, record.target_kind].append(record)
     parts = []
-    for key, task_lines in by_task.items():
+    for key, records in by_task.items():
         task = index.find(*key)
         assert task is not None
-        batch = NativeTask(parse_dag(task.dag_json), library).featurise_lines(task_lines)
+        batch = native_batch(NativeTask(parse_dag(task.dag_json), library), records)
         assert set(batch.status.tolist()) <= {Status.VALID, Status.REJECTED}
         parts.append(batch.leaf_extra)
     extra = np.concatenate(parts)

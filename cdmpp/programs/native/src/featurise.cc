@@ -36,10 +36,10 @@ class Worker : public Output {
     return dag_.program.names.size() > kMaxNames || dag_.program.is_swollen();
   }
 
-  void run(std::string_view text, bool is_line, Settings settings, Piece* piece) {
+  void run(std::string_view text, const Settings& settings, Piece* piece) {
     begin(piece);
     try {
-      featurise(text, is_line, settings, piece);
+      featurise(text, settings, piece);
     } catch (const Declined& declined) {
       undo(piece, DECLINED, declined.why, "");
     } catch (const ReplayFailure& failure) {
@@ -61,15 +61,9 @@ class Worker : public Output {
     since_ = now;
   }
 
-  void featurise(std::string_view text, bool is_line, Settings settings, Piece* piece) {
+  void featurise(std::string_view text, const Settings& settings, Piece* piece) {
     since_ = Clock::now();
-    RecordReader reader(text, &record_);
-    if (is_line) {
-      reader.read_line();
-      settings = settings_of(record_);
-    } else {
-      reader.read_steps();
-    }
+    RecordReader(text, &record_).read_steps();
     lap(PARSE);
     state_.start();
     state_.apply(record_);
@@ -81,21 +75,6 @@ class Worker : public Output {
     append_compact_ast(tree_, top, settings.is_gpu, &leaves_, this);
     judge(Judge(tree_, dag_.program, dag_.shared), top, settings, piece);
     lap(FEATURES);
-  }
-
-  static Settings settings_of(const Record& record) {
-    const std::string_view target = record.target;
-    const size_t first = target.find_first_not_of(' ');
-    const std::string_view kind = target.substr(first, target.find(' ', first) - first);
-    Settings settings;
-    for (const char* gpu : {"cuda", "rocm", "opencl", "vulkan", "metal"}) {
-      settings.is_gpu = settings.is_gpu || kind == gpu;
-    }
-    settings.has_limits = record.hardware.size() == 8;
-    if (settings.has_limits) {
-      settings.limits = {record.hardware[3], record.hardware[5], record.hardware[6]};
-    }
-    return settings;
   }
 
   Dag dag_;
@@ -149,12 +128,11 @@ class Task {
 struct Input {
   const char* text;
   const i64* offsets;   // count + 1
-  const i64* settings;  // null for lines, which have their own
+  const i64* settings;  // 5 a program, see `settings_at`
 };
 
 // `all`: 5 a program: is_gpu, has_limits, shared bytes, threads, vthreads.
 Settings settings_at(const i64* all, size_t number) {
-  if (!all) return {};
   const i64* values = all + number * 5;
   return {values[0] != 0, values[1] != 0, {values[2], values[3], values[4]}};
 }
@@ -199,7 +177,7 @@ ResultPointer featurise_all(Task& task, const Input& input, size_t count, size_t
   share_out(count, useful, [&](u32 number, size_t i) {
     const size_t size = static_cast<size_t>(input.offsets[i + 1] - input.offsets[i]);
     pieces[i].worker = number;
-    workers[number]->run(std::string_view(input.text + input.offsets[i], size), !input.settings,
+    workers[number]->run(std::string_view(input.text + input.offsets[i], size),
                          settings_at(input.settings, i), &pieces[i]);
   });
   std::vector<const Output*> outputs;
@@ -213,7 +191,7 @@ ResultPointer featurise_all(Task& task, const Input& input, size_t count, size_t
 
 extern "C" {
 
-// Featurises `count` records of a task: texts of steps with `settings`, or whole lines without.
+// Featurises `count` records of a task: texts of steps, with settings as of `settings_at`.
 // Returns null when there is not enough memory.
 cdmpp_result* cdmpp_featurise(void* task, const char* text, const i64* offsets, const i64* settings,
                               size_t count, size_t threads) {

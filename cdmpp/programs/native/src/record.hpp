@@ -1,4 +1,4 @@
-// Reads measure records: strict JSON; whatever is unusual is left to the Python reader.
+// Reads the steps of measure records: strict JSON; what is unusual is declined.
 #pragma once
 
 #include <string_view>
@@ -24,15 +24,11 @@ struct Record {
   std::vector<Step> steps;
   std::vector<Argument> arguments;
   std::vector<i64> numbers;
-  std::string_view target;
-  std::vector<i64> hardware;
 
   void clear() {
     steps.clear();
     arguments.clear();
     numbers.clear();
-    hardware.clear();
-    target = {};
   }
 };
 
@@ -47,61 +43,7 @@ class RecordReader {
     end();
   }
 
-  // `{"i": [[key, target, hardware, ...], [[], steps]], "r": ..., "v": "v0.6"}`. The result part is
-  // only seen to be JSON.
-  void read_line() {
-    record_->clear();
-    bool has_input = false, has_result = false, has_version = false;
-    expect('{');
-    do {
-      const std::string_view key = text();
-      expect(':');
-      if (key == "i" && !has_input) {
-        input();
-        has_input = true;
-      } else if (key == "v" && !has_version) {
-        const std::string_view version = text();
-        if (version.size() != 4 || version.substr(0, 3) != "v0." || version[3] < '2' ||
-            version[3] > '6') {
-          throw Declined{"record version"};
-        }
-        has_version = true;
-      } else if (key == "r" && !has_result) {
-        if (peek() != '[') throw Declined{"result of a record"};
-        skip(0);
-        has_result = true;
-      } else {
-        throw Declined{"field of a record"};
-      }
-    } while (comma_or('}'));
-    end();
-    if (!has_input || !has_result || !has_version) throw Declined{"field of a record"};
-  }
-
  private:
-  void input() {
-    expect('[');
-    expect('[');
-    if (is_blank(skip_text())) throw Declined{"workload key"};
-    next_item();
-    record_->target = text();
-    if (is_blank(record_->target)) throw Declined{"target"};
-    next_item();
-    const Argument hardware = list();
-    if (hardware.kind != Argument::LIST || hardware.count != 8) throw Declined{"hardware"};
-    record_->hardware = record_->numbers;
-    record_->numbers.clear();
-    while (comma_or(']')) skip(0);
-    next_item();
-    expect('[');
-    expect('[');
-    expect(']');
-    next_item();
-    steps();
-    expect(']');
-    while (comma_or(']')) skip(0);
-  }
-
   void steps() {
     expect('[');
     if (accept(']')) return;
@@ -225,13 +167,6 @@ class RecordReader {
     if (at_ - first > 40) throw Declined{"long number"};
   }
 
-  // A text without escapes.
-  std::string_view text() {
-    const std::string_view found = skip_text();
-    if (!plain_) throw Declined{"escape in a text"};
-    return found;
-  }
-
   // Any text, as it is written; `plain_` says whether it means just that.
   std::string_view skip_text() {
     expect('"');
@@ -270,10 +205,6 @@ class RecordReader {
     }
   }
 
-  static bool is_blank(std::string_view text) {
-    return text.find_first_not_of(' ') == std::string_view::npos;
-  }
-
   void space() {
     while (at_ < text_.size()) {
       const char c = text_[at_];
@@ -293,7 +224,6 @@ class RecordReader {
   void expect(char c) {
     if (!accept(c)) throw Declined{"not a plain record"};
   }
-  void next_item() { expect(','); }
   // After a value: true when another one follows, false at the closing bracket.
   bool comma_or(char close) {
     if (accept(',')) return true;
