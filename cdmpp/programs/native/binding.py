@@ -29,8 +29,7 @@ from cdmpp.programs.ansor.dag import Dag
 from cdmpp.programs.compact_ast import LEAF_EXTRA_COUNT, LEAF_FEATURE_COUNT
 from cdmpp.programs.gpu_limits import GpuLimits
 from cdmpp.programs.loops.loop_tree import LoopTree
-from cdmpp.programs.native.flatten import flatten_dag
-from cdmpp.programs.native.flatten_tree import flatten_tree
+from cdmpp.programs.native.flatten import flatten_dag, flatten_tree
 
 #: What the native code measures, in the order of its counters.
 PHASES = ("parse", "replay", "lower", "simplify", "features")

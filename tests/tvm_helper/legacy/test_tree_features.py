@@ -25,7 +25,7 @@ from cdmpp.programs.loops.loop_tree import (
     Store,
 )
 from cdmpp.programs.native import Status, featurise_trees, native_library
-from cdmpp.programs.native.flatten_tree import flatten_tree
+from cdmpp.programs.native.flatten import flatten_tree
 from tests.programs.reference.rejection import gpu_violation
 from tests.programs.reference.tree import compact_ast
 from tvm_helper.legacy.tir import loop_tree_from_json

@@ -203,7 +203,7 @@ cdmpp_result* cdmpp_featurise(void* task, const char* text, const i64* offsets, 
   }
 }
 
-// Featurises `count` loop trees in flat form (see `flatten_tree.py`), one after another in `data`
+// Featurises `count` loop trees in flat form (see `flatten.py`), one after another in `data`
 // and `text`. Returns null when there is not enough memory.
 cdmpp_result* cdmpp_featurise_trees(const i64* data, const i64* data_offsets, const char* text,
                                     const i64* text_offsets, const i64* settings,

@@ -1,4 +1,4 @@
-// A loop tree that was made elsewhere, read from the arrays that `flatten_tree.py` makes.
+// A loop tree that was made elsewhere, read from the arrays that `flatten.py` makes.
 #pragma once
 
 #include "flat.hpp"
@@ -19,7 +19,7 @@ class TreeReader : private FlatTables {
   }
 
  private:
-  // In the order of `flatten_tree.NODES`. An annotation other than the unroll pragma has no node.
+  // In the order of `flatten.NODES`. An annotation other than the unroll pragma has no node.
   enum Type : u8 { LOOP, ALLOCATION, CONDITION, UNROLL, STORE, TYPES };
 
   std::vector<TreeId> nodes(Tree* tree, int depth) {
