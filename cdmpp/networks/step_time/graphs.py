@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as parquet
 
 from cdmpp.errors import CdmppError, DataError, UsageError, first_line
@@ -19,7 +20,6 @@ from cdmpp.networks.dataset.rows import GraphRow
 from cdmpp.networks.dataset.store import MANIFEST, check_replaced, read_dataset, write_dataset
 from cdmpp.networks.graph.graph import NetworkGraph
 from cdmpp.networks.graph.torch_graph import torch_graph
-from cdmpp.networks.step_time.rebatch import at_batch
 
 #: Two batch sizes tell how every number grows; 1 would hide axes.
 _BATCHES = (2, 3)
@@ -177,3 +177,25 @@ def timm_maker() -> tuple[MakeNetwork, str]:
             return timm.create_model(arch)
 
     return make, f"timm {timm.__version__}"
+
+
+def at_batch(first: NetworkGraph, second: NetworkGraph, batch: int) -> NetworkGraph:
+    """Returns the network at a batch size: every number of an operator is a constant and a part
+    that grows with the batch, and two traces tell both. Accounts are left out.
+
+    Raises:
+        DataError: traces of one batch size, or of different operators.
+    """
+    if first.batch == second.batch or first.kinds != second.kinds:
+        raise DataError(
+            f"{first.name}: two traces of batch {first.batch} and {second.batch} with "
+            f"{len(first.kinds)} and {len(second.kinds)} operators, expected two batch sizes and "
+            "the same operators"
+        )
+    if not np.array_equal(first.edges, second.edges):
+        raise DataError(f"{first.name}: its operators are connected differently at another batch")
+    share = (batch - first.batch) / (second.batch - first.batch)
+    memory = first.memory + share * (second.memory - first.memory)
+    flops = first.flops + share * (second.flops - first.flops)
+    copies = first.copies + share * (second.copies - first.copies)
+    return replace(first, batch=batch, memory=memory, flops=flops, copies=copies, accounts=())

@@ -25,11 +25,10 @@ from cdmpp.networks.step_time.fit import (
     left_out_logs,
     measured_steps,
 )
-from cdmpp.networks.step_time.graphs import read_graphs, trace_architectures
+from cdmpp.networks.step_time.graphs import at_batch, read_graphs, trace_architectures
 from cdmpp.networks.step_time.inputs import StepQuestion, StepTimeInputs, rates_of, release
 from cdmpp.networks.step_time.memory import largest_batches
 from cdmpp.networks.step_time.model import StepTimeModel, StepWidths
-from cdmpp.networks.step_time.rebatch import at_batch
 from cdmpp.networks.step_time.runs import architectures, read_runs
 
 _FAMILIES = {"plain": (1, False), "wide": (2, False), "deep": (1, True), "both": (2, True)}
