@@ -8,6 +8,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
+from cdmpp.arrays import BoolArray, FloatArray
+from cdmpp.calibration.intervals import operator_kinds
+from cdmpp.calibration.left_out_kinds import strange_factor
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
     add_output_options,
@@ -18,12 +23,18 @@ from cdmpp.cli.shared.progress import training_progress
 from cdmpp.cli.shared.samples import dataset_of
 from cdmpp.config import load_config
 from cdmpp.datasets.extraction.merge import merged_folder
+from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.selection import cap_programs
 from cdmpp.files.places import package_folder
+from cdmpp.models.gbdt import GbdtCostModel
+from cdmpp.predict import saved_model
 from cdmpp.report.run_report import write_run_report
-from cdmpp.training.left_out_kinds import measure_left_out_kinds
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import train_run
 from lab.package import bytes_of, package_run, read_card, shippable_samples
+
+#: Programs of each device that trees without some kinds of operators learn from.
+_KINDS_PER_DEVICE = 3000
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -91,3 +102,33 @@ def run(args: argparse.Namespace) -> int:
     size = bytes_of(folder)
     print(f"packaged {folder} ({size / 1e6:.2f} MB), trained on {', '.join(labels)}")
     return 0
+
+
+def measure_left_out_kinds(run_dir: Path, options: TrainOptions, samples: Samples) -> None:
+    """Trains the ensemble's trees without some kinds of operators in turn, and adds to the model's
+    card how much wider than its intervals the errors on those are; nothing to a model without
+    intervals.
+
+    Args:
+        samples: what the model was trained and calibrated on.
+
+    Raises:
+        DataError: there is no complete model, or a file cannot be written.
+    """
+    calibration = saved_model.read_card(run_dir).calibration
+    if calibration is None:
+        return
+    samples = cap_programs(samples, _KINDS_PER_DEVICE, seed=0)
+    nothing = samples.take(np.zeros(0, np.int64))
+    widths = [calibration.by_device.get(one.name, calibration.pooled) for one in samples.devices]
+
+    def error_of(is_left_out: BoolArray) -> FloatArray:
+        trees = GbdtCostModel(options.ensemble.trees)
+        trees.fit(samples.take(~is_left_out), nothing, seed=options.seed)
+        strange = samples.take(is_left_out)
+        return np.asarray(np.abs(np.log(trees.predict(strange) / strange.latency_s)))
+
+    tasks = np.asarray(samples.programs.tasks, np.str_)[samples.task_id]
+    kinds = operator_kinds(samples).astype(np.str_)
+    factor = strange_factor(kinds, tasks, np.array(widths)[samples.device], error_of)
+    saved_model.write_strange_factor(run_dir, factor)
