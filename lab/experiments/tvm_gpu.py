@@ -9,10 +9,8 @@ import numpy as np
 
 from cdmpp.analytic.roofline.schedule_times import (
     SCHEDULE_TIMES_FORMAT,
-    MeasuredSchedules,
     RatioWidths,
     ScheduleTimes,
-    fit_schedule_times,
     kinds_of,
     packaged_path,
 )
@@ -31,6 +29,7 @@ from cdmpp.predict.networks import NetworkQuestion
 from cdmpp.text import interval_text, markdown_table, percent_text
 from lab.pages import sections, write_page
 from lab.paths import ROOT
+from lab.schedule_fit import MeasuredSchedules, fit_schedule_times
 from lab.stamp import PROGRAMS, stamp
 
 #: Programs of a device that fits and trees see, spread evenly over its tasks.
