@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -63,15 +62,3 @@ class Score:
         values = asdict(self)
         names = ("split", "device", "group", "model", "seed", "mape", "median_ape", "n", *more)
         return {name: values[name] for name in names}
-
-    def tidy(self, suite: str, dataset: str) -> Iterator[tuple[object, ...]]:
-        """Yields one row of `TIDY_COLUMNS` a metric."""
-        group = f"{self.family} {self.group}".strip()
-        where = (suite, dataset, self.split, self.device, group, self.model, self.seed)
-        values = {
-            "mape": self.mape, "median_ape": self.median_ape, "spearman": self.rank,
-            "covered": self.covered,
-        }  # fmt: skip
-        for metric, value in values.items():
-            if value is not None:
-                yield *where, metric, value, self.n

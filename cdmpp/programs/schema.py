@@ -1,8 +1,6 @@
-"""Names and column groups of the 164 values of a leaf vector."""
+"""Names of the 164 values of a leaf vector."""
 
 from __future__ import annotations
-
-from cdmpp.programs.compact_ast import LEAF_FEATURE_COUNT
 
 #: Accessed buffers described in a leaf vector; further ones are left out, missing ones are zeros.
 ACCESS_SLOT_COUNT = 5
@@ -43,9 +41,6 @@ _ACCESS_NAMES = (
     "stride",
 )
 
-#: Columns of one access slot.
-ACCESS_COLUMN_COUNT = len(_ACCESS_NAMES)
-
 
 def _annotation_names(annotation: str) -> tuple[str, ...]:
     counts = tuple(f"{annotation}_{count}" for count in ("num", "prod", "len"))
@@ -61,21 +56,6 @@ _COMPUTE_NAMES = (
     *(f"{index}_{axis}_len" for index in ("blockIdx", "threadIdx") for axis in "xyz"),
     "vthread_len",
 )
-_ACCESS_START = len(_COMPUTE_NAMES)
-_INTENSITY_START = _ACCESS_START + ACCESS_SLOT_COUNT * ACCESS_COLUMN_COUNT
-_ALLOCATION_START = _INTENSITY_START + INTENSITY_SAMPLE_COUNT
-_SCOPE_START = _ALLOCATION_START + 4
-
-#: Operation counts, annotated loops and thread extents.
-COMPUTE_COLUMNS = slice(0, _ACCESS_START)
-#: Accessed buffers, `ACCESS_COLUMN_COUNT` columns a slot.
-ACCESS_COLUMNS = slice(_ACCESS_START, _INTENSITY_START)
-#: The arithmetic intensity curve.
-INTENSITY_COLUMNS = slice(_INTENSITY_START, _ALLOCATION_START)
-#: The allocation of the written buffer.
-ALLOCATION_COLUMNS = slice(_ALLOCATION_START, _SCOPE_START)
-#: Enclosing loops.
-SCOPE_COLUMNS = slice(_SCOPE_START, LEAF_FEATURE_COUNT)
 
 #: Column names of `CompactAst.leaf_features`, in order; the names of the original extractor.
 LEAF_FEATURE_NAMES: tuple[str, ...] = (

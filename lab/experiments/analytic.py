@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from cdmpp.analytic.gpu_kernels.evaluate import evaluate_kernels
 from cdmpp.analytic.gpu_kernels.table import FILES, asked_families
 from cdmpp.analytic.operators.evaluate import evaluate
 from cdmpp.analytic.operators.model import OperatorModel
+from cdmpp.analytic.scores import Score
 from cdmpp.cli.analytic.evaluated import kernels_page, operators_page
 from cdmpp.cli.analytic.kernels import print_evaluated
 from cdmpp.cli.analytic.operator import print_scores
@@ -34,7 +36,7 @@ def operators(
     scores = evaluate(OperatorModel.at(model), neusight)
     files = sorted(neusight.rglob("*.csv.gz"))
     hashes = {str(path.relative_to(neusight)): sha256_file(path) for path in files}
-    rows = (row for score in scores for row in score.tidy("operators", "neusight"))
+    rows = (row for score in scores for row in _tidy(score, "operators", "neusight"))
     origin = stamp(command_line(), data=hashes)
     write_page("operators", operators_page(scores), {}, origin, rows=rows, folder=out)
     print_scores(scores, is_json=is_json)
@@ -70,7 +72,20 @@ def _kernels(name: str, data: Path, out: Path, seeds: str, families: str, is_jso
     judged = evaluate_kernels(data, parse_seeds(seeds), wanted)
     files = sorted({FILES[family] for family in asked_families(data, wanted)})
     hashes = {file: sha256_file(data / file) for file in files}
-    rows = (row for score in judged.scores for row in score.tidy(name, name))
+    rows = (row for score in judged.scores for row in _tidy(score, name, name))
     origin = stamp(command_line(), data=hashes)
     write_page(name, kernels_page(judged), {}, origin, rows=rows, folder=out)
     print_evaluated(judged, is_json=is_json)
+
+
+def _tidy(score: Score, suite: str, dataset: str) -> Iterator[tuple[object, ...]]:
+    """Yields one row of `TIDY_COLUMNS` a metric."""
+    group = f"{score.family} {score.group}".strip()
+    where = (suite, dataset, score.split, score.device, group, score.model, score.seed)
+    values = {
+        "mape": score.mape, "median_ape": score.median_ape, "spearman": score.rank,
+        "covered": score.covered,
+    }  # fmt: skip
+    for metric, value in values.items():
+        if value is not None:
+            yield *where, metric, value, score.n

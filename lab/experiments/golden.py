@@ -21,12 +21,7 @@ from cdmpp.files.json_text import parse_json
 from cdmpp.programs.ansor.dag import Dag, parse_dag
 from cdmpp.programs.featurise import is_gpu_kind
 from cdmpp.programs.loops.loop_tree import Loop, LoopTree, Node, Store, stores_with_path
-from cdmpp.programs.schema import (
-    ACCESS_COLUMNS,
-    COMPUTE_COLUMNS,
-    INTENSITY_COLUMNS,
-    SCOPE_COLUMNS,
-)
+from cdmpp.programs.schema import LEAF_FEATURE_NAMES
 from cdmpp.text import markdown_table
 from lab.pages import write_page
 from lab.paths import shared
@@ -55,11 +50,13 @@ SHARES = {
     "rejected alike": ("invalid_agree", "invalid_expected", "rejected lines"),
     "accepted alike": ("valid_agree", "valid_expected", "accepted lines"),
 }
+#: Where the columns of accessed buffers begin, and those behind them.
+_BUFFERS, _OTHERS = map(LEAF_FEATURE_NAMES.index, ("B0.acc_type.kRead", "arith_intensity_curve_0"))
 #: Columns of the leaf vector by the name of their counters.
 _CELL_GROUPS = (
-    ("compute_cells", "compute_cells_equal", COMPUTE_COLUMNS),
-    ("buffer_cells", "buffer_cells_close", ACCESS_COLUMNS),
-    ("other_cells", "other_cells_close", slice(INTENSITY_COLUMNS.start, SCOPE_COLUMNS.stop)),
+    ("compute_cells", "compute_cells_equal", slice(0, _BUFFERS)),
+    ("buffer_cells", "buffer_cells_close", slice(_BUFFERS, _OTHERS)),
+    ("other_cells", "other_cells_close", slice(_OTHERS, None)),
 )
 _CLOSE = 1e-3
 _SYMBOLIC = "symbolic"

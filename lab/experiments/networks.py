@@ -27,6 +27,7 @@ from cdmpp.networks.intervals import calibrate_networks
 from cdmpp.networks.models.base import DEFAULT_MODEL, new_model
 from cdmpp.networks.models.options import NetworkOptions
 from cdmpp.networks.models.residual import ResidualModel
+from cdmpp.networks.models.seernet import SeerNetModel
 from cdmpp.networks.predict import NetworkPredictor
 from cdmpp.networks.run import data_hash
 from cdmpp.text import markdown_table
@@ -119,13 +120,16 @@ def fit_cell(
     held = fitted.predict(validation)
     intervals = calibrate_networks(validation, held)
     found = fitted.predict(test)
-    count = getattr(fitted, "parameter_count", None)
+    networks = list(fitted.networks.values())
+    if isinstance(fitted, SeerNetModel):  # one a target, all alike
+        networks = networks[:1]
+    count = sum(one.numel() for network in networks for one in network.parameters())
     return {
         "model": model,
         "seed": seed,
         "split": parts.to_json(),
         "fit_s": fit_s,
-        "parameters": count() if count else None,
+        "parameters": count or None,
         "tree_shares": (
             dict(zip(TARGETS, fitted.found.tree_share.tolist(), strict=True))
             if isinstance(fitted, ResidualModel)

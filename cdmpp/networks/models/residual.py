@@ -113,10 +113,6 @@ class ResidualModel(NetworkModel):
             result.append(torch.stack(logs).mean(0).exp().numpy())
         return result
 
-    def parameter_count(self) -> int:
-        """Returns the parameters of all networks."""
-        return sum(p.numel() for network in self.networks.values() for p in network.parameters())
-
     def _network_names(self) -> list[str]:
         parts = [name for name, columns in _PARTS.items() if set(columns) & set(self.columns)]
         members = range(self.options.residual.members)

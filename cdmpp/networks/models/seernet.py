@@ -74,11 +74,6 @@ class SeerNetModel(NetworkModel):
             standard[:, self._columns_of(name)] = found
         return np.asarray(scaling.values(standard))
 
-    def parameter_count(self) -> int:
-        """Returns the parameters of one network."""
-        network = next(iter(self.networks.values()))
-        return sum(parameter.numel() for parameter in network.parameters())
-
     def _network_names(self) -> list[str]:
         return ["all"] if self.is_multi else [TARGETS[column] for column in self.columns]
 

@@ -22,9 +22,9 @@ from cdmpp.programs.loops.loop_tree import (
     Store,
 )
 from cdmpp.programs.schema import (
-    ACCESS_COLUMN_COUNT,
     ACCESS_SLOT_COUNT,
     INTENSITY_SAMPLE_COUNT,
+    LEAF_FEATURE_NAMES,
     OPERATION_KEYS,
 )
 from tests.programs.reference.accesses import (
@@ -46,6 +46,7 @@ _THREAD_INDICES = tuple(f"{index}.{axis}" for index in ("blockIdx", "threadIdx")
 _THREAD_KINDS = frozenset((*_THREAD_INDICES, "vthread"))
 _UNROLL_KEY = "pragma_auto_unroll_max_step"
 _POSITION_COUNT = 8
+_SLOT_COLUMNS = sum(name.startswith("B0.") for name in LEAF_FEATURE_NAMES)
 _CURVE_TOLERANCE = 1e-4
 
 
@@ -223,7 +224,7 @@ def _access_columns(slots: Sequence[AccessFeatures]) -> list[float]:
         )
         columns += [signed_log(size / shared) for size in sizes]
         columns.append(signed_log(slot.stride))
-    return columns + [0.0] * (ACCESS_SLOT_COUNT * ACCESS_COLUMN_COUNT - len(columns))
+    return columns + [0.0] * (ACCESS_SLOT_COUNT * _SLOT_COLUMNS - len(columns))
 
 
 def _intensity_curve(
