@@ -30,6 +30,7 @@ from cdmpp.programs.featurise import is_gpu_kind
 from cdmpp.programs.gpu_limits import GpuLimits, gpu_limits
 from cdmpp.programs.native import NativeBatch, NativeTask, Status
 from cdmpp.programs.native.build import library_path, load_library
+from tests.fuzz.mutate import mutate_bytes
 from tests.programs.ansor.fixture_records import fixture_records
 from tests.programs.reference.lower import lower_record
 from tests.programs.reference.rejection import gpu_violation
@@ -271,30 +272,6 @@ def sanitized_environment(folder: Path) -> tuple[Path, dict[str, str]]:
     return library, {**os.environ, **variables}
 
 
-def broken_texts(rng: random.Random, text: bytes, count: int) -> list[bytes]:
-    """Returns damaged copies of a text of JSON."""
-    texts = []
-    for _ in range(count):
-        data = bytearray(text)
-        for _ in range(rng.randrange(1, 4)):
-            at = rng.randrange(len(data))
-            change = rng.randrange(4)
-            if change == 0:
-                data[at] = rng.randrange(256)
-            elif change == 1:
-                del data[at : at + rng.randrange(1, 20)]
-            elif change == 2:
-                data[at:at] = rng.choice(
-                    (b"[", b"]", b'"', b"-", b"9" * 20, b"\\u12", b"NaN", b",")
-                )
-            else:
-                del data[at:]
-            if not data:
-                data = bytearray(b"{")
-        texts.append(bytes(data))
-    return texts
-
-
 def main(arguments: Sequence[str]) -> None:
     """Runs mutated programs and damaged texts through a library and prints what became of them."""
     library, count = load_library(Path(arguments[0])), int(arguments[1])
@@ -307,7 +284,8 @@ def main(arguments: Sequence[str]) -> None:
         task = NativeTask(seed.dag, library)
         batch = native_batch(task, seed, programs)
         statuses.update(Status(int(status)).name for status in batch.status)
-        texts = broken_texts(rng, json.dumps(seed.steps).encode(), 1 + count // 200)
+        text = json.dumps(seed.steps).encode()
+        texts = [mutate_bytes(rng, text) for _ in range(1 + count // 200)]
         few = [False] * len(texts), [None] * len(texts)
         damaged = task.featurise_steps(texts, is_gpu=few[0], limits=few[1], threads=2)
         statuses.update(f"damaged {Status(int(status)).name}" for status in damaged.status)

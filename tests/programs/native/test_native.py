@@ -34,12 +34,12 @@ from cdmpp.programs.native import NativeBatch, NativeTask, Status, build, native
 from cdmpp.programs.native.build import NativeBuildError, is_ours, library_path
 from cdmpp.programs.native.compiler import FLAGS, SOURCE_DIR
 from cdmpp.records import MeasureRecord, TensetTask
+from tests.fuzz.mutate import mutate_bytes
 from tests.paths import ROOT, SHARED_DATA, shared
 from tests.programs.ansor.fixture_records import fixture_records, record_with
 from tests.programs.ansor.small_dags import matmul_relu
 from tests.programs.native.native_fuzz import (
     Seed,
-    broken_texts,
     difference,
     fixture_seeds,
     golden_records,
@@ -211,7 +211,8 @@ def test_what_is_no_list_of_steps_is_declined(library: Any, text: str) -> None:
 
 def test_damaged_steps_never_crash(library: Any) -> None:
     record = record_with("RF")
-    texts = broken_texts(random.Random(4), json.dumps(record.steps).encode(), 3000)
+    rng, text = random.Random(4), json.dumps(record.steps).encode()
+    texts = [mutate_bytes(rng, text) for _ in range(3000)]
     batch = NativeTask(record.dag, library).featurise_steps(
         texts, is_gpu=[False] * 3000, limits=[None] * 3000, threads=2
     )
