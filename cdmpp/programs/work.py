@@ -17,7 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.programs.gpu_code.sizes import kernel_sizes
-from cdmpp.programs.loops.expr import Buffer, Expr, int_const, int_var, substitute
+from cdmpp.programs.loops.expr import (
+    Buffer,
+    Expr,
+    int_const,
+    int_var,
+    loads_in,
+    substitute,
+    variables_of,
+    with_args,
+)
 from cdmpp.programs.loops.loop_tree import (
     Allocation,
     Condition,
@@ -99,12 +108,11 @@ def as_floats(tree: LoopTree) -> LoopTree:
     """Returns a program with float32 in the place of its integer data, which a model knows that has
     learned nothing of integer arithmetic. Data that indices or conditions are made of stay.
     """
-    kept = {
-        load.value
-        for place in _places(tree.body, (), (), {})
-        for expr in (*place.store.indices, *place.guards, *_indices(place.store.value))
-        for load in _loads(expr)
-    }
+    kept: set[Buffer] = set()
+    for place in _places(tree.body, (), (), {}):
+        in_value = (index for load in loads_in(place.store.value) for index in load.args)
+        for expr in (*place.store.indices, *place.guards, *in_value):
+            kept.update(load.value for load in loads_in(expr))
     made: dict[Buffer, Buffer] = {}
 
     def buffer(one: Buffer) -> Buffer:
@@ -177,7 +185,7 @@ class _Account:
         places = list(_places(self.tree.body, (), (), {}))
         self._written = {id(node): _stored(node) for node in _loops(self.tree.body)}
         parameters = set(self.tree.parameters)
-        read = {one.value for place in places for expr in _exprs(place) for one in _loads(expr)}
+        read = {one.value for place in places for expr in _exprs(place) for one in loads_in(expr)}
         seen: set[tuple[int, Expr]] = set()
         inputs: dict[Buffer, float] = {}
         outputs: dict[Buffer, float] = {}
@@ -239,9 +247,9 @@ class _Account:
 
     def _depends(self, place: _Place, expr: Expr) -> set[str]:
         """Returns the loops in which an expression has other values."""
-        store, found = place.store, set(_variables(expr))
+        store, found = place.store, variables_of(expr)
         own = tuple(_renamed(index, place) for index in store.indices)
-        for load in _loads(expr):
+        for load in loads_in(expr):
             if load.value is store.buffer and load.args == own:
                 continue
             found |= {loop.var for loop in place.loops if load.value in self._written[id(loop)]}
@@ -327,7 +335,7 @@ def _in_parts(expr: Expr, name: str, pair: Mapping[str, str]) -> Expr:
     if expr.op in pair and expr.args[0].value == name:
         return Expr("var", expr.dtype, (), pair[expr.op])
     args = tuple(_in_parts(one, name, pair) for one in expr.args)
-    return Expr(expr.op, expr.dtype, args, expr.value)
+    return with_args(expr, args)
 
 
 def _distinct_values(
@@ -575,7 +583,7 @@ def _components(
     """Yields expressions that share loop variables, with these; parts of an `and` are split."""
     groups: list[tuple[set[str], list[Expr]]] = []
     for expr in (*dims, *(part for guard in guards for part in _conjuncts(guard))):
-        own, parts = set(_variables(expr)) & names, [expr]
+        own, parts = variables_of(expr) & names, [expr]
         for group in [one for one in groups if one[0] & own]:
             groups.remove(group)
             own, parts = own | group[0], group[1] + parts
@@ -642,20 +650,6 @@ def _exprs(place: _Place) -> tuple[Expr, ...]:
     return (*place.store.indices, place.store.value, *place.guards)
 
 
-def _loads(expr: Expr) -> Iterator[Expr]:
-    if expr.op == "load":
-        yield expr
-    for argument in expr.args:
-        yield from _loads(argument)
-
-
-def _indices(expr: Expr) -> Iterator[Expr]:
-    if expr.op == "load":
-        yield from expr.args
-    for argument in expr.args:
-        yield from _indices(argument)
-
-
 def _guarded_loads(place: _Place) -> Iterator[tuple[Expr, tuple[Expr, ...]]]:
     """Yields every load of a store with the conditions under which its value needs it."""
 
@@ -675,15 +669,8 @@ def _guarded_loads(place: _Place) -> Iterator[tuple[Expr, tuple[Expr, ...]]]:
         yield from visit(_renamed(expr, place), ())
 
 
-def _variables(expr: Expr) -> Iterator[str]:
-    if expr.op == "var":
-        yield expr.value
-    for argument in expr.args:
-        yield from _variables(argument)
-
-
 def _has_load(expr: Expr) -> bool:
-    return next(_loads(expr), None) is not None
+    return next(loads_in(expr), None) is not None
 
 
 # Types.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from cdmpp.programs.loops.expr import Expr
+from cdmpp.programs.loops.expr import Expr, with_args
 from cdmpp.programs.loops.loop_tree import Condition, LoopTree, Node, Store, children
 from cdmpp.programs.loops.simplify import Linear, Simplifier
 
@@ -73,9 +73,7 @@ class _Restorer:
             args = tuple(map(self._expr, expr.args))
             if expr.op == "floormod" and args[1].op == "const":
                 args = (self._dividend(args[0], int(args[1].value)), args[1])
-            is_same = all(a is b for a, b in zip(args, expr.args, strict=True))
-            made = expr if is_same else Expr(expr.op, expr.dtype, args, expr.value)
-            self._restored[expr] = made
+            made = self._restored[expr] = with_args(expr, args)
         return made
 
     def _dividend(self, expr: Expr, divisor: int) -> Expr:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 
 from cdmpp.programs.gpu_limits import GpuLimits
-from cdmpp.programs.loops.expr import Buffer, Expr
+from cdmpp.programs.loops.expr import Buffer, Expr, loads_in
 from cdmpp.programs.loops.loop_tree import (
     Allocation,
     Attribute,
@@ -115,13 +115,7 @@ def _shared_allocations(node: Node) -> Iterator[tuple[Buffer, tuple[int | Expr, 
 
 
 def _uses(store: Store, buffer: Buffer) -> bool:
-    return store.buffer is buffer or _reads(store.value, buffer)
-
-
-def _reads(expr: Expr, buffer: Buffer) -> bool:
-    if expr.op == "load" and expr.value is buffer:
-        return True
-    return any(_reads(argument, buffer) for argument in expr.args)
+    return store.buffer is buffer or any(one.value is buffer for one in loads_in(store.value))
 
 
 def _span(

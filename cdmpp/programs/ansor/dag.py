@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from cdmpp.errors import DataError
 from cdmpp.programs.ansor.dag_json import ExprGraph
-from cdmpp.programs.loops.expr import Buffer, Expr
+from cdmpp.programs.loops.expr import Buffer, Expr, variables_of
 
 #: Largest number of points at which an extent is evaluated to see that it is constant.
 _MAX_POINTS = 65536
@@ -132,13 +132,6 @@ def depth_first_order(dag: Dag) -> list[int]:
     for output in dag.outputs:
         visit(output)
     return list(order)
-
-
-def variables_of(expr: Expr) -> set[str]:
-    """Returns the names of the variables in an expression."""
-    if expr.op == "var":
-        return {expr.value}
-    return set().union(*(variables_of(argument) for argument in expr.args))
 
 
 def evaluate_int(expr: Expr, values: dict[str, int]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from cdmpp.programs.loops.expr import Buffer, Expr
+from cdmpp.programs.loops.expr import Buffer, Expr, loads_in
 from cdmpp.programs.loops.loop_tree import (
     Allocation,
     Attribute,
@@ -90,10 +90,7 @@ def _in_order_of_use(nodes: list[Node], buffers: set[Buffer]) -> list[Buffer]:
     found: dict[Buffer, None] = {}
 
     def read(expr: Expr) -> None:
-        if expr.op == "load" and expr.value in buffers:
-            found[expr.value] = None
-        for argument in expr.args:
-            read(argument)
+        found.update(dict.fromkeys(one.value for one in loads_in(expr) if one.value in buffers))
 
     def visit(node: Node) -> None:
         if isinstance(node, Store):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from cdmpp.programs.loops.expr import Buffer, Expr
+from cdmpp.programs.loops.expr import Buffer, Expr, loads_in
 from cdmpp.programs.loops.loop_tree import Allocation, Condition, Loop, LoopKind, Node, Store
 from cdmpp.programs.loops.simplify import Linear, Simplifier
 
@@ -100,10 +100,8 @@ class _Compaction:
         return frozenset(loop.var for loop in self._loops if not shares_memory(loop.kind, scope))
 
     def _reads(self, expr: Expr) -> None:
-        if expr.op == "load":
-            self._touch(expr.value, expr.args)
-        for argument in expr.args:
-            self._reads(argument)
+        for read in loads_in(expr):
+            self._touch(read.value, read.args)
 
     def _touch(self, buffer: Buffer, indices: tuple[Expr, ...]) -> None:
         box = self._boxes.get(buffer)

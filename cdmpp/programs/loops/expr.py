@@ -7,6 +7,7 @@ program.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,6 +129,30 @@ def load(buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
     return Expr("load", buffer.dtype, indices, buffer)
 
 
+def with_args(expr: Expr, args: tuple[Expr, ...]) -> Expr:
+    """Returns the operation on other operands; `expr` itself where they are its own."""
+    if all(own is new for own, new in zip(expr.args, args, strict=True)):
+        return expr
+    return Expr(expr.op, expr.dtype, args, expr.value)
+
+
+def loads_in(expr: Expr) -> Iterator[Expr]:
+    """Yields every read of memory in an expression, before those in its indices."""
+    left = [expr]
+    while left:
+        node = left.pop()
+        if node.op == "load":
+            yield node
+        left.extend(reversed(node.args))
+
+
+def variables_of(expr: Expr) -> set[str]:
+    """Returns the names of the variables in an expression."""
+    if expr.op == "var":
+        return {expr.value}
+    return set().union(*map(variables_of, expr.args))
+
+
 def substitute(expr: Expr, values: dict[str, Expr]) -> Expr:
     """Returns `expr` with every variable named in `values` replaced (not recursively)."""
     memo: dict[Expr, Expr] = {}
@@ -139,10 +164,7 @@ def substitute(expr: Expr, values: dict[str, Expr]) -> Expr:
             return node
         done = memo.get(node)
         if done is None:
-            args = tuple(visit(argument) for argument in node.args)
-            same = all(a is b for a, b in zip(args, node.args, strict=True))
-            done = node if same else Expr(node.op, node.dtype, args, node.value)
-            memo[node] = done
+            done = memo[node] = with_args(node, tuple(map(visit, node.args)))
         return done
 
     return visit(expr)
@@ -151,7 +173,6 @@ def substitute(expr: Expr, values: dict[str, Expr]) -> Expr:
 def replace_buffers(expr: Expr, buffers: dict[Buffer, Buffer]) -> Expr:
     """Returns `expr` with the reads of some buffers redirected to others at the same indices."""
     args = tuple(replace_buffers(argument, buffers) for argument in expr.args)
-    value = buffers.get(expr.value, expr.value) if expr.op == "load" else expr.value
-    if value is expr.value and all(a is b for a, b in zip(args, expr.args, strict=True)):
-        return expr
-    return Expr(expr.op, expr.dtype, args, value)
+    if expr.op == "load" and expr.value in buffers:
+        return Expr(expr.op, expr.dtype, args, buffers[expr.value])
+    return with_args(expr, args)

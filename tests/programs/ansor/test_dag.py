@@ -8,8 +8,8 @@ import json
 import pytest
 
 from cdmpp.errors import DataError
-from cdmpp.programs.ansor.dag import Dag, evaluate_int, loads_of, parse_dag, variables_of
-from cdmpp.programs.loops.expr import Expr, int_const, int_var
+from cdmpp.programs.ansor.dag import Dag, evaluate_int, loads_of, parse_dag
+from cdmpp.programs.loops.expr import Expr, int_const, int_var, variables_of
 from tests.paths import ROOT, SHARED_DATA
 from tests.programs.ansor.fixture_records import FixtureRecord, fixture_records
 

@@ -24,7 +24,7 @@ from cdmpp.programs.ansor.state import (
     SplitRelation,
     Stage,
 )
-from cdmpp.programs.loops.expr import Buffer, Expr, int_const, int_var, load, substitute
+from cdmpp.programs.loops.expr import Buffer, Expr, int_const, int_var, load, substitute, with_args
 from cdmpp.programs.loops.loop_tree import (
     Allocation,
     Attribute,
@@ -105,9 +105,7 @@ def _replace_loads(
     args = tuple(_replace_loads(argument, buffer, value_at) for argument in expr.args)
     if expr.op == "load" and expr.value is buffer:
         return value_at(args)
-    if all(a is b for a, b in zip(args, expr.args, strict=True)):
-        return expr
-    return Expr(expr.op, expr.dtype, args, expr.value)
+    return with_args(expr, args)
 
 
 def _is_too_large(expr: Expr) -> bool:
