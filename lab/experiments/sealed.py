@@ -30,9 +30,8 @@ LINES = {
 
 #: Folder of `data/` -> name of its sections.
 CAMPAIGNS = {
-    "sealed7-cpu": "newest_kernels", "pasted-cpu-sealed7": "newest_pasted",
-    "sealed6-cpu": "sixth_kernels", "pasted-cpu-sealed6": "sixth_pasted",
-    "sealed5-cpu": "fifth_kernels", "pasted-cpu-sealed5": "fifth_pasted",
+    "sealed8-cpu": "newest_kernels", "pasted-cpu-sealed8": "newest_pasted",
+    "sealed7-cpu": "seventh_kernels", "pasted-cpu-sealed7": "seventh_pasted",
     "sealed3-cpu": "kernels", "pasted-cpu-sealed": "pasted",
 }  # fmt: skip
 
