@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdmpp.analytic.conv.algorithms import ConvAlgorithm, find_variant
@@ -187,6 +187,7 @@ def test_the_original_split() -> None:
     ]
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10_000))
 def test_held_out_values_are_unseen(seed: int) -> None:
     rng = np.random.default_rng(seed)
