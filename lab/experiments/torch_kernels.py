@@ -41,6 +41,7 @@ from cdmpp.analytic.sweep.sweep_file import MeasuredCall, packaged_sweep
 from cdmpp.arrays import BoolArray, FloatArray, TextArray
 from cdmpp.devices.registry import get_device
 from cdmpp.files.atomic import write_json
+from cdmpp.metrics import mean_over_owners
 from cdmpp.text import markdown_table, percent_text
 from lab.pages import sections, write_page
 from lab.paths import ROOT, shared
@@ -277,12 +278,15 @@ def _rows(judged: Judged) -> list[list[str]]:
         rows = judged.name == name
         is_long = rows & (judged.measured_s > LONG_S)
         gain = after[:, rows].mean(axis=0) - before[rows]
-        low, high = _interval(gain, judged.shape[rows])
+        owner = np.unique(judged.shape[rows], return_inverse=True)[1].astype(np.int64)
+        mean, interval = mean_over_owners(gain, owner)
+        assert interval is not None  # several shapes of each kernel were measured
+        low, high = interval
         inside = float(judged.was_inside[rows].mean())
         found.append([
             name, str(rows.sum()), percent_text(float(np.median(before[rows]))),
             percent_text(float(np.median(after[:, rows]))),
-            f"{100 * gain.mean():+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]",
+            f"{100 * mean:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]",
             *_long(before[is_long], after[:, is_long]),
             percent_text(inside),
             percent_text(float(judged.is_inside[:, rows].mean())),
@@ -294,16 +298,6 @@ def _long(before: FloatArray, after: FloatArray) -> list[str]:
     if len(before) < 5:
         return ["-", "-"]
     return [percent_text(float(np.median(one))) for one in (before, after)]
-
-
-def _interval(gain: FloatArray, shape: TextArray) -> tuple[float, float]:
-    """Returns 95 % of the mean over draws of shapes."""
-    names, place = np.unique(shape, return_inverse=True)
-    sums, counts = (np.bincount(place, weights) for weights in (gain, np.ones(len(gain))))
-    drawn = np.random.default_rng(0).integers(len(names), size=(2000, len(names)))
-    means = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
