@@ -1,4 +1,4 @@
-"""What an operator or a program takes at the least, and what its roofline goes into, as values."""
+"""Lower bounds and rooflines of operators and programs, as values for JSON."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ _NOT_JUDGED = (
 def operator_bounds(
     kind: str, sizes: Mapping[str, float], labels: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Returns for each GPU what an operator takes at the least (`least_s`, `least_why`), its
-    roofline (`seconds`), why, the seconds of each level, and the seconds with the fitted efficiency
-    (`fitted_s`); both with an interval (`low_s`, `fitted_low_s` and so on, `interval_source`).
+    """Returns for each GPU the lower bound of an operator (`least_s`, `least_why`), its roofline
+    (`seconds`), what bounds it (`why`), the seconds of each level, and the prediction with the
+    fitted efficiency (`fitted_s`). The roofline and the prediction have intervals (`low_s`,
+    `fitted_low_s` and so on, `interval_source`).
 
     Raises:
-        DataError: no such operator, or a size is missing.
-        DeviceError: a device is no GPU, or not known well enough.
+        DataError: unknown operator, or a size is missing.
+        DeviceError: not a GPU, or the registry lacks values of the device.
     """
     known, judged = known_hardware(labels), packaged_operators()
     model = judged.model
@@ -79,15 +80,15 @@ def operator_bounds(
 
 
 def program_bounds(samples: Samples, program: str) -> list[dict[str, Any]]:
-    """Returns for each device of the samples what a program takes at the least (`least_s`,
-    `least_why`), its roofline leaf by leaf (`seconds`), why, the seconds of each level (None =
-    unknown) and of each leaf. The roofline has no interval (`low_s`, `high_s` are None).
+    """Returns for each device of the samples the lower bound of a program (`least_s`, `least_why`),
+    its roofline leaf by leaf (`seconds`), what bounds it (`why`), and the seconds of each level
+    (None if unknown) and of each leaf. The roofline has no interval (`low_s`, `high_s` are None).
 
     Args:
-        program: how the program's id begins.
+        program: prefix of the program's id.
 
     Raises:
-        DataError: no or several programs begin so.
+        DataError: no program, or more than one, has this prefix.
     """
     programs = samples.programs
     found = [row for row, name in enumerate(programs.program_id) if str(name).startswith(program)]

@@ -1,7 +1,7 @@
-"""What a program takes at the least on a device: a true lower bound, by what sets it.
+"""A true lower bound of a program's time on a device, and what sets it.
 
-`cdmpp.analytic.roofline.programs` has the roofline, which is an estimate: it adds up the traffic of
-every leaf. What counts here is only what no schedule, cache or compiler can save.
+`cdmpp.analytic.roofline.programs` has the roofline, an estimate that adds up the traffic of every
+leaf. This bound counts only work that no schedule, cache or compiler can avoid.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cdmpp.programs.compact_ast import has_added_columns
 from cdmpp.programs.schema import ACCESS_SLOT_COUNT, LEAF_FEATURE_NAMES
 from cdmpp.programs.work import WORK_COLUMNS, ProgramWork
 
-#: What can set a floor, in the order of `Floor.terms`.
+#: What can set the lower bound, in the order of `Floor.terms`.
 FloorTerm = Literal["launch", "compute", "threads", "dram", "l2"]
 FLOOR_TERMS: tuple[FloorTerm, ...] = get_args(FloorTerm)
 FLOOR_WORDS: dict[FloorTerm, str] = {
@@ -31,43 +31,43 @@ FLOOR_WORDS: dict[FloorTerm, str] = {
     "dram": "its bytes at the memory bandwidth", "l2": "its bytes at the L2 bandwidth",
 }  # fmt: skip
 
-#: No kernel of a GPU of which `launch_s` is unknown takes less, seconds. Source: the fastest of
+#: Lower bound of a GPU kernel whose device has no `launch_s`, in seconds. Source: the fastest of
 #: 128,000 matrix products on eight GPUs up to the B300 takes 1.5 us (ai-dynamo/aiconfigurator); an
 #: empty kernel behind others 1.8 us on a V100 (ReFrame's gpu_kernel_latency).
 LEAST_KERNEL_S = 1.0e-6
-#: No program that is called on the host takes less, seconds: one load from the first cache, four
-#: cycles or more (optimization manuals of Intel, AMD and Arm), below 6.5 GHz.
+#: Lower bound of a program that is called on the host, in seconds: one load from the first cache,
+#: four cycles or more (optimization manuals of Intel, AMD and Arm), below 6.5 GHz.
 LEAST_CALL_S = 0.6e-9
-#: Peaks of CPUs are at the nominal clock; the highest of any core stands for what it may reach.
+#: Peaks of CPUs are at the nominal clock; this ratio covers the highest boost of any core.
 #: Source: specifications of the CPUs described here, at most 3.5 over 2.3 GHz (Xeon E5-2673 v4).
 CPU_CLOCK_RATIO = 1.6
-#: A measured `c = a + b` counts three arrays where four may move, and reads alone may be faster.
+#: A measured `c = a + b` counts three arrays but may move four, and reads alone may be faster.
 CPU_BANDWIDTH_RATIO = 1.5
-#: Integer operations of 2 bytes and of 1 over fp32 operations, where no peak is known: an
-#: assumption. Vectors hold two and four times as many, and dot products of bytes (VNNI, DP4A) do
-#: four times a multiply-add. Integers of 4 bytes count at the fp32 peak: a core has at most four
-#: pipes that add, where two multiply and add.
+#: Integer operations of 2 bytes and of 1 byte over fp32 operations, if no peak is known: an
+#: assumption. Vectors hold two and four times as many values, and dot products of bytes (VNNI,
+#: DP4A) do four times a multiply-add. Integers of 4 bytes count at the fp32 peak: a core has at
+#: most four pipes that add, and two that multiply and add.
 INT16_RATIO, INT8_RATIO = 2.0, 4.0
-#: 16-bit floats over fp32 on a CPU of which no peak is known: vectors hold twice as many.
+#: 16-bit floats over fp32 on a CPU without a known peak: vectors hold twice as many.
 CPU_FP16_RATIO = 2.0
-#: Operations on doubles over those on fp32, by compute capability of NVIDIA's GPUs and by target of
-#: AMD's, outside of matrix units, which no compiler uses by itself. Sources: CUDA C++ Programming
-#: Guide, throughput of native arithmetic instructions; data sheets of HGX B300 and AMD Instinct.
+#: Operations on doubles over operations on fp32, by compute capability (NVIDIA) or target (AMD),
+#: without matrix units, which no compiler uses by itself. Sources: CUDA C++ Programming Guide,
+#: throughput of native arithmetic instructions; data sheets of HGX B300 and AMD Instinct.
 _FP64_RATIO = {
     "3.5": 1 / 3, "3.7": 1 / 3, "5.0": 1 / 32, "5.2": 1 / 32, "6.0": 1 / 2, "6.1": 1 / 32,
     "7.0": 1 / 2, "7.5": 1 / 32, "8.0": 1 / 2, "8.6": 1 / 64, "8.9": 1 / 64, "9.0": 1 / 2,
     "10.0": 1 / 2, "10.3": 1 / 64, "12.0": 1 / 64, "gfx906": 1 / 2, "gfx908": 1 / 2,
     "gfx942": 1 / 2, "gfx950": 1 / 2,
 }  # fmt: skip
-#: Operations of a thread of a GPU in a cycle, at the most: two multiply-adds (packed).
+#: Maximum operations of a GPU thread per cycle: two multiply-adds (packed).
 THREAD_FLOP_PER_CYCLE = 4.0
-#: The least share of the roofline's rates that what no model covers is taken to reach: a rule of
-#: thumb, which only sets the upper end of an interval. 1,017 of 1,020 networks in eager torch reach
-#: it on an EPYC, and 1,016 of their training steps.
+#: Minimum share of the roofline's rates that is assumed for work without a model: a rule of thumb
+#: that only sets the upper end of an interval. 1,017 of 1,020 networks in eager torch reach it on
+#: an EPYC, and 1,016 of their training steps.
 LEAST_SHARE = 0.05
-#: A window that skips elements takes at least this share of an input (strides of 2 by 2).
+#: A window that skips elements reads at least this share of an input (strides of 2 by 2).
 _STRIDED_SHARE = 0.25
-#: Features hold log2 in float32.
+#: Features are log2 in float32; this factor keeps rounding from exceeding the true work.
 _ROUNDING = 1.0 - 1.0e-5
 _CHUNK_PROGRAMS = 2_000
 
@@ -76,7 +76,7 @@ def _of_slots(name: str) -> list[str]:
     return [name.replace("B.", f"B{slot}.") for slot in range(ACCESS_SLOT_COUNT)]
 
 
-# The columns that are looked at, and where they are among these.
+# The columns that are read; the slices below index into them.
 _LEAF_COLUMNS = [
     LEAF_FEATURE_NAMES.index(name)
     for name in (
@@ -102,17 +102,18 @@ _PARAMETER = slice(5, 5 + ACCESS_SLOT_COUNT)
 
 @dataclass(frozen=True)
 class LeastWork:
-    """What P programs must do on any device, float64 [P] each.
+    """Minimum work of P programs on any device, float64 [P] each.
 
     Attributes:
-        wide_flop: sums and products whose results have 4 bytes or more.
-        narrow_flop: the others (fp16, bfloat16: other pipes may do them).
+        wide_flop: sums and products with results of 4 bytes or more.
+        narrow_flop: sums and products with narrower results (fp16, bfloat16), which may run on
+            other pipes.
         bytes: inputs that are read and outputs that are written, each once.
         kernels: kernels on a GPU, at least 1.
-        threads: of a GPU that run at once at the most; 0 and None = not known.
-        double_flop: those of `wide_flop` on values of 8 bytes; None = not counted.
-        int32_op, int16_op, int8_op: integer operations by the narrowest operand, wider than 2
-            bytes, of 2 bytes and of 1; None = not counted.
+        threads: maximum number of GPU threads that run at once; 0 and None = unknown.
+        double_flop: operations of `wide_flop` on values of 8 bytes; None = not counted.
+        int32_op, int16_op, int8_op: integer operations with a narrowest operand of more than 2
+            bytes, of 2 bytes and of 1 byte; None = not counted.
     """
 
     wide_flop: FloatArray
@@ -128,11 +129,11 @@ class LeastWork:
 
 @dataclass(frozen=True)
 class Floor:
-    """What P programs take at the least on one device.
+    """Lower bounds of P programs on one device.
 
     Attributes:
-        terms: float64 [P, 5], seconds by what sets them (`FLOOR_TERMS`); NaN where a rate of the
-            device is not known. They may overlap: the largest is the floor.
+        terms: float64 [P, 5], seconds of each of `FLOOR_TERMS`; NaN where a rate of the device is
+            unknown. The terms may overlap: the largest is the lower bound.
     """
 
     terms: FloatArray
@@ -143,22 +144,21 @@ class Floor:
         return np.asarray(np.nanmax(self.terms, axis=1), np.float64)
 
     def why(self, program: int) -> str:
-        """Returns what sets the floor of one program, e.g. `its operations at peak`."""
+        """Returns what sets the bound of one program, e.g. `its operations at peak`."""
         return FLOOR_WORDS[FLOOR_TERMS[int(np.nanargmax(self.terms[program]))]]
 
 
 def least_work(programs: ProgramArrays, rows: IntArray) -> LeastWork:
-    """Returns the least work of programs.
+    """Returns the minimum work of programs.
 
-    - Operations: only sums and products, and those that make a value again that was there before
-      are not counted, since a compiler may drop them; none of a leaf under a condition, whose
-      iterations may not all run.
-    - Output: what the last leaf writes, not more than its buffer.
-    - Inputs: the distinct bytes of every parameter that is read, not more than its accesses and in
-      all not more than the parameters have. Accesses of equal size in different leaves are taken
-      for the same parameter. Where more is spanned than a product of so many terms can need (Loomis
-      and Whitney 1949: a product of I terms with operands A, B and C has I^2 <= |A| |B| |C|), the
-      window may skip, and a quarter counts.
+    - Operations: only sums and products. Recomputed values do not count, since a compiler may drop
+      them; nor do leaves under a condition, whose iterations may not all run.
+    - Output: what the last leaf writes, at most the size of its buffer.
+    - Inputs: the distinct bytes of every parameter that is read, at most its accessed bytes and in
+      total at most the bytes of all parameters. Accesses of equal size in different leaves count as
+      the same parameter. If an access spans more than a product of I terms can need (Loomis and
+      Whitney 1949: a product of I terms with operands A, B and C has I^2 <= |A| |B| |C|), the
+      window may skip elements, and a quarter counts.
 
     Args:
         rows: int64 [P], rows of `programs`.
@@ -179,13 +179,13 @@ def least_work(programs: ProgramArrays, rows: IntArray) -> LeastWork:
 def least_work_of_program(
     leaf_features: NDArray[np.float32], leaf_extra: NDArray[np.float32]
 ) -> LeastWork:
-    """Returns the least work of one program (P = 1), see `least_work`."""
+    """Returns the minimum work of one program (P = 1), see `least_work`."""
     leaves = np.arange(len(leaf_features))
     return _least_work(leaf_features, leaf_extra, leaves, np.zeros_like(leaves), 1)
 
 
 def _at_least(found: LeastWork, counted: FloatArray) -> LeastWork:
-    """Returns the larger of what features say and what was counted, where it was.
+    """Returns the larger of the work from the features and the counted work, if not NaN.
 
     Args:
         counted: float64 [P, columns], see `ProgramArrays.work`.
@@ -197,18 +197,18 @@ def _at_least(found: LeastWork, counted: FloatArray) -> LeastWork:
 
 
 def least_work_of_operators(operators: Operators) -> LeastWork:
-    """Returns the least work of framework operators in fp32, one kernel each: every tensor once,
-    and the operations of matrix products (without TF32; no library has a faster algorithm in use).
+    """Returns the minimum work of fp32 framework operators, one kernel each: every tensor once, and
+    the operations of matrix products (without TF32; libraries use no faster algorithm).
     """
     flop = np.where(is_matmul(operators.kind), operators.flop, 0.0)
     return LeastWork(flop, np.zeros(len(flop)), operators.bytes, np.ones(len(flop)))
 
 
 def floor_on(device: DeviceSpec, work: LeastWork) -> Floor:
-    """Returns what programs take at the least on a device.
+    """Returns the lower bounds of programs on a device.
 
-    A GPU needs its smallest kernel for every kernel. What lies beyond the last cache, which may be
-    warm, moves at the memory bandwidth. An unknown rate or cache sets no floor.
+    A GPU needs at least `least_kernel_s` per kernel. Bytes beyond the size of the last cache, which
+    may be warm, move at the memory bandwidth. An unknown rate or cache sets no bound.
     """
     unknown = np.full(len(work.bytes), np.nan)
     terms = [_launch_s(device, work), _compute_s(device, work), _threads_s(device, work)]
@@ -229,10 +229,10 @@ def program_floor(
     leaf_extra: NDArray[np.float32],
     work: ProgramWork | None = None,
 ) -> Floor:
-    """Returns what one program takes at the least on a device.
+    """Returns the lower bound of one program on a device.
 
     Args:
-        work: what was counted on its loop tree, if it was.
+        work: work counted on the program's loop tree; None if it was not counted.
     """
     least = least_work_of_program(leaf_features, leaf_extra)
     if work is not None:
@@ -242,10 +242,11 @@ def program_floor(
 
 
 def sample_floor_s(samples: Samples, devices: tuple[DeviceSpec, ...] | None = None) -> FloatArray:
-    """Returns float64 [N], the floor of every sample, seconds; measured latencies are not read.
+    """Returns float64 [N], the lower bound of every sample in seconds; measured latencies are not
+    read.
 
     Args:
-        devices: descriptions that take the place of `samples.devices`.
+        devices: replaces `samples.devices`.
     """
     rows, place = np.unique(samples.program, return_inverse=True)
     work = least_work(samples.programs, rows)
@@ -258,14 +259,14 @@ def sample_floor_s(samples: Samples, devices: tuple[DeviceSpec, ...] | None = No
 
 
 def least_kernel_s(device: DeviceSpec) -> float:
-    """Returns seconds that no kernel of a GPU, and no call on another device, goes below."""
+    """Returns the minimum seconds of a kernel on a GPU, or of a call on another device."""
     if device.kind != "gpu":
         return device.launch_s or LEAST_CALL_S
     return device.launch_s or LEAST_KERNEL_S
 
 
 def fp64_ratio(device: DeviceSpec) -> float:
-    """Returns how many operations on doubles a device does for one on fp32, at the most."""
+    """Returns the maximum ratio of operations on doubles to operations on fp32 of a device."""
     if device.kind == "cpu":
         return 1 / 2
     return _FP64_RATIO.get(device.compute_capability or "", 1.0)
@@ -304,8 +305,8 @@ def _compute_s(device: DeviceSpec, work: LeastWork) -> FloatArray:
 
 
 def _threads_s(device: DeviceSpec, work: LeastWork) -> FloatArray:
-    """Returns float64 [P], seconds of a GPU's threads for what no matrix unit does; NaN where their
-    number is not known.
+    """Returns float64 [P], seconds that a GPU's threads need for operations outside of matrix
+    units; NaN where the number of threads is unknown.
     """
     known = np.full(len(work.bytes), np.nan)
     if work.threads is None or device.kind != "gpu" or not device.clock_hz:
@@ -318,8 +319,8 @@ def _threads_s(device: DeviceSpec, work: LeastWork) -> FloatArray:
 
 
 def _last_cache(device: DeviceSpec) -> float | None:
-    """Returns the bytes that may be in caches before a program starts; None where the last level is
-    not known.
+    """Returns the bytes that caches may hold before a program starts; None if the size of the last
+    level is unknown.
     """
     if device.kind == "gpu":
         return None if device.l2_bytes is None else float(device.l2_bytes + (device.l3_bytes or 0))
@@ -335,14 +336,14 @@ def _least_work(
     owner: IntArray,
     count: int,
 ) -> LeastWork:
-    """Returns the least work of P programs.
+    """Returns the minimum work of P programs.
 
     Args:
         leaves: int64 [L], rows of both arrays, programs one after another.
         owner: int64 [L], program of each leaf.
         count: P.
     """
-    if not has_added_columns(leaf_extra):  # nothing is sure without them
+    if not has_added_columns(leaf_extra):  # without them no work is certain
         none, one = np.zeros(count), np.ones(count)
         return LeastWork(none, none, none, one, none, none, none, none, none)
     leaf = np.asarray(leaf_features[leaves[:, None], _LEAF_COLUMNS], np.float64)
@@ -381,11 +382,10 @@ def _least_work(
 def _repeats(
     leaf: FloatArray, extra: FloatArray, owner: IntArray, written: FloatArray
 ) -> FloatArray:
-    """Returns float64 [L], how often each leaf makes the same values; infinite where that is not
-    known.
+    """Returns float64 [L], how often each leaf computes the same values; infinite if unknown.
 
-    A leaf that only writes does so as often as it touches what it writes. One that adds up does so
-    as often as its buffer is set to its first value, by another leaf.
+    A leaf that only writes repeats as often as it touches each written byte. A leaf that adds up
+    repeats as often as another leaf initialises its buffer.
     """
     is_setting = (leaf[:, _WRITE] > 0).any(axis=1)
     touched = np.where(leaf[:, _READ] > 0, 0.0, _undo_log(leaf[:, _TOUCHED])).max(axis=1)
@@ -405,12 +405,12 @@ def _repeats(
 def _input_bytes(
     leaf: FloatArray, extra: FloatArray, owner: IntArray, terms: FloatArray, outputs: FloatArray
 ) -> FloatArray:
-    """Returns float64 [P], distinct bytes of the parameters that programs read.
+    """Returns float64 [P], distinct bytes of the parameters that each program reads.
 
     Args:
         owner: int64 [L], program of each leaf.
         terms: float64 [P], products of the program's largest leaf.
-        outputs: float64 [P], bytes that it writes.
+        outputs: float64 [P], bytes that the program writes.
     """
     is_input = (leaf[:, _READ] > 0) & (extra[:, _PARAMETER] > 0)
     size = np.minimum(_undo_log(leaf[:, _UNIQUE]), _undo_log(leaf[:, _TOUCHED]))
@@ -420,7 +420,7 @@ def _input_bytes(
         return total
     order = np.lexsort((at, size[is_input], owner[at]))
     at, sizes = at[order], size[is_input][order]
-    # How often a size occurs in one leaf, then the most over leaves: (program, size) -> parameters.
+    # Count of a size in one leaf, then the maximum over leaves: (program, size) -> parameters.
     is_pair = np.concatenate([[True], (np.diff(owner[at]) != 0) | (np.diff(sizes) != 0)])
     leaf_starts = np.flatnonzero(is_pair | np.concatenate([[True], np.diff(at) != 0]))
     times = np.diff(leaf_starts, append=len(at))
@@ -428,7 +428,7 @@ def _input_bytes(
     program, bytes_of = owner[at][is_pair], sizes[is_pair]
     largest = np.zeros(len(terms))
     np.maximum.at(largest, program, bytes_of)
-    # Element sizes cancel as far as all three have the same.
+    # The element size cancels if all three tensors have the same.
     other = np.where(bytes_of < largest[program], largest[program], _second(program, bytes_of))
     needed = 64.0 * terms[program] ** 2 / np.maximum(other * outputs[program], 1.0)
     skips = (terms[program] > 0) & (bytes_of > 1.01 * needed)
@@ -437,7 +437,7 @@ def _input_bytes(
 
 
 def _second(program: IntArray, bytes_of: FloatArray) -> FloatArray:
-    """Returns for each entry the next smaller size of its program (its own where there is none);
+    """Returns for each entry the next smaller size of its program (its own for the smallest);
     entries are sorted by program, then size.
     """
     before = np.concatenate([bytes_of[:1], bytes_of[:-1]])

@@ -1,6 +1,6 @@
 """The roofline of a program leaf by leaf: compute, each memory level and the launch.
 
-An estimate of what an untuned program waits for: leaves that share data or overlap take less.
+It estimates what bounds an untuned program; leaves that share data or overlap take less time.
 `cdmpp.analytic.roofline.floor` has the true lower bound.
 """
 
@@ -20,7 +20,7 @@ from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
 from cdmpp.programs.compact_ast import has_added_columns
 from cdmpp.programs.schema import LEAF_FEATURE_NAMES
 
-#: What can bound a leaf; `launch` belongs to the program.
+#: What can bound a leaf; `launch` is per program.
 Level = Literal["compute", "dram", "l2", "launch"]
 
 _LINE_BYTES = 64.0
@@ -29,13 +29,13 @@ _TRAFFIC = ("bytes", "unique_bytes", "lines", "unique_lines")
 
 @dataclass(frozen=True)
 class LeafBound:
-    """The roofline of one leaf, by what bounds it; seconds.
+    """The roofline of one leaf by level, in seconds.
 
     Attributes:
         compute_s: operations at the arithmetic peak.
         dram_s: traffic that misses the last cache, at the memory bandwidth.
-        l2_s: traffic that misses the first cache, at the L2 bandwidth; None = not known.
-        level: the largest of them.
+        l2_s: traffic that misses the first cache, at the L2 bandwidth; None if unknown.
+        level: level with the largest time.
     """
 
     compute_s: float
@@ -51,11 +51,11 @@ class LeafBound:
 
 @dataclass(frozen=True)
 class ProgramBound:
-    """The roofline of a program: its launch and its leaves, one after another.
+    """The roofline of a program: its launch and its leaves in sequence.
 
     Attributes:
         device: label.
-        launch_s: time of a launch without work; 0 where the program is called on the host.
+        launch_s: seconds of an empty launch; 0 for a program that is called on the host.
         leaves: in program order.
     """
 
@@ -69,7 +69,7 @@ class ProgramBound:
         return self.launch_s + sum(leaf.seconds for leaf in self.leaves)
 
     def shares(self) -> list[tuple[float, Level, int | None]]:
-        """Returns (share of the time, what, leaf number or None), the largest first."""
+        """Returns (share of the time, level, leaf number or None for the launch), largest first."""
         total = self.seconds or 1.0
         parts: list[tuple[float, Level, int | None]] = [
             (leaf.seconds / total, leaf.level, number) for number, leaf in enumerate(self.leaves)
@@ -93,12 +93,12 @@ def program_bound(
 ) -> ProgramBound:
     """Returns the roofline of one program on a device.
 
-    Traffic below a cache: an access whose reuse distance exceeds the cache fetches its lines every
-    time, any other one only the distinct lines. An unknown cache holds nothing.
+    An access whose reuse distance exceeds a cache fetches its lines every time; any other access
+    fetches the distinct lines once. An unknown cache has size 0.
 
     Args:
         leaf_features: float32 [leaves, 164].
-        launch_s: seconds of a launch without work.
+        launch_s: seconds of an empty launch.
     """
     flop_per_s, bytes_per_s = device_rates(device)
     work = leaf_work(leaf_features)
@@ -127,7 +127,7 @@ def in_memory(
     a cache.
 
     Args:
-        leaf_extra: float32 [leaves, E]; E = 0: nothing is known of it.
+        leaf_extra: float32 [leaves, E]; E = 0 if unknown, which returns the features unchanged.
     """
     if not has_added_columns(leaf_extra):
         return leaf_features
@@ -141,7 +141,7 @@ def in_memory(
 
 
 def _traffic(leaf_features: NDArray[np.float32], cache_bytes: float) -> FloatArray:
-    """Returns float64 [leaves], bytes that do not come from a cache of this size."""
+    """Returns float64 [leaves], bytes that a cache of this size does not serve."""
 
     def values(name: str) -> FloatArray:
         columns = [LEAF_FEATURE_NAMES.index(f"B{slot}.{name}") for slot in range(_BUFFER_SLOTS)]
@@ -149,14 +149,14 @@ def _traffic(leaf_features: NDArray[np.float32], cache_bytes: float) -> FloatArr
         return np.asarray(np.exp2(logs) - 1.0, np.float64)
 
     is_missed = values("reuse_dis_bytes") > cache_bytes
-    # Of a scattered region the distinct lines are overstated: one for each element.
+    # Scattered accesses overstate the distinct lines: one per element.
     distinct = np.minimum(values("unique_lines"), values("lines"))
     lines = np.where(is_missed, values("lines"), distinct)
     return np.asarray((lines * _LINE_BYTES).sum(axis=1), np.float64)
 
 
 def _last_cache(device: DeviceSpec) -> float:
-    """Returns the bytes of the cache in front of the memory; the L2 of a CPU is per core."""
+    """Returns the bytes of the last cache before memory; the L2 of a CPU is per core."""
     if device.kind == "cpu":
         return float(device.l3_bytes or device.l2_bytes or 0)
     return float(device.l2_bytes or 0)

@@ -1,4 +1,4 @@
-"""The roofline of a framework operator: compute, DRAM, L2 and launch, without any efficiency."""
+"""The roofline of a framework operator: compute, DRAM, L2 and launch, all at full efficiency."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _BYTES = 4.0
 
 @dataclass(frozen=True)
 class OperatorBound:
-    """The roofline of one operator by what bounds it, seconds; data in caches take less.
+    """The roofline of one operator by level, in seconds; cached data take less.
 
     Attributes:
         compute_s: operations at the fp32 peak.
         dram_s: each tensor once, at the memory bandwidth.
-        l2_s: what the thread blocks fetch, at the L2 bandwidth: a product in tiles of 128 x 128
-            reads its operands once a tile; other operators read each tensor once.
-        launch_s: a launch without work.
+        l2_s: bytes that the thread blocks fetch, at the L2 bandwidth: a product in tiles of
+            128 x 128 reads its operands once per tile; other operators read each tensor once.
+        launch_s: an empty launch.
     """
 
     compute_s: float
@@ -53,8 +53,8 @@ def operator_bound(
     """Returns the roofline of one operator.
 
     Args:
-        index: which of the operators.
-        launch_s: seconds of a launch without work.
+        index: row in `operators`.
+        launch_s: seconds of an empty launch.
     """
     one = operators[np.array([index])]
     moved = float(one.bytes[0])

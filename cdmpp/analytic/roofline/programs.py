@@ -12,10 +12,9 @@ from cdmpp.datasets.samples import ProgramArrays
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.programs.schema import LEAF_FEATURE_NAMES
 
-#: Stand-in for an unknown arithmetic peak; models that use it fit a factor per device on top.
+#: Used for an unknown arithmetic peak; models that use it fit a factor per device on top.
 NOMINAL_FLOP_PER_S = 1.0e11
-#: Stand-in for an unknown memory bandwidth, as a share of the arithmetic peak (bytes per
-#: operation).
+#: Used for an unknown memory bandwidth, as a share of the arithmetic peak (bytes per operation).
 NOMINAL_BYTES_PER_FLOP = 0.1
 
 _BUFFER_SLOTS = 5
@@ -39,12 +38,12 @@ _PARALLEL_EXTENTS = _columns(
 
 @dataclass(frozen=True)
 class LeafWork:
-    """What each leaf does, decoded from the leaf features.
+    """Work of each leaf, decoded from the leaf features.
 
     Attributes:
         flop: float64 [L], floating-point operations over all iterations.
         bytes: float64 [L], distinct bytes that the leaf reads and writes.
-        touched_bytes: float64 [L], bytes that it reads and writes, repeats included.
+        touched_bytes: float64 [L], bytes that the leaf reads and writes, repeats included.
         parallelism: float64 [L], iterations of its parallel loops, blocks and threads, at least 1.
     """
 
@@ -57,8 +56,8 @@ class LeafWork:
 def leaf_work(leaf_features: NDArray[np.float32]) -> LeafWork:
     """Returns the work of each leaf.
 
-    The features hold log2(x + 1); this undoes it. The distinct bytes of the (up to five) buffers of
-    a leaf are added; a buffer that two leaves share counts in both.
+    Features are stored as log2(x + 1). The result adds the distinct bytes of the (up to five)
+    buffers of a leaf; a buffer that two leaves share counts in both.
 
     Args:
         leaf_features: float32 [L, 164], possibly memory-mapped; read in chunks.
@@ -79,24 +78,21 @@ def leaf_work(leaf_features: NDArray[np.float32]) -> LeafWork:
 
 
 def device_rates(device: DeviceSpec) -> tuple[float, float]:
-    """Returns (FLOP/s, bytes/s) of a device, with the nominal stand-ins where a value is
-    unknown.
-    """
+    """Returns (FLOP/s, bytes/s) of a device, with nominal values for unknown ones."""
     flop_per_s = device.peak_fp32_flop_per_s or NOMINAL_FLOP_PER_S
     return flop_per_s, device.mem_bandwidth_bytes_per_s or flop_per_s * NOMINAL_BYTES_PER_FLOP
 
 
 def bound_s(device: DeviceSpec, flop: ArrayLike, moved_bytes: ArrayLike) -> FloatArray:
-    """Returns the roofline on a device, seconds: the larger of operations / peak and bytes /
-    bandwidth; `cdmpp.analytic.roofline.floor` has what is taken at the least.
+    """Returns the roofline on a device in seconds: the larger of operations / peak and bytes /
+    bandwidth. `cdmpp.analytic.roofline.floor` has the lower bound.
     """
     flop_per_s, bytes_per_s = device_rates(device)
     return np.maximum(np.asarray(flop) / flop_per_s, np.asarray(moved_bytes) / bytes_per_s)
 
 
 def roofline_s(programs: ProgramArrays, device: DeviceSpec, work: LeafWork) -> FloatArray:
-    """Returns float64 [P], seconds: max(operations / peak, bytes / bandwidth) of each whole
-    program.
+    """Returns float64 [P], seconds: max(operations / peak, bytes / bandwidth) of each program.
 
     Args:
         work: `leaf_work(programs.leaf_features)`.
@@ -108,7 +104,7 @@ def program_sums(programs: ProgramArrays, values: FloatArray) -> FloatArray:
     """Returns float64 [P], the sum of a per-leaf value over the leaves of each program."""
     offset = programs.leaf_offset
     total = np.zeros(len(offset) - 1)
-    # Sums leaf by leaf: differences of a running sum would lose small programs beside large ones.
+    # Differences of a running sum would lose small programs beside large ones.
     occupied = np.flatnonzero(np.diff(offset) > 0)
     if len(occupied):
         total[occupied] = np.add.reduceat(values, offset[occupied])
@@ -116,8 +112,8 @@ def program_sums(programs: ProgramArrays, values: FloatArray) -> FloatArray:
 
 
 def leaves_of(programs: ProgramArrays, rows: IntArray) -> tuple[IntArray, IntArray]:
-    """Returns int64 [L] each: the leaves of some programs one after another, and the place in
-    `rows` of the program of each.
+    """Returns int64 [L] each: the leaves of the given programs in order, and the index in `rows` of
+    each leaf's program.
     """
     first = programs.leaf_offset[rows]
     counts = programs.leaf_offset[rows + 1] - first

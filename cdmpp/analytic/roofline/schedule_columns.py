@@ -1,7 +1,7 @@
-"""What a GPU program's schedule says of how far it stays behind its lower bound.
+"""Columns of a GPU program's schedule that predict its time relative to its lower bound.
 
-Everything is a time over one anchor: the lower bound, on as many multiprocessors as the program has
-blocks for, and its launches. Logarithms of such ratios mean the same on every GPU.
+Every time is divided by an anchor: the lower bound on the multiprocessors that the program's blocks
+fill, plus its launches. Logarithms of such ratios are comparable across GPUs.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ SCHEDULE_COLUMNS: tuple[str, ...] = (
 )  # fmt: skip
 
 _WARP = 32  # threads
-#: A multiprocessor holds so many threads and blocks, and so much shared memory (compute
-#: capability 7.5 has half of the threads; `cdmpp.devices.occupancy` has the exact numbers).
+#: Threads, blocks and shared memory that a multiprocessor holds (compute capability 7.5 has half of
+#: the threads; `cdmpp.devices.occupancy` has the exact numbers).
 _MOST_THREADS, _MOST_BLOCKS, _SHARED_BYTES = 2048.0, 16.0, 65536.0
-#: Warps below which a multiprocessor cannot do a multiply-add a cycle on each of its lanes, and
-#: below which its memory waits.
+#: Minimum warps for a multiprocessor to do one multiply-add per cycle and lane, and to hide the
+#: latency of memory.
 _ARITHMETIC_WARPS, _MEMORY_WARPS = 4.0, 8.0
-#: Launches that an anchor counts, so that the shortest kernels have a ratio near one.
+#: Launches in an anchor, so that the ratio of the shortest kernels is near one.
 _LAUNCHES = 3.0
-#: Assumed rates: of the last cache over that of the memory; bytes of shared memory, and
-#: iterations, of a multiprocessor a cycle.
+#: Assumed rates: last cache over memory; bytes of shared memory per multiprocessor and cycle;
+#: iterations per multiprocessor and cycle.
 _CACHE_RATIO, _SHARED_RATE, _ITERATION_RATE = 3.0, 128.0, 64.0
-#: Bytes of a thread that its registers surely hold.
+#: Bytes per thread that fit into its registers.
 _THREAD_BYTES = 256.0
-#: What DLight's rules, and hands, make: so many threads, no more bytes of a thread, and blocks for
-#: such a share of the multiprocessors. Random schedules often do not.
+#: Limits of schedules by DLight's rules or by hand: minimum threads, maximum bytes per thread, and
+#: minimum blocks as a share of the multiprocessors. Random schedules often violate them.
 _ORDINARY_THREADS, _ORDINARY_BYTES, _ORDINARY_BLOCKS = 64.0, 256.0, 0.25
 
 _SLOTS = ("store", *(f"B{slot}" for slot in range(ACCESS_SLOT_COUNT)))
@@ -60,14 +60,14 @@ _TOUCHED = [LEAF_FEATURE_NAMES.index(f"{slot}.bytes") for slot in _SLOTS[1:]]
 
 @dataclass(frozen=True)
 class ScheduleColumns:
-    """What the schedules of N samples say.
+    """Schedule columns of N samples.
 
     Attributes:
-        anchor_s: float64 [N], seconds; NaN on a CPU, and on a GPU of which too little is known.
-        floor_s: float64 [N], lower bound.
-        values: float64 [N, len(SCHEDULE_COLUMNS)].
-        is_ordinary: bool [N], whether a schedule has what DLight's have: warps enough in a block,
-            blocks for the GPU, and no more of a thread's data than its registers hold.
+        anchor_s: float64 [N], seconds; NaN on a CPU, and on a GPU without the needed numbers.
+        floor_s: float64 [N], lower bound in seconds; NaN as `anchor_s`.
+        values: float64 [N, len(SCHEDULE_COLUMNS)]; NaN as `anchor_s`.
+        is_ordinary: bool [N], whether a schedule is like DLight's: enough threads in a block,
+            enough blocks for the GPU, and a thread's data fits into its registers.
     """
 
     anchor_s: FloatArray
@@ -78,8 +78,8 @@ class ScheduleColumns:
 
 @dataclass(frozen=True)
 class _Counts:
-    """Float64 [P] each: sums over the leaves of a program; blocks and what a block has are those
-    of the leaf that runs most often.
+    """Float64 [P] each: sums over the leaves of a program; the blocks and the values per block are
+    those of the leaf that runs most often.
     """
 
     iterations: FloatArray
@@ -97,7 +97,7 @@ class _Counts:
 
 
 def schedule_columns(samples: Samples) -> ScheduleColumns:
-    """Returns what the schedules say; measured latencies are not read."""
+    """Returns the schedule columns of samples; measured latencies are not read."""
     rows, place = np.unique(samples.program, return_inverse=True)
     work, counts = least_work(samples.programs, rows), _counts(samples.programs, rows)
     shape = (len(samples), len(SCHEDULE_COLUMNS))
@@ -120,7 +120,7 @@ def schedule_columns(samples: Samples) -> ScheduleColumns:
 
 
 def has_columns(device: DeviceSpec) -> bool:
-    """Returns whether enough is known of a GPU."""
+    """Returns whether a device is a GPU with the needed numbers."""
     needed = (
         device.core_count, device.clock_hz, device.peak_fp32_flop_per_s,
         device.mem_bandwidth_bytes_per_s,
@@ -136,7 +136,7 @@ def _on(
     floor_s: FloatArray,
     launch_s: FloatArray,
 ) -> tuple[FloatArray, FloatArray, BoolArray]:
-    """Returns anchors, columns and which are ordinary, on one GPU."""
+    """Returns anchors, columns and whether each schedule is ordinary, on one GPU."""
     cores, clock = float(device.core_count or 0), float(device.clock_hz or 0)
     peak = float(device.peak_fp32_flop_per_s or 0)
     bandwidth = float(device.mem_bandwidth_bytes_per_s or 0)

@@ -1,7 +1,7 @@
-"""Times of GPU programs unlike all measured ones: so many times a lower bound.
+"""Times of out-of-distribution GPU programs, as a fitted multiple of a lower bound.
 
-The ratio of time to bound is fitted to programs of searches, good ones and random draws, by what a
-schedule says (`schedule_columns`), by `python -m lab run tvm-gpu --package`.
+`python -m lab run tvm-gpu --package` fits the ratio of time to bound to good and random programs of
+searches, as a function of their schedules (`schedule_columns`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cdmpp.datasets.tenset.operator_kinds import operator_kind
 from cdmpp.files.places import package_folder
 from cdmpp.files.stored import read_model
 
-#: Of a fitted file.
+#: Format of a fitted file.
 SCHEDULE_TIMES_FORMAT = 1
 
 
@@ -29,9 +29,9 @@ class RatioFit:
     """log(seconds / anchor) as a linear function of the columns.
 
     Attributes:
-        mean, deviation: float64 [columns], of the columns in the fit.
-        slope: float64 [columns], of a column in deviations.
-        intercept: of the ratio's logarithm.
+        mean, deviation: float64 [columns], mean and standard deviation of each column in the fit.
+        slope: float64 [columns], per standard deviation of a column.
+        intercept: of log(seconds / anchor).
     """
 
     mean: NDArray[np.float64]
@@ -40,7 +40,7 @@ class RatioFit:
     intercept: float
 
     def log_s(self, columns: ScheduleColumns) -> FloatArray:
-        """Returns float64 [N], log seconds, none below the lower bound; NaN without an anchor."""
+        """Returns float64 [N], log seconds, at least the lower bound; NaN without an anchor."""
         ratio = self.intercept + (columns.values - self.mean) / self.deviation @ self.slope
         log_s = np.log(columns.anchor_s) + ratio
         return np.asarray(np.maximum(log_s, np.log(columns.floor_s)), np.float64)
@@ -51,10 +51,10 @@ class RatioWidths:
     """Half widths of 90 % intervals of the logarithm.
 
     Attributes:
-        ordinary, other: kind of operator -> half width, of ordinary schedules and of others
+        ordinary, other: kind of operator -> half width, for ordinary schedules and for all others
             (`ScheduleColumns`).
-        unseen_kind: of ordinary schedules and of others, for kinds of which none was measured.
-        network: of the sum over a network's kernels.
+        unseen_kind: half widths of ordinary and of other schedules, for kinds without measurements.
+        network: half width for the sum over a network's kernels.
     """
 
     ordinary: dict[str, float]
@@ -63,7 +63,7 @@ class RatioWidths:
     network: float
 
     def of(self, kinds: TextArray, is_ordinary: BoolArray) -> FloatArray:
-        """Returns float64 [N]."""
+        """Returns float64 [N], the half width of each sample."""
         return np.array([
             (self.ordinary if good else self.other).get(
                 str(kind), self.unseen_kind[0 if good else 1]
@@ -74,15 +74,15 @@ class RatioWidths:
 
 @dataclass(frozen=True)
 class ScheduleTimes:
-    """The fitted ratio with what it is off by.
+    """The fitted ratio and the widths of its intervals.
 
     Attributes:
-        devices: labels that it was fitted on.
-        columns: their names.
-        tasks: (task, device) pairs.
-        fit: of all of them.
-        known: on these devices, of kinds of operators that were left out.
-        new: on devices that were left out.
+        devices: labels of the devices in the fit.
+        columns: names of the columns.
+        tasks: number of (task, device) pairs.
+        fit: fitted to all tasks.
+        known: widths on the devices of the fit, from held-out kinds of operators.
+        new: widths on other devices, from held-out devices.
     """
 
     devices: tuple[str, ...]
@@ -93,12 +93,12 @@ class ScheduleTimes:
     new: RatioWidths
 
     def widths_on(self, device: str) -> RatioWidths:
-        """Returns the widths for a device."""
+        """Returns the interval widths on a device."""
         return self.known if device in self.devices else self.new
 
 
 def kinds_of(samples: Samples) -> TextArray:
-    """Returns str [N], the kind of each sample's operator."""
+    """Returns str [N], the kind of operator of each sample."""
     operators = samples.programs.operator[samples.program]
     return np.array([operator_kind(str(name)) for name in operators], np.str_)
 
