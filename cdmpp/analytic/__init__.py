@@ -1,1 +1,1 @@
-"""Closed forms and small fits of what an operator takes: baselines, and priors of cost models."""
+"""Closed forms and small fits of operator times: baselines, and priors of cost models."""

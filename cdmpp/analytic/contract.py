@@ -1,7 +1,7 @@
-"""What every fitted model of this package does: it is saved, loaded, and one may be packaged.
+"""Base class of every fitted model of this package: save, load and the packaged model.
 
-A family fits its model to a table of measurements (`Rows`); the model predicts such rows and reads
-no measured time. `cdmpp.testing.check_analytic_model` tests that.
+A family fits its model to a table of measurements (`Rows`). The model predicts rows of such a table
+and does not read their measured times. `cdmpp.testing.check_analytic_model` tests this contract.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class AnalyticModel(ABC):
     """A fitted model of one family.
 
     Attributes:
-        what: name of such a model in error texts.
-        again: what makes one.
-        place: of the packaged one in `cdmpp.pretrained`; "" = none.
+        what: name of the model in error texts.
+        again: command that creates the model.
+        place: path of the packaged model in `cdmpp.pretrained`; "" if none is packaged.
     """
 
     what: ClassVar[str]
@@ -38,20 +38,20 @@ class AnalyticModel(ABC):
     @classmethod
     @abstractmethod
     def load(cls, path: Path) -> Self:
-        """Reads what `save` wrote; predicts the same to the bit.
+        """Reads what `save` wrote; the loaded model's predictions are bit-identical.
 
         Raises:
-            DataError: missing, damaged, or of another format.
+            DataError: the model is missing, damaged or of another format.
         """
 
     @classmethod
     def packaged_path(cls) -> Path:
-        """Returns where the model is that comes with the package."""
+        """Returns the path of the model that comes with the package."""
         return package_folder("cdmpp.pretrained") / cls.place
 
     @classmethod
     def at(cls, path: Path | str) -> Self:
-        """Returns the model of a path; `pretrained` is the one that comes with the package.
+        """Loads the model at a path; `pretrained` is the model that comes with the package.
 
         Raises:
             DataError: as `load`.

@@ -1,4 +1,4 @@
-"""The numbers of a GPU that a model cannot do without."""
+"""Values of a GPU that a model requires."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from cdmpp.errors import DeviceError
 def numbers_of(
     device: DeviceSpec, values: Mapping[str, float | None], *, what: str, hint: str = ""
 ) -> dict[str, float]:
-    """Returns name -> value of a GPU.
+    """Returns name -> value of a GPU, after checking that all are known.
 
     Args:
         values: name in the registry -> the device's value.
-        what: needs them, for the error text.
-        hint: what else can be done.
+        what: model that needs the values, for the error text.
+        hint: alternative for the user, appended to the error text.
 
     Raises:
-        DeviceError: not a GPU, or one of the values is not in the registry.
+        DeviceError: not a GPU, or the registry lacks one of the values.
     """
     unknown = [name for name, value in values.items() if not value]
     if device.kind != "gpu" or unknown:
@@ -35,8 +35,8 @@ def numbers_of(
 
 
 def as_fitted(device: DeviceSpec, fitted: Iterable[str]) -> DeviceSpec:
-    """Returns a device under the label of the same chip that a model was fitted on, if there is
-    one: a V100 of 32 GB says all of one of 16.
+    """Renames a device to a fitted label of the same chip, if there is one: a V100 of 32 GB has the
+    numbers of one of 16 GB.
 
     Args:
         fitted: labels of the model's devices.

@@ -1,4 +1,4 @@
-"""Intervals of closed-form models: where 90 % of the errors of their validation lie."""
+"""90 % intervals of closed-form models, from the errors of their validation."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from cdmpp.arrays import BoolArray, FloatArray, TextArray
 #: (lower end, upper end) of a value; None = unknown.
 Ends = tuple[float, float] | tuple[None, None]
 
-#: Name of the devices that a model was not fitted on.
+#: Key of the errors on devices that a model was not fitted on.
 UNSEEN = "unseen"
 
-#: Share of held-out errors between the ends of an interval.
+#: Share of held-out errors inside an interval.
 COVERAGE = 0.9
 
-#: Fewer errors do not say where 90 % of new ones lie: an end would be beyond the largest of them.
+#: Minimum number of errors for an interval: with fewer, an end would exceed the largest error.
 LEAST_ERRORS = 19
 
 
 @dataclass(frozen=True)
 class LogErrors:
-    """Where 90 % of log(measured / predicted) lie on rows that were held out of the fit.
+    """Interval that contains 90 % of log(measured / predicted) on rows held out of the fit.
 
     Attributes:
-        low: lower end, at most 0, so that an interval holds its prediction.
+        low: lower end, at most 0, so that an interval contains its prediction.
         high: upper end, at least 0.
-        count: rows that were judged.
+        count: number of held-out rows.
     """
 
     low: float
@@ -40,10 +40,10 @@ class LogErrors:
 
     @classmethod
     def of(cls, errors: FloatArray) -> LogErrors | None:
-        """Returns the ends of errors (float64 [N]); None with fewer than `LEAST_ERRORS`.
+        """Returns the interval of errors (float64 [N]); None if N is below `LEAST_ERRORS`.
 
         Source: split conformal prediction (Vovk, Gammerman and Shafer 2005): of N exchangeable
-        errors the (N + 1) q-th bounds a new one with chance q.
+        errors, the (N + 1) q-th bounds a new one with probability q.
         """
         count = len(errors)
         if count < LEAST_ERRORS:
@@ -55,7 +55,7 @@ class LogErrors:
 
     @classmethod
     def widest(cls, parts: Iterable[LogErrors | None]) -> LogErrors | None:
-        """Returns the lowest and the highest end of several; None where there are none."""
+        """Returns the lowest and the highest end of several intervals; None if all are None."""
         known = [part for part in parts if part is not None]
         if not known:
             return None
@@ -67,16 +67,16 @@ class LogErrors:
         return value * math.exp(self.low), value * math.exp(self.high)
 
     def holds(self, errors: FloatArray) -> BoolArray:
-        """Returns bool [N], which errors log(measured / predicted) lie between the ends."""
+        """Returns bool [N], whether each error log(measured / predicted) is in the interval."""
         return np.asarray((self.low <= errors) & (errors <= self.high), np.bool_)
 
     def to_json(self) -> list[float | int]:
-        """Returns a value for JSON."""
+        """Returns a value for JSON, rounded to four decimals."""
         return [round(self.low, 4), round(self.high, 4), self.count]
 
     @classmethod
     def from_json(cls, value: Sequence[Any] | Mapping[str, Any]) -> LogErrors:
-        """Returns the errors of `to_json`, or of a mapping of the fields."""
+        """Reads a value of `to_json`, or a mapping of the fields."""
         if isinstance(value, Mapping):
             value = [value[name] for name in ("low", "high", "count")]
         low, high, count = value
@@ -88,17 +88,17 @@ def ends_of(errors: LogErrors | None, value: float) -> Ends:
     return (None, None) if errors is None else errors.ends(value)
 
 
-#: Device label or `UNSEEN` -> what was judged -> its errors.
+#: Device label or `UNSEEN` -> name of what was evaluated -> its errors.
 DeviceErrors = dict[str, dict[str, LogErrors]]
 
 
 def errors_on(errors: DeviceErrors, device: str) -> Mapping[str, LogErrors]:
-    """Returns what was judged -> errors on a device; empty = unknown."""
+    """Returns name -> errors on a device; empty if unknown."""
     return errors.get(device, errors.get(UNSEEN, {}))
 
 
 class ErrorSamples:
-    """Errors log(measured / predicted), collected by device and by what they are of."""
+    """Collects errors log(measured / predicted) by device and name."""
 
     def __init__(self) -> None:
         self._seen: _Samples = {}
@@ -107,7 +107,7 @@ class ErrorSamples:
     def add(
         self, device: str, name: str, measured: FloatArray, predicted: FloatArray, *, is_seen: bool
     ) -> None:
-        """Adds rows, float64 [R] both; those without a prediction (inf) are left out.
+        """Adds rows, float64 [R] both; rows without a prediction (inf) are left out.
 
         Args:
             is_seen: whether other rows of the device were in the fit.
@@ -126,10 +126,10 @@ class ErrorSamples:
         *,
         left_out: Collection[str] = (),
     ) -> None:
-        """Adds rows of several devices, each with a name (text [R] both).
+        """Adds rows of several devices, with a device and a name each (text [R] both).
 
         Args:
-            left_out: labels of the devices that the fit had no row of.
+            left_out: labels of the devices without a row in the fit.
         """
         for label, one in sorted({(str(d), str(n)) for d, n in zip(device, name, strict=True)}):
             rows = (device == label) & (name == one)
@@ -139,9 +139,9 @@ class ErrorSamples:
     def by_device(self) -> DeviceErrors:
         """Returns the errors of each device.
 
-        What has too few rows on a device of the fit has the errors of all these devices together.
-        `UNSEEN` has the widest ends of the devices that were left out: each errs in a way of its
-        own, and few say how the next one will.
+        A name with too few rows on a device of the fit gets the errors of all devices of the fit
+        together. `UNSEEN` has the widest ends over the devices that were left out: each device errs
+        in its own way, and few devices do not predict how the next one errs.
         """
         parts = (*self._seen.values(), *self._unseen.values())
         names = sorted({name for own in parts for name in own})
@@ -172,11 +172,11 @@ def _errors(devices: Iterable[dict[str, list[FloatArray]]], name: str) -> LogErr
 
 @dataclass(frozen=True)
 class Evidence:
-    """What an interval rests on.
+    """What an interval is based on.
 
     Attributes:
         source: what was measured, or why the error is unknown, as a clause.
-        is_known: whether there is an interval.
+        is_known: whether an interval exists.
     """
 
     source: str
@@ -189,11 +189,11 @@ class Evidence:
 
     @classmethod
     def of_devices(cls, errors: DeviceErrors, device: str, what: str, held_out: str) -> Evidence:
-        """Returns the evidence of `errors_on`, where a device has some.
+        """Returns the source of the errors of `errors_on`, for a device that has errors.
 
         Args:
-            what: was judged.
-            held_out: of the fit, on the devices that it knows.
+            what: what was evaluated.
+            held_out: what was held out of the fit on the devices that the model was fitted on.
         """
         if device in errors:
             return cls(f"90 % of {what} on {device}, {held_out} held out of the fit", True)
@@ -206,11 +206,11 @@ class Evidence:
 
     @classmethod
     def missing(cls, errors: DeviceErrors | None, device: str, again: str) -> Evidence:
-        """Returns why `errors_on` says nothing of a device.
+        """Explains why `errors_on` has no errors for a device.
 
         Args:
-            errors: None = the model was fitted without validation.
-            again: the command that fits it again.
+            errors: None if the model was fitted without validation.
+            again: command that refits the model.
         """
         if errors is None:
             return cls(f"the model has no validation; refit it with: {again}", False)

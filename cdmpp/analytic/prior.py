@@ -1,4 +1,4 @@
-"""The time that an analytic model gives each sample, for a learned model to start from."""
+"""Analytic times of samples, from which a learned model starts."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from cdmpp.errors import DeviceError
 if TYPE_CHECKING:
     from cdmpp.analytic.recognise import Recognised
 
-#: `roofline`: the larger of operations over peak and bytes over bandwidth, of the whole program.
-#: `auto`: on an NVIDIA GPU a recognised convolution gets the convolution model, on any GPU a
-#: recognised embedding lookup the embedding model, everything else the roofline.
+#: `roofline`: the larger of operations / peak and bytes / bandwidth, for the whole program.
+#: `auto`: the convolution model for recognised convolutions on NVIDIA GPUs, the embedding model for
+#: recognised embedding lookups on any GPU, and the roofline for everything else.
 PriorModelName = Literal["roofline", "auto"]
 PriorSource = Literal["roofline", "conv", "embedding"]
-#: In the order of `PriorTimes.source`.
+#: Index of a source in `PriorTimes.source`.
 PRIOR_SOURCES: tuple[PriorSource, ...] = get_args(PriorSource)
 
 
-#: No program takes less; keeps the logarithm of an empty program finite.
+#: Lower limit of a program's time; keeps the logarithm of an empty program finite.
 _LEAST_S = 1e-9
 _CHUNK_PROGRAMS = 20_000
 
 
 @dataclass(frozen=True)
 class PriorTimes:
-    """What an analytic model says of N samples.
+    """Times of N samples by an analytic model.
 
     Attributes:
         log_s: float64 [N], log of seconds.
         source: int64 [N], index into `PRIOR_SOURCES`.
-        fallbacks: reason -> samples that got the roofline for it; empty for `roofline`.
+        fallbacks: reason -> number of samples that got the roofline for it; empty for `roofline`.
     """
 
     log_s: FloatArray
@@ -47,7 +47,7 @@ class PriorTimes:
     fallbacks: dict[str, int]
 
     def counts(self) -> dict[str, int]:
-        """Returns source -> samples, all sources."""
+        """Returns source -> number of samples, for all sources."""
         counts = np.bincount(self.source, minlength=len(PRIOR_SOURCES))
         return {name: int(count) for name, count in zip(PRIOR_SOURCES, counts, strict=True)}
 
@@ -104,8 +104,8 @@ def _replace_on(
     source: IntArray,
     fallbacks: dict[str, int],
 ) -> None:
-    """Puts the models' times over the roofline's for the samples `here`, all on one GPU, and counts
-    what keeps the roofline.
+    """Replaces the roofline's times by the models' for the samples `here`, all on one GPU, and
+    counts the samples that keep the roofline.
     """
     rows, kernels = set(program[here].tolist()), KernelTimes(spec)
     conv_s, conv_reason = _conv_times(found, rows, kernels)
@@ -122,7 +122,7 @@ def _replace_on(
             fallbacks[reason] = fallbacks.get(reason, 0) + 1
 
 
-#: Reasons of `recognise` as they are reported.
+#: Reason of `recognise` -> text of the report.
 _REASONS: Mapping[str, str] = {
     "other": "neither a convolution nor a lookup",
     "no-fit": "a sum of products that no square convolution fits",
@@ -134,7 +134,7 @@ _REASONS: Mapping[str, str] = {
 def _conv_times(
     found: Recognised, rows: set[int], times: KernelTimes
 ) -> tuple[dict[int, float], str]:
-    """Returns program -> seconds of the convolutions, and why there are none."""
+    """Returns program -> seconds of the convolutions, and why they have no times ("" = they do)."""
     from cdmpp.analytic.conv.shapes import ConvShapes
 
     chosen = [row for row in found.conv if row in rows]
@@ -152,7 +152,7 @@ def _conv_times(
 def _lookup_times(
     found: Recognised, rows: set[int], times: KernelTimes
 ) -> tuple[dict[int, float], str]:
-    """Returns program -> seconds of the embedding lookups, and why there are none."""
+    """Returns program -> seconds of the lookups, and why they have no times ("" = they do)."""
     chosen = [row for row in found.embedding if row in rows]
     try:
         return {row: times.embedding_s(found.embedding[row]) for row in chosen}, ""

@@ -1,15 +1,15 @@
-"""Convolutions and embedding lookups recognised from the leaves of a program alone.
+"""Recognises convolutions and embedding lookups from the leaves of a program.
 
-A compact AST has no tensor shapes. What it has: the iterations and operations of each store, the
-distinct bytes of each buffer it accesses, which buffers are parameters, and the bytes of all of
-them. That leaves these gaps:
+A compact AST has no tensor shapes. It has the iterations and operations of each store, the distinct
+bytes of each accessed buffer, which buffers are parameters, and the bytes of all parameters. The
+limits are:
 
 - A 1x1 convolution and a matrix product are the same loop nest; neither is recognised.
-- Images are taken to be square. Often several batches, widths, paddings and strides have the same
-  sizes (always where the padding keeps the width): none or full padding and the width nearest
-  `_USUAL_WIDTH` are taken. Products, tensors and channels are the same in all of them.
-- Dilation, groups, residual inputs and convolutions as several stages (Winograd, im2col) give
-  sizes that fit no plain convolution and are not recognised.
+- Images are assumed to be square. Often several batches, widths, paddings and strides have the same
+  sizes (always where the padding keeps the width). The choice is no or full padding and the width
+  nearest `_USUAL_WIDTH`. Products, tensors and channels do not depend on it.
+- Dilation, groups, residual inputs and convolutions in several stages (Winograd, im2col) do not
+  match the sizes of a plain convolution and are not recognised.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
 from cdmpp.programs.compact_ast import has_added_columns
 from cdmpp.programs.schema import ACCESS_SLOT_COUNT, LEAF_FEATURE_NAMES
 
-#: Why a program is not one of the two: `other` = neither a sum of products of two buffers nor a
-#: copy through an index; `no-fit` = such a sum, but no square convolution has its sizes;
-#: `pointwise` = a 1x1 convolution or a matrix product; `no-columns` = without the added columns.
+#: Why a program was not recognised: `other` = neither a sum of products of two buffers nor a copy
+#: through an index; `no-fit` = a sum of products that no square convolution fits; `pointwise` = a
+#: 1x1 convolution or a matrix product; `no-columns` = the added leaf columns are missing.
 Unrecognised = Literal["other", "no-fit", "pointwise", "no-columns"]
 
-#: Filters, strides and largest output width that are tried.
+#: Filter sizes, strides by filter size, and largest output width of the candidates.
 _KERNELS = (1, 3, 5, 7, 11)
 _STRIDES = {1: (1, 2), 3: (1, 2), 5: (1, 2), 7: (1, 2), 11: (1, 2, 4)}
 _LARGEST_WIDTH = 512
-#: Narrower results of wide filters are fully connected layers.
+#: Wide filters with narrower outputs are fully connected layers.
 _LEAST_WIDTH = 3
 _USUAL_WIDTH = 28
-#: Sizes are stored as float32 logarithms: products of them are off by a few parts in a million.
+#: Relative tolerance: sizes are stored as float32 logarithms.
 _ROUNDING = 4e-6
-#: How much more than the tensor the regions of tiles may span, as a share.
+#: Maximum excess of the elements touched by tiles over the tensor's elements, as a share.
 _OVERLAP = 3.0
 _BYTES = 4.0
 _FEATURE = {name: column for column, name in enumerate(LEAF_FEATURE_NAMES)}
@@ -57,8 +57,8 @@ class ConvLoops:
         products: multiply-adds.
         outputs: elements of the result.
         inputs: elements of both parameters together.
-        smaller, larger: elements that the products touch of one and the other; at least all of
-            them, tiles that overlap the edge count more.
+        smaller, larger: elements that the products touch of either parameter, smaller first; tiles
+            that overlap the edge count more than the tensor has.
     """
 
     products: float
@@ -70,12 +70,12 @@ class ConvLoops:
 
 @dataclass(frozen=True)
 class Recognised:
-    """What is known of P programs.
+    """Convolutions and lookups among P programs.
 
     Attributes:
         conv: program -> its shape, one row.
         embedding: program -> its shape.
-        reason: program -> why it is neither; every other program.
+        reason: program -> why it was not recognised; has every other program.
     """
 
     conv: dict[int, ConvShapes]
@@ -84,10 +84,10 @@ class Recognised:
 
 
 def recognise(programs: ProgramArrays, rows: IntArray) -> Recognised:
-    """Returns what the given programs are.
+    """Recognises the given programs.
 
     Args:
-        rows: int64, rows of `programs`; each of the result's keys is one of them.
+        rows: int64, rows of `programs`; the keys of the result.
     """
     found = Recognised({}, {}, {})
     for row in rows.tolist():
@@ -116,7 +116,7 @@ def recognise(programs: ProgramArrays, rows: IntArray) -> Recognised:
 
 
 def conv_shape(loops: ConvLoops) -> ConvShapes | Unrecognised:
-    """Returns the square convolution that has these sizes, one row, or why there is none."""
+    """Returns the square convolution with these sizes, one row, or why none was found."""
     solutions = _solutions(loops.products, loops.outputs, loops.inputs)
     fitting = [found for found in solutions if _covers(loops, found)]
     if not fitting:
@@ -128,8 +128,8 @@ def conv_shape(loops: ConvLoops) -> ConvShapes | Unrecognised:
 
 @lru_cache(maxsize=4096)
 def _solutions(products: float, outputs: float, inputs: float) -> tuple[ConvShapes, ...]:
-    """Returns the square convolutions with so many multiply-adds, results and parameters, the
-    likeliest first.
+    """Returns the square convolutions with these numbers of multiply-adds, results and parameters,
+    most likely first.
 
     With R = products / outputs = k² Cin, T = inputs, and the output width given, the weights
     R Cout and the image Cin N Win² add up to T: a quadratic equation in Cout.
@@ -147,7 +147,7 @@ def _solutions(products: float, outputs: float, inputs: float) -> tuple[ConvShap
     in_width = stride * (width - 1) + kernel - 2 * padding + rest
     image = channels * outputs * (in_width / width) ** 2
     found: list[tuple[tuple[float, ...], ConvShapes]] = []
-    # A bias is one more parameter of Cout elements.
+    # A bias adds Cout parameters.
     for weights_each in (reduction, reduction + 1.0):
         under = inputs**2 - 4.0 * weights_each * image
         root = np.sqrt(np.maximum(under, 0.0))
@@ -174,8 +174,8 @@ def _solutions(products: float, outputs: float, inputs: float) -> tuple[ConvShap
 
 @lru_cache(maxsize=1)
 def _candidates() -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Returns float64 [C] each: output width, filter, stride, padding, columns that the stride
-    leaves over.
+    """Returns float64 [C] each: output width, filter, stride, padding, input columns that the
+    stride leaves over.
     """
     found = [
         (width, kernel, stride, padding, rest)
@@ -198,8 +198,8 @@ def _near(values: FloatArray, wanted: float) -> BoolArray:
 
 
 def _covers(loops: ConvLoops, shape: ConvShapes) -> bool:
-    """Whether the touched sizes belong to the tensors of this shape; a stride may skip columns and
-    tiles may touch elements beyond the edge.
+    """Returns whether the touched sizes match the tensors of this shape; a stride may skip columns,
+    and tiles may touch elements beyond the edge.
     """
     sizes = sorted((float(shape.reduction_by_channels[0]), float(shape.inputs[0])))
     return all(
@@ -209,14 +209,14 @@ def _covers(loops: ConvLoops, shape: ConvShapes) -> bool:
 
 
 class _Leaves:
-    """The leaves of one program, by the names of their columns, logarithms undone."""
+    """The leaves of one program by column name, with the logarithms undone."""
 
     def __init__(self, features: FloatArray, extra: FloatArray) -> None:
         self._features = features
         self._extra = extra
 
     def product(self) -> ConvLoops | None:
-        """Returns the sizes where one leaf has all multiplications, one addition each, of values
+        """Returns the sizes if one leaf has all multiplications, each with one addition, of values
         of two buffers; None otherwise.
         """
         multiplied = self._of("float_mul")
@@ -226,7 +226,7 @@ class _Leaves:
         products = float(multiplied[leaf])
         added = float(self._of("float_addsub")[leaf])
         reads = self._reads(leaf)
-        # Outputs come from the last store to memory; the rest of the program may add a bias.
+        # The last store to memory has the outputs; the rest of the program may add a bias.
         outputs = self._outputs()
         is_alone = multiplied.sum() <= products * (1.0 + _ROUNDING) + (outputs or 0.0)
         is_sum = abs(added - products) <= _ROUNDING * products
@@ -239,7 +239,7 @@ class _Leaves:
         return ConvLoops(products, outputs, inputs, sizes[0], sizes[1])
 
     def lookup(self) -> EmbeddingShape | None:
-        """Returns the shape where a leaf takes rows of a parameter that another one names; None
+        """Returns the shape if a leaf reads rows of one parameter by an index from another; None
         otherwise.
         """
         if len(self._features) == 0 or self._of("float_mul").max() > 0.0:
@@ -253,7 +253,7 @@ class _Leaves:
             iterations = float(self._of("outer_prod")[leaf])
             outputs = self._outputs()
             added = float(self._of("float_addsub")[leaf])
-            # Both parameters are all there is, and at most the sum of a bag is computed.
+            # The program has no other parameter and computes at most the sum of a bag.
             is_all = abs((indices + table) * _BYTES - total) <= 1e-4 * total
             is_copy = added == 0.0 or abs(added - iterations) <= _ROUNDING * iterations
             if not (is_all and is_copy and outputs and indices >= 1.0):
@@ -266,7 +266,7 @@ class _Leaves:
             if np.any(sizes < 0.999) or np.any(np.abs(sizes - np.rint(sizes)) > 1e-3 * sizes):
                 continue
             if (added > 0.0) != (round(lookups) > 1):
-                continue  # element-wise sums of two tensors look the same otherwise
+                continue  # may be an element-wise sum of two tensors
             bag = round(lookups) if added > 0.0 else 1
             return EmbeddingShape(
                 batch=max(1, count // bag),
@@ -279,7 +279,7 @@ class _Leaves:
         return None
 
     def _outputs(self) -> float | None:
-        """Returns the elements of the last buffer that is stored to memory; None = unknown."""
+        """Returns the elements of the last buffer stored to memory; None if unknown."""
         is_global = self._extra_of("scope.store.global") > 0
         stored = np.flatnonzero(is_global & (self._extra_of("alloc.store.bytes") > 0))
         if not len(stored):
@@ -288,8 +288,8 @@ class _Leaves:
         return float(elements) if elements >= 1.0 else None
 
     def _reads(self, leaf: int) -> list[tuple[float, bool]]:
-        """Returns (distinct elements of 4 bytes, is a parameter) of the buffers that are only
-        read.
+        """Returns (distinct elements of 4 bytes, whether it is a parameter) of the buffers that
+        are only read.
         """
         found = []
         for slot in range(ACCESS_SLOT_COUNT):

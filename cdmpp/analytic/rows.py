@@ -1,4 +1,4 @@
-"""Tables as columns of equal length: what every family's table of rows can do."""
+"""Base class of tables stored as columns of equal length."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 @dataclass(frozen=True)
 class Rows:
     """N rows. A subclass is a frozen dataclass of columns: arrays [N], other `Rows`, or mappings of
-    name -> column. Any other field is a fact about all rows.
+    name -> column. Any other field applies to all rows.
     """
 
     def __len__(self) -> int:
@@ -21,12 +21,12 @@ class Rows:
         return next(len(column) for column in columns if isinstance(column, np.ndarray | Rows))
 
     def __getitem__(self, rows: NDArray[np.integer[Any]] | NDArray[np.bool_]) -> Self:
-        """Returns some rows, by number or by a flag for each, as of an array."""
+        """Returns the selected rows, by index or by mask, as an array does."""
         return replace(self, **{f.name: _taken(getattr(self, f.name), rows) for f in fields(self)})
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
-        """Returns the rows of several tables, one after another; other facts are the first's."""
+        """Returns the rows of several tables in order; fields of all rows are the first table's."""
         columns = {f.name: [getattr(part, f.name) for part in parts] for f in fields(cls)}
         return replace(parts[0], **{name: _joined(column) for name, column in columns.items()})
 

@@ -1,4 +1,4 @@
-"""Errors of one prediction on one group of rows: what the evaluations of this package return."""
+"""Errors of one model on one group of rows, the result of this package's evaluations."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Score:
         split: what was held out.
         device: label, or a group of devices.
         group: kind of call, or `all`.
-        model: ours, or a baseline.
-        seed: of one fit; `-` where there is none.
+        model: this package's model or a baseline.
+        seed: seed of the fit; `-` without one.
         mape: mean absolute error.
         median_ape: median absolute error.
-        n: rows.
-        family: of the kernels; "" = the group says it.
-        rank: Spearman correlation of predicted and measured times; None = not computed.
-        covered: share of the rows in their intervals; None = not computed.
+        n: number of rows.
+        family: kernel family; "" if `group` names it.
+        rank: Spearman correlation of predicted and measured times; None if not computed.
+        covered: share of the rows inside their intervals; None if not computed.
     """
 
     split: str
@@ -48,7 +48,7 @@ class Score:
         """Returns the errors of rows, float64 [R] both.
 
         Args:
-            place: split, device, group, model and seed; family.
+            place: `split`, `device`, `group`, `model`, `seed` and optionally `family`.
         """
         error = absolute_percentage_error(measured, predicted)
         rank = spearman(predicted, measured) if has_rank else None
@@ -58,7 +58,7 @@ class Score:
         )  # fmt: skip
 
     def row(self, *more: str) -> dict[str, Any]:
-        """Returns a value for JSON: the fields that every score has, and others by name."""
+        """Returns a value for JSON: the fields of every score and those named in `more`."""
         values = asdict(self)
         names = ("split", "device", "group", "model", "seed", "mape", "median_ape", "n", *more)
         return {name: values[name] for name in names}

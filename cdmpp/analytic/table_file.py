@@ -1,4 +1,4 @@
-"""Reads tables of measurements: a family says its columns, errors name file, row and column."""
+"""Reads tables of measurements with a family's columns; errors name file, row and column."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class TableFile:
     """A table of text cells.
 
     Attributes:
-        path: of the file, for the error texts.
+        path: file that the table was read from, for error texts.
         columns: name -> cells [N].
-        rows: number of each row in the file, from 1 below the titles.
+        rows: number of each row in the file; the first row below the titles is 1.
     """
 
     path: Path
@@ -37,12 +37,12 @@ class TableFile:
         what: str,
         other_names: Mapping[str, str] | None = None,
     ) -> Self:
-        """Returns a CSV file (`.csv`, `.csv.gz`) with titles in its first row, or a Parquet file.
+        """Reads a CSV file (`.csv`, `.csv.gz`) with titles in its first row, or a Parquet file.
 
         Args:
             needed: columns that the file must have; it may have more.
-            what: the table is of, for the error texts.
-            other_names: column -> another title that it may have.
+            what: contents of the table, for error texts.
+            other_names: column -> alternative title.
 
         Raises:
             DataError: the file cannot be read, lacks a column or has no rows.
@@ -114,7 +114,7 @@ class TableFile:
         """Returns the labels [N] of the column `device`, as the registry names them.
 
         Raises:
-            DeviceError: one is not known.
+            DeviceError: a device is unknown.
         """
         from cdmpp.devices.registry import get_device
 
@@ -123,7 +123,7 @@ class TableFile:
 
 
 def _parquet_rows(path: Path) -> list[list[str]]:
-    """Returns the titles and the cells of a Parquet file as texts; null is empty."""
+    """Returns the titles and the cells of a Parquet file as text; null becomes ""."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -138,10 +138,10 @@ def _parquet_rows(path: Path) -> list[list[str]]:
 
 
 def positive(text: str) -> float:
-    """Returns a finite number above 0.
+    """Parses a finite number above 0.
 
     Raises:
-        ValueError: it is none.
+        ValueError: `text` is not such a number.
     """
     value = float(text)
     if not 0 < value < float("inf"):
