@@ -1,1 +1,1 @@
-"""Who times a kernel: operator call, work, seconds; one front for all analytic models."""
+"""Times of kernels from operator calls: work of a call, and one interface to all models."""

@@ -1,4 +1,4 @@
-"""One call of an operator: its name and the tensors it takes."""
+"""One call of an operator: its name and input tensors."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Call:
-    """The operator behind a row, with its shapes.
+    """An operator call with its shapes.
 
     Attributes:
-        name: as the framework calls it, e.g. `aten::conv2d`, `gemm`.
-        shapes: of the inputs, in their order; () for what is no tensor.
-        dtypes: of the inputs, e.g. `float`; empty = unknown.
+        name: name in the framework, e.g. `aten::conv2d`, `gemm`.
+        shapes: shapes of the inputs, in order; () for an input that is not a tensor.
+        dtypes: types of the inputs, e.g. `float`; empty if unknown.
         settings: other arguments by name: `stride`, `padding`, `groups`, ...
     """
 
@@ -22,5 +22,5 @@ class Call:
     settings: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     def setting(self, name: str) -> tuple[int, ...] | None:
-        """Returns an argument; None = not given."""
+        """Returns an argument; None if not given."""
         return dict(self.settings).get(name)

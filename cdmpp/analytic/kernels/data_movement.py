@@ -1,4 +1,4 @@
-"""Kernels that move or combine elements: the larger of their traffic's time and their arithmetic's.
+"""Kernels that move or combine elements: the larger of the times of their traffic and arithmetic.
 
 Source: the formulas and constants of the public repository owensgroup/ml_perf_model.
 """
@@ -12,23 +12,23 @@ import numpy as np
 
 from cdmpp.analytic.embedding.devices import KernelDevice
 
-#: A copy from the host.
+#: Name of a copy between host and device.
 HOST_COPY = "memcpy"
-#: Kernels that only move; their sizes are those of `movement_s`.
+#: Kernels that only move data; `movement_s` reads their sizes.
 MOVEMENTS = ("concat", HOST_COPY, "transpose", "tril")
 
 _ELEMENT_BYTES = 4
-#: Share of the DRAM bandwidth that a concatenation reaches.
+#: Share of the DRAM bandwidth that a concatenation achieves.
 _CONCAT_SHARE = 0.79
 
 
 @dataclass(frozen=True)
 class ElementWiseWork:
-    """What an operator does for each element.
+    """Work of an operator per element.
 
     Attributes:
         flop: operations.
-        tensors: float32 tensors read and written.
+        tensors: number of float32 tensors read and written.
     """
 
     flop: float
@@ -36,7 +36,7 @@ class ElementWiseWork:
 
 
 def element_wise_operators() -> dict[str, ElementWiseWork]:
-    """Returns operator name -> its work."""
+    """Returns operator name -> work."""
     table = {
         "relu": (1, 2), "relu-backward": (1, 2),
         "sigmoid": (4, 2), "sigmoid-backward": (2, 2),
@@ -53,7 +53,7 @@ def element_wise_operators() -> dict[str, ElementWiseWork]:
 
 
 def element_wise_s(elements: float, work: ElementWiseWork, device: KernelDevice) -> float:
-    """Returns the seconds of an element-wise kernel over so many elements."""
+    """Returns the seconds of an element-wise kernel."""
     return max(
         work.flop * elements / device.flop_per_s,
         work.tensors * _ELEMENT_BYTES * elements / device.dram_bytes_per_s,
@@ -61,7 +61,7 @@ def element_wise_s(elements: float, work: ElementWiseWork, device: KernelDevice)
 
 
 def concat_s(size_bytes: float, device: KernelDevice) -> float:
-    """Returns the seconds of a concatenation whose result has so many bytes."""
+    """Returns the seconds of a concatenation with a result of `size_bytes`."""
     return 2.0 * size_bytes / (_CONCAT_SHARE * device.dram_bytes_per_s)
 
 
@@ -83,7 +83,7 @@ def tril_s(batch: float, m: float, n: float, diagonal: int, device: KernelDevice
     """
     rows = np.arange(int(m))
     kept = float(np.minimum(rows + diagonal, n).sum())
-    moved = 2.0 * batch * kept * _ELEMENT_BYTES + 2 * 8 * kept  # int64 row and column numbers
+    moved = 2.0 * batch * kept * _ELEMENT_BYTES + 2 * 8 * kept  # int64 row and column indices
     return moved / device.dram_bytes_per_s
 
 
@@ -91,7 +91,7 @@ def movement_s(kernel: str, sizes: Mapping[str, float], device: KernelDevice) ->
     """Returns the seconds of one of `MOVEMENTS` or of an element-wise operator.
 
     Raises:
-        KeyError: a size is missing, or the kernel is another one.
+        KeyError: missing size or unknown kernel.
     """
     match kernel:
         case "concat":

@@ -1,4 +1,4 @@
-"""What the analytic models say of an operator in a trace."""
+"""Predictions of the analytic models for the operators of a trace."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ ROOFLINE, OPERATOR_MODEL = "roofline", "operator model"
 
 @dataclass(frozen=True)
 class KernelPrediction:
-    """Seconds of one call and the model that says so; none below the device's smallest kernel.
+    """Seconds of one call and the name of the model; at least the device's smallest kernel.
 
-    A roofline is what its least work would take at peak, without any efficiency: an estimate that
-    most calls exceed.
+    A roofline is the time of the minimum work at peak rates: an estimate that most calls exceed.
     """
 
     seconds: float
@@ -30,10 +29,10 @@ class KernelPrediction:
 
 
 class KernelPredictor:
-    """Predicts operators on one device; answers are kept.
+    """Predicts operators on one device and caches the results.
 
     Args:
-        operators: as of `KernelTimes`.
+        operators: as in `KernelTimes`.
     """
 
     def __init__(self, device: DeviceSpec, operators: JudgedOperators | None = None) -> None:
@@ -42,9 +41,10 @@ class KernelPredictor:
         self._known: dict[Work, KernelPrediction | None] = {}
 
     def predict(self, work: Work) -> KernelPrediction | None:
-        """Returns the time of one call: by the model of the operator on an NVIDIA GPU in fp32, by
-        that of serving kernels for a product in 16 bits, else the roofline; None = the registry
-        knows too little of the device.
+        """Returns the time of one call; None if the registry lacks values of the device.
+
+        On NVIDIA GPUs, fp32 operators use the model of their family and 16-bit `linear` products
+        that of serving kernels. Everything else uses the roofline.
         """
         if work not in self._known:
             found = self._model(work) or self._roofline(work)
@@ -54,7 +54,7 @@ class KernelPredictor:
         return self._known[work]
 
     def peak_flop_per_s(self, dtype: str) -> float | None:
-        """Returns the arithmetic peak for a type of data; None = unknown."""
+        """Returns the arithmetic peak of a data type; None if unknown."""
         if dtype in _HALF:
             return self.device.peak_tensor_flop_per_s or self.device.peak_fp16_flop_per_s
         if dtype == "tf32":
@@ -94,11 +94,11 @@ class KernelPredictor:
                 self._times.operator_s(work.name, dict(work.sizes)), OPERATOR_MODEL
             )
         except CdmppError:
-            return None  # a shape or device beyond the model: the roofline answers
+            return None  # the model does not cover this shape or device: use the roofline
 
 
 def _conv_shapes(work: Work) -> ConvShapes | None:
-    """Returns the layer of a convolution; None where the model has no place for it."""
+    """Returns the layer of a convolution; None if the model does not cover it."""
     size = dict(work.sizes)
     is_square = (
         size["in_height"] == size["in_width"]

@@ -1,4 +1,4 @@
-"""Seconds of kernels added up by kind, with the ends of their intervals."""
+"""Sums of kernel times by kind, with their intervals."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ Ends = tuple[float, float, float]
 
 
 class KindSums:
-    """Sums of kernels that run one after the other.
+    """Sums of kernels that run in sequence.
 
-    Kernels of one kind are taken to err together, kinds apart from each other: the distances to the
-    ends add up inside of a kind, their squares between kinds.
+    Errors are assumed to be fully correlated within a kind and independent between kinds: the
+    distances to the ends add up within a kind, their squares between kinds.
     """
 
     def __init__(self) -> None:
         self._sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
 
     def add(self, kind: str, ends: Ends, count: int = 1) -> None:
-        """Adds a kernel that is launched so many times."""
+        """Adds `count` launches of a kernel."""
         for place, seconds in enumerate(ends):
             self._sums[kind][place] += count * seconds
 
     @property
     def by_kind(self) -> dict[str, float]:
-        """Seconds of every kind."""
+        """Seconds of each kind."""
         return {kind: part[0] for kind, part in self._sums.items()}
 
     def total(self) -> Ends:

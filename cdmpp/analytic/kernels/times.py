@@ -1,4 +1,4 @@
-"""Seconds of kernels on one GPU: whose model answers for which kernel."""
+"""Seconds of kernels on one GPU, each from the model for its kind of kernel."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ _EMBEDDINGS: Mapping[str, Pass] = {
 #: Names of the operator model's row-wise kernels.
 _ROW_WISE = {"softmax": "softmax", "layer-norm": "ln"}
 
-#: `error_group` -> an operator that was measured where kernels of the group were.
+#: `error_group` -> operator whose fitted devices are those of the group.
 _LIKE = {"gemm": "linear", "softmax": "softmax", "layer-norm": "ln", "element-wise": "relu"}
 
-#: A batch norm reads its input for the statistics and again, and writes: tensors moved.
+#: Tensors that a batch norm moves: it reads its input for the statistics and again, and writes.
 _BATCH_NORM_TENSORS = 3
 
 ELEMENT_BYTES = 4
 
-#: What a kernel without work is taken to need where it was not measured on the device, seconds; an
-#: estimate, the floor is `least_kernel_s`.
+#: Nominal seconds of an empty kernel on a device where it was not measured; an estimate, while
+#: `least_kernel_s` is the lower bound.
 NOMINAL_KERNEL_S = 2e-6
 
 
@@ -61,7 +61,7 @@ class KernelCall:
 
     Attributes:
         kernel: one of `kernel_names`.
-        sizes: by name.
+        sizes: sizes by name.
     """
 
     kernel: str
@@ -69,14 +69,14 @@ class KernelCall:
 
 
 def kernel_names() -> tuple[str, ...]:
-    """Returns the names of all kernels that have a model."""
+    """Returns the names of all kernels with a model."""
     return ("gemm", *_ROW_WISE, "batch-norm", *_EMBEDDINGS, *MOVEMENTS, *element_wise_operators())
 
 
 def error_group(kernel: str) -> str | None:
-    """Returns the kernels that a kernel's error is judged with: `gemm`, `softmax`, `layer-norm`, or
+    """Returns the group that a kernel's error is evaluated in: `gemm`, `softmax`, `layer-norm`, or
     `element-wise` for all that move or combine elements on the device; None for lookups and copies
-    from the host, whose error nobody measured.
+    from the host, whose errors were not measured.
     """
     if kernel in _EMBEDDINGS or kernel == HOST_COPY:
         return None
@@ -86,8 +86,8 @@ def error_group(kernel: str) -> str | None:
 class KernelTimes:
     """Seconds of kernels on one GPU.
 
-    Models are loaded when they are first asked; each raises DeviceError where the registry knows
-    too little of the device.
+    Each model is loaded on first use and raises DeviceError if the registry lacks values of the
+    device.
 
     Args:
         operators: model of framework operators; None = the packaged one.
@@ -99,15 +99,15 @@ class KernelTimes:
 
     @cached_property
     def rates(self) -> KernelDevice:
-        """What kernels reach on the device."""
+        """Achievable rates of the device."""
         return rates_of(self.device)
 
     def latency_s(self, call: KernelCall) -> float:
-        """Returns the seconds of a kernel by name; a closed form takes at least what moving
-        nothing takes, and none less than the device's smallest kernel.
+        """Returns the seconds of a kernel by name: at least the device's smallest kernel, for a
+        closed form also at least an empty kernel.
 
         Raises:
-            UsageError: no model has that name.
+            UsageError: unknown kernel.
             DataError: a size is missing.
         """
         try:
@@ -119,9 +119,9 @@ class KernelTimes:
             ) from None
 
     def interval_s(self, call: KernelCall) -> tuple[float, float | None, float | None]:
-        """Returns (seconds, lower end, upper end) of a kernel by name; the ends hold 90 % of
-        measured kernels of its group (`log_errors` in the operator model's card), on GPUs that the
-        model was fitted on or on others; None where no kernel of its group was measured.
+        """Returns (seconds, lower end, upper end) of a kernel by name. The interval covers 90 % of
+        the measured kernels of its group (`log_errors` in the operator model's card), on GPUs of
+        the fit or on others; None if no kernel of the group was measured.
 
         Raises:
             UsageError, DataError: as `latency_s`.
@@ -137,10 +137,10 @@ class KernelTimes:
         return seconds, max(low_s, least_kernel_s(self.device)), high_s
 
     def operator_s(self, kind: str, sizes: Mapping[str, float]) -> float:
-        """Returns the seconds of a framework operator behind others in the queue.
+        """Returns the seconds of a framework operator that is queued behind others.
 
         Args:
-            kind: of the operator model, such as `linear`.
+            kind: operator of the operator model, such as `linear`.
         """
         operators = make_operators([kind], {name: [float(size)] for name, size in sizes.items()})
         found = self._operators.model.predict(
@@ -151,10 +151,11 @@ class KernelTimes:
         return max(factor * float(found[0]), least_kernel_s(self.device))
 
     def swept_errors(self, kind: str, sizes: Mapping[str, float]) -> LogErrors | None:
-        """Returns the errors of an operator that the device's sweep corrects; None = no other.
+        """Returns the errors of an operator that the device's kernel sweep corrects; None for any
+        other.
 
         Args:
-            kind: as of `operator_s`.
+            kind: as in `operator_s`.
         """
         if self.device.kernel_sweep is None:
             return None
@@ -163,7 +164,7 @@ class KernelTimes:
         return None if swept is None else swept[1]
 
     def half_product_s(self, sizes: Mapping[str, int]) -> float:
-        """Returns the seconds of a product in 16 bits, as serving frameworks run it."""
+        """Returns the seconds of a 16-bit matrix product, as serving frameworks run it."""
         product = Gemm(sizes["m"], sizes["n"], sizes["k"])
         return float(SweptKernels.packaged().times([product], self.device).latency_s[0])
 
@@ -229,7 +230,7 @@ class KernelTimes:
 
     @cached_property
     def _as_fitted(self) -> DeviceSpec:
-        """The GPU under the label of the same chip that the convolutions were fitted on, if any."""
+        """The GPU under a fitted label of the same chip, if the convolution model has one."""
         return as_fitted(self.device, self._conv_model.forms)
 
 

@@ -1,4 +1,4 @@
-"""What an operator must compute and move, from its name and shapes."""
+"""Operations and bytes of an operator, from its name and shapes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cdmpp.analytic.kernels.call import Call
 Shape = Sequence[int]
 WorkKind = Literal["gemm", "conv", "embedding", "elementwise", "softmax", "layer_norm"]
 
-#: Bytes of an element, by the name of its type as torch writes it.
+#: Bytes per element, by torch's name of the type.
 DTYPE_BYTES = {
     "float": 4, "tf32": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2, "int8": 1, "uint8": 1,
     "signed char": 1, "unsigned char": 1, "long int": 8, "long": 8, "int": 4, "bool": 1,
@@ -23,7 +23,7 @@ _INDEX_BYTES = 8
 _CONVOLUTIONS = frozenset({
     "conv2d", "convolution", "_convolution", "cudnn_convolution", "mkldnn_convolution",
 })  # fmt: skip
-#: Matrix products -> (place of the left matrix, whether the right one is transposed).
+#: Matrix products -> (index of the left matrix, whether the right matrix is transposed).
 _PRODUCTS = {
     "gemm": (0, False), "mm": (0, False), "bmm": (0, False), "matmul": (0, False),
     "addmm": (1, False), "baddbmm": (1, False), "_addmm_activation": (1, False),
@@ -36,15 +36,15 @@ _UNARY = {"relu": "relu", "tanh": "tanh", "gelu": "gelu"}
 
 @dataclass(frozen=True)
 class Work:
-    """The least work of one call.
+    """Minimum work of one call.
 
     Attributes:
         kind: family of the operator.
-        name: kind of the operator model (`linear`, `bmm`, `add`, ...), else the family.
-        flop: floating-point operations, a product and its sum are two.
-        moved_bytes: every tensor once.
-        dtype: as torch writes it.
-        sizes: shape by name, as the model of the family takes it.
+        name: kind in the operator model (`linear`, `bmm`, `add`, ...), else the family.
+        flop: floating-point operations; a multiply-add counts as two.
+        moved_bytes: bytes of the main operands and the result, each once.
+        dtype: torch's name of the type.
+        sizes: shape by name, in the layout of the family's model.
     """
 
     kind: WorkKind
@@ -56,7 +56,7 @@ class Work:
 
 
 def work_of(call: Call | None) -> Work | None:
-    """Returns the work of a call; None = an operator or a shape that is not known."""
+    """Returns the work of a call; None if the operator or the shape is unknown."""
     if call is None or not call.shapes:
         return None
     try:
@@ -73,17 +73,17 @@ def work_of(call: Call | None) -> Work | None:
             return _layer_norm(call)
         return _elementwise(call)
     except (IndexError, ValueError, ZeroDivisionError):
-        return None  # nothing to do, or shapes that the operator cannot have
+        return None  # an empty tensor, or shapes that the operator cannot have
 
 
 def product_sizes(name: str, shapes: Sequence[Shape]) -> tuple[int, int, int, int] | None:
-    """Returns (batch, m, n, k) of a matrix product; None where it is none or does not fit.
+    """Returns (batch, m, n, k) of a matrix product; None for other operators and invalid shapes.
 
-    A batch of matrices times one matrix is one product, as torch computes it.
+    A batch of matrices times one matrix counts as one product, as torch computes it.
 
     Args:
-        name: without namespace.
-        shapes: of the inputs.
+        name: operator without namespace.
+        shapes: shapes of the inputs.
     """
     if name not in _PRODUCTS:
         return None
@@ -103,14 +103,14 @@ def product_sizes(name: str, shapes: Sequence[Shape]) -> tuple[int, int, int, in
 
 
 def operator_flop(name: str, shapes: Sequence[Shape]) -> float | None:
-    """Returns the floating-point operations of a torch operator; None where they are not known.
+    """Returns the floating-point operations of a torch operator; None if unknown.
 
-    A product and its sum are two; whatever is no product counts one an element of its largest
-    tensor.
+    A multiply-add counts as two; an operator that is not a product counts one per element of its
+    largest tensor.
 
     Args:
-        name: without namespace.
-        shapes: of the inputs that have one.
+        name: operator without namespace.
+        shapes: shapes of the tensor inputs.
     """
     sizes = product_sizes(name, shapes)
     if sizes is not None:
@@ -162,7 +162,7 @@ def _embedding(call: Call) -> Work | None:
     (rows, width), indices = call.shapes[0], math.prod(call.shapes[1])
     bags = indices
     if call.name != "aten::embedding":
-        # Bags are given by their offsets, or as the rows of a matrix of indices.
+        # Bags are defined by offsets, or by the rows of a matrix of indices.
         offsets = call.shapes[2] if len(call.shapes) > 2 else ()
         bags = call.shapes[1][0] if len(call.shapes[1]) == 2 else math.prod(offsets or (0,))
     if not indices or not bags:
