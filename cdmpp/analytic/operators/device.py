@@ -1,4 +1,4 @@
-"""What operator models know of a GPU, as arrays over rows, and how alike two GPUs are."""
+"""Hardware features of a GPU for operator models, and the similarity of two GPUs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from cdmpp.analytic.device_numbers import numbers_of
 from cdmpp.arrays import FloatArray, TextArray
 from cdmpp.devices.spec import DeviceSpec
 
-#: L2 bytes a core and clock, where the registry has no L2 bandwidth: about what published
-#: measurements of Volta and Turing give (2,155 GB/s on a V100, 1,270 GB/s on a T4: 19.5 and 20).
+#: L2 bytes per core and clock, for a GPU without L2 bandwidth in the registry: close to published
+#: measurements of Volta and Turing (2,155 GB/s on a V100, 1,270 GB/s on a T4: 19.5 and 20).
 #: Source: Jia et al., "Dissecting the NVidia Turing T4 GPU via Microbenchmarking", 2019, table 3.1.
 L2_BYTES_PER_CLOCK = 20.0
 _NEEDED = (
@@ -22,15 +22,15 @@ _NEEDED = (
 
 @dataclass(frozen=True)
 class Hardware:
-    """What an operator model knows of a GPU, SI units.
+    """Hardware features of a GPU, SI units.
 
     Attributes:
-        core_count: streaming multiprocessors.
-        clock_hz: their clock.
+        core_count: number of streaming multiprocessors.
+        clock_hz: clock of the multiprocessors.
         peak_flop_per_s: fp32 without tensor cores.
         dram_bytes_per_s: memory bandwidth.
         l2_bytes: size of the L2.
-        l2_bytes_per_s: its bandwidth; nominal where it is not known.
+        l2_bytes_per_s: bandwidth of the L2; nominal if unknown.
     """
 
     core_count: float
@@ -42,10 +42,10 @@ class Hardware:
 
 
 def hardware(device: DeviceSpec) -> Hardware:
-    """Returns the numbers of a GPU.
+    """Returns the hardware features of a GPU.
 
     Raises:
-        DeviceError: not a GPU, or one of them is not in the registry.
+        DeviceError: not a GPU, or the registry lacks one of the values.
     """
     value = numbers_of(
         device, {name: getattr(device, name) for name in _NEEDED}, what="operator model"
@@ -71,11 +71,11 @@ def hardware_rows(labels: TextArray, known: Mapping[str, Hardware]) -> dict[str,
 def similarity_weights(
     device: Hardware, others: Sequence[Hardware], *, octaves: float | None
 ) -> FloatArray:
-    """Returns float64 [D], sums to 1: how much each known device says about `device`.
+    """Returns float64 [D], weights of the known devices for `device`; they sum to 1.
 
-    The distance is the sum of the differences in octaves (log2) of peak, bandwidth, cores, L2 size
-    and peak over bandwidth; the weight falls by e every `octaves`. None = all alike. A device with
-    the same numbers (another label of the same chip) speaks alone.
+    The distance is the sum of the absolute differences in octaves (log2) of peak, bandwidth, cores,
+    L2 size and peak over bandwidth. The weight falls by e every `octaves`; None = equal weights.
+    Devices at distance 0 (other labels of the same chip) get all the weight.
     """
     place = _coordinates(device)
     distance = np.array([float(np.abs(place - _coordinates(other)).sum()) for other in others])

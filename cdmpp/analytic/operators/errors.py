@@ -14,21 +14,21 @@ from cdmpp.analytic.intervals import (
 )
 from cdmpp.analytic.operators.operators import Operators
 
-#: What says how large an operator is.
+#: Fields that measure the size of an operator.
 SIZES = ("batch", "m", "n", "k", "rows", "cols", "bytes", "flop")
-#: Kinds that are judged on their own; all others are element-wise.
+#: Kinds that are evaluated separately; all others are evaluated as element-wise.
 _OWN = ("bmm", "linear", "softmax", "ln")
 
 
 @dataclass(frozen=True)
 class OperatorErrors:
-    """What a validation says of the times of calls of their own.
+    """Errors of isolated calls, from a validation.
 
     Attributes:
-        by_device: device label or `UNSEEN` -> `judged_as` -> errors on other shapes.
-        larger: `judged_as` -> errors on larger shapes than the fit had, on GPUs that it did not
-            have: the widest of them.
-        largest: `judged_as` -> name of `SIZES` -> the largest that was measured.
+        by_device: device label or `UNSEEN` -> `judged_as` -> errors on held-out shapes.
+        larger: `judged_as` -> errors on shapes larger than those of the fit, on GPUs held out of
+            the fit: the widest over these GPUs.
+        largest: `judged_as` -> name of `SIZES` -> largest measured value.
     """
 
     by_device: DeviceErrors
@@ -36,7 +36,7 @@ class OperatorErrors:
     largest: dict[str, dict[str, float]]
 
     def is_larger(self, operators: Operators) -> NDArray[np.bool_]:
-        """Returns bool [N], whether an operator is larger in something than all measured ones."""
+        """Returns bool [N], whether an operator exceeds all measured ones in any of `SIZES`."""
         found = np.zeros(len(operators), np.bool_)
         for row, kind in enumerate(operators.kind):
             largest = self.largest.get(judged_as(str(kind)), {})
@@ -44,22 +44,22 @@ class OperatorErrors:
         return found
 
     def of(self, kind: str, device: str, *, is_larger: bool) -> LogErrors | None:
-        """Returns the errors of an operator kind on a device; None = unknown.
+        """Returns the errors of an operator kind on a device; None if unknown.
 
         Args:
-            is_larger: as of the method.
+            is_larger: value of `is_larger` for the operator.
         """
         group = judged_as(kind)
         own = self.larger if is_larger else errors_on(self.on(group), device)
         return own.get(group)
 
     def on(self, group: str) -> DeviceErrors:
-        """Returns the errors of the devices that have some of a group of `judged_as`."""
+        """Returns the errors of the devices with errors of `group` (a value of `judged_as`)."""
         return {label: own for label, own in self.by_device.items() if group in own}
 
 
 def judged_as(kind: str) -> str:
-    """Returns what an operator's error is judged with: its kind, or `elementwise`."""
+    """Returns the group that an operator is evaluated in: its kind, or `elementwise`."""
     return kind if kind in _OWN else "elementwise"
 
 

@@ -1,4 +1,4 @@
-"""Evaluation of the operator model: instances in whole models beside baselines, and new shapes."""
+"""Evaluates the operator model: instances in whole models, against baselines, and new shapes."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from cdmpp.analytic.operators.training import table_path
 from cdmpp.analytic.scores import Score
 from cdmpp.arrays import BoolArray, FloatArray
 
-#: Our predictions of an instance: behind other operators, and as a call of its own.
+#: Name of each of the model's predictions -> its context.
 OURS: Mapping[str, Context] = {"cdmpp": "queued", "cdmpp-isolated": "isolated"}
 
 
 def evaluate(model: OperatorModel, folder: Path) -> list[Score]:
-    """Returns the errors on `peers/op_instances` and, where it is there, on `test`.
+    """Returns the errors on `peers/op_instances` and, if the folder has it, on `test`.
 
     Args:
         folder: has `peers/op_instances.csv(.gz)` and may have `test/*.csv(.gz)`.
 
     Raises:
-        DataError: a table is missing or wrong.
+        DataError: a table is missing or invalid.
     """
     instances = read_instances(table_path(folder / "peers", "op_instances"))
     scores = [*_instance_scores(model, instances), *_whole_model_scores(model, instances)]
@@ -47,7 +47,7 @@ def evaluate(model: OperatorModel, folder: Path) -> list[Score]:
 
 
 def single_fits(model: OperatorModel) -> list[tuple[str, OperatorModel]]:
-    """Returns (seed, the model with the fit of that seed alone)."""
+    """Returns (seed, the model with only the fit of that seed)."""
     count = min(len(fits) for fits in model.fits.values())
     seeds = model.about.get("seeds", list(range(count)))
     return [
@@ -57,7 +57,7 @@ def single_fits(model: OperatorModel) -> list[tuple[str, OperatorModel]]:
 
 
 def predict_table(model: OperatorModel, table: OperatorTable, context: Context) -> FloatArray:
-    """Returns float64 [N], seconds, for the rows of a table."""
+    """Returns float64 [N], predicted seconds of the rows of a table."""
     labels = [str(name) for name in np.unique(table.device)]
     return model.predict(table.operators, table.device, known_hardware(labels), context=context)
 
@@ -65,7 +65,7 @@ def predict_table(model: OperatorModel, table: OperatorTable, context: Context) 
 def _predictions(
     model: OperatorModel, rows: InstanceTable
 ) -> Iterator[tuple[str, str, FloatArray]]:
-    """Yields (model, seed, seconds [N]) of ours, of each fit of ours alone, and of the peers."""
+    """Yields (model, seed, seconds [N]) of the model, of each of its fits, and of the baselines."""
     for name, context in OURS.items():
         yield name, "all", predict_table(model, rows.table, context)
     for seed, single in single_fits(model):
@@ -87,7 +87,7 @@ def _instance_scores(
 def _whole_model_scores(
     model: OperatorModel, instances: Mapping[str, InstanceTable]
 ) -> Iterator[Score]:
-    """Inference configurations: the sum of time times repeat over the traced operators."""
+    """Scores inference configurations: the sum of time times repeat over the traced operators."""
     measured: dict[str, float] = {}
     totals: dict[tuple[str, str], dict[str, float]] = {}
     for rows in instances.values():
@@ -116,7 +116,7 @@ def _by_device(
     seed: str,
     **place: str,
 ) -> Iterator[Score]:
-    """Yields the score of each group of devices; of a single fit that of all devices alone."""
+    """Yields the score of each group of devices; for a single fit only the score of all devices."""
     for device, rows in devices.items():
         if seed in ("all", "-") or device == "all":
             yield Score.of(

@@ -1,7 +1,7 @@
-"""Least squares of a closed form whose parameters belong to all rows, a class, a device, or both.
+"""Least squares of a closed form with parameters per class, per device, per both, or for all rows.
 
-Each row depends on one value of every parameter. So one evaluation a parameter gives all of its
-columns of the Jacobian, however many classes and devices there are.
+Each row depends on one value of every parameter. One evaluation per parameter therefore gives all
+its columns of the Jacobian, for any number of classes and devices.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Scope = Literal["all", "class", "device", "class_device"]
 RowValues = Mapping[str, FloatArray]
 
 _STEP = 1e-5
-#: Residual at which a row starts to count less.
+#: Residual (log seconds) above which the soft L1 loss reduces a row's weight.
 _LOSS_SCALE = 0.1
 _MOST_EVALUATIONS = 40
 
@@ -31,11 +31,11 @@ class Parameter:
 
     Attributes:
         name: key in the row values.
-        scope: what has a value of its own.
-        start: where the search starts, and what the prior pulls to.
+        scope: what the parameter has separate values for.
+        start: initial value, and mean of the prior.
         pull: weight of the prior; the residuals are log seconds.
         least: lower bound.
-        is_coolest: fitted per class and device, used as the least over the classes of a device.
+        is_coolest: fitted per class and device; predictions use a device's minimum over classes.
     """
 
     name: str
@@ -48,13 +48,13 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which value of a parameter a row uses.
+    """Assignment of parameter values to rows.
 
     Attributes:
         class_index: int [N].
         device_index: int [N].
-        class_count: classes in all.
-        device_count: devices in all.
+        class_count: number of classes.
+        device_count: number of devices.
     """
 
     class_index: NDArray[np.intp]
@@ -63,7 +63,7 @@ class Layout:
     device_count: int
 
     def width(self, scope: Scope) -> int:
-        """Returns how many values a parameter of this scope has."""
+        """Returns the number of values of a parameter with this scope."""
         return {
             "all": 1,
             "class": self.class_count,
@@ -72,7 +72,7 @@ class Layout:
         }[scope]
 
     def place(self, scope: Scope) -> NDArray[np.intp]:
-        """Returns int [N], the value that each row uses."""
+        """Returns int [N], index of the value that each row uses."""
         if scope == "all":
             return np.zeros(len(self.class_index), np.intp)
         if scope == "class":
@@ -90,8 +90,8 @@ def fit_parameters(
 ) -> dict[str, FloatArray]:
     """Returns parameter -> its values, float64 [width].
 
-    Minimises the robust (soft L1) sum of squares of log prediction minus log measurement plus the
-    prior. The result depends on nothing but the arguments.
+    Minimises the robust (soft L1) sum of squares of log prediction minus log measurement, plus the
+    prior. The result is deterministic.
 
     Args:
         log_time: row values -> float64 [N], log seconds.

@@ -1,4 +1,4 @@
-"""How far the operator model is off where it was not fitted: intervals of its times."""
+"""Intervals of operator times, from the operator model's errors on held-out data."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from cdmpp.files.atomic import read_json
 from cdmpp.pretrained import PRETRAINED
 from cdmpp.text import counted
 
-#: Share of the shapes that a fit of the validation leaves out.
+#: Share of the shapes that each validation fit holds out.
 _HELD_OUT = 0.3
 
-#: What the card has errors of: kernels of `KernelTimes`, operators behind others, rooflines.
+#: Errors in the card: kernels of `KernelTimes`, queued operators, rooflines.
 CardEntry = Literal["log_errors", "queued_log_errors", "roofline_log_errors"]
 Which = Literal["seen", "unseen"]
 
@@ -45,14 +45,14 @@ def held_out_errors(
     seed: int,
     most_rows: int,
 ) -> DeviceErrors:
-    """Returns a family's errors where the model's like was not fitted, by device and `judged_as`.
+    """Returns a family's errors on held-out shapes and devices, by device and `judged_as`.
 
-    As many fits as chips. Each leaves out shapes and all rows of one chip, and is judged on these
-    shapes: the GPUs of that chip were not seen, the others were.
+    There is one fit per chip. Each fit holds out some shapes and all rows of one chip, and is
+    evaluated on these shapes: the GPUs of that chip are unseen, the others seen.
 
     Args:
-        octaves: of the model.
-        most_rows: of each fit, as of `FitOptions.most_validation_rows`.
+        octaves: `octaves` of the model.
+        most_rows: row limit of each fit, see `FitOptions.most_validation_rows`.
     """
     samples = ErrorSamples()
     shape = _shape_numbers(table)
@@ -76,12 +76,12 @@ def larger_errors(
     *,
     octaves: float | None,
 ) -> dict[str, LogErrors]:
-    """Returns `judged_as` -> errors on larger shapes than a fit had, on GPUs that it did not have.
+    """Returns `judged_as` -> errors on shapes larger than those of a fit, on GPUs held out of it.
 
     Args:
-        table: the large shapes that no fit had.
-        fits: label of the GPU that was left out -> the fit without it.
-        octaves: of the model.
+        table: the large shapes, which no fit used.
+        fits: label of the held-out GPU -> the fit without it.
+        octaves: `octaves` of the model.
     """
     samples = ErrorSamples()
     for out, fit in fits.items():
@@ -105,8 +105,8 @@ def _judge(
 
 
 def chips_of(table: OperatorTable, known: Mapping[str, Hardware]) -> list[tuple[str, ...]]:
-    """Returns the labels of the GPUs of a table, those of one chip together: they differ in their
-    memory alone, so one says much of the other.
+    """Returns the labels of a table's GPUs, grouped by chip: GPUs of one chip differ only in their
+    memory, so measurements of one predict the others.
     """
     chips: dict[object, list[str]] = {}
     for label in map(str, np.unique(table.device)):
@@ -124,15 +124,15 @@ def operator_errors(
     *,
     is_larger: bool,
 ) -> tuple[LogErrors | None, Evidence]:
-    """Returns the errors of an operator's time on a device, None = unknown, and what they rest on.
+    """Returns the errors of an operator's time on a device (None if unknown) and their source.
 
-    A call of its own was judged by the model's validation. Operators behind others were judged
-    inside whole models, for the packaged model (`packaged_operators`).
+    The errors of an isolated call are from the model's validation. The errors of queued operators
+    were measured inside whole models, for the packaged model only (`packaged_operators`).
 
     Args:
         place: file of the model, or `pretrained`.
-        device: label, as `OperatorModel.measured_as` says.
-        is_larger: whether it is larger than all that were measured.
+        device: label from `OperatorModel.measured_as`.
+        is_larger: whether the operator is larger than all measured ones.
     """
     if context == "queued" and str(place) == PRETRAINED:
         judged = packaged_operators()
@@ -163,8 +163,8 @@ def operator_errors(
 def operators_are_larger(
     model: OperatorModel, operators: Operators, context: Context
 ) -> list[bool]:
-    """Returns for each operator whether it is larger than all that the model's validation knows;
-    behind others none is: those inside whole models had any size.
+    """Returns for each operator whether it is larger than all operators of the model's validation;
+    False for queued operators, which were evaluated at any size.
     """
     if model.errors is None or context == "queued":
         return [False] * len(operators)
@@ -173,7 +173,7 @@ def operators_are_larger(
 
 @dataclass(frozen=True)
 class JudgedOperators:
-    """An operator model and how far it is off inside whole models, which it was not fitted on.
+    """An operator model and its errors inside whole models, which were not in its fit.
 
     Attributes:
         errors: entry of the card -> group -> `seen` or `unseen` GPU -> errors.
@@ -183,8 +183,8 @@ class JudgedOperators:
     errors: Mapping[CardEntry, Mapping[str, Mapping[Which, LogErrors]]]
 
     def measured_as(self, device: DeviceSpec) -> str:
-        """Returns the label of the fit that is this device, as `OperatorModel.measured_as`; its own
-        where the registry knows too little of it.
+        """Returns the fitted label of this device, see `OperatorModel.measured_as`; its own label
+        if the registry lacks values of the device.
         """
         try:
             return self.model.measured_as(device.name, hardware(device))
@@ -197,14 +197,14 @@ class JudgedOperators:
         """Returns the errors of an operator kind on a device.
 
         Args:
-            device: label, as `OperatorModel.measured_as` says.
-            group: it is judged with; None = as `judged_as` says.
+            device: label from `OperatorModel.measured_as`.
+            group: group that the operator is evaluated in; None = `judged_as(kind)`.
         """
         which: Which = "seen" if self.model.is_fitted(kind, device) else "unseen"
         return self.errors[entry][group or judged_as(kind)][which]
 
     def evidence(self, kind: str, device: str) -> Evidence:
-        """Returns what `errors_of` rests on."""
+        """Returns the source of the errors of `errors_of`."""
         where = "GPUs of the fit"
         if not self.model.is_fitted(kind, device):
             where = f"GPUs left out of a fit (the widest); {device} is an unseen device"
@@ -214,10 +214,10 @@ class JudgedOperators:
 
 @lru_cache
 def packaged_operators() -> JudgedOperators:
-    """Returns the packaged model and what its card says.
+    """Returns the packaged model and the errors in its card.
 
     Raises:
-        DataError: it cannot be read.
+        DataError: the model or its card cannot be read.
     """
     path = OperatorModel.packaged_path()
     card = read_json(
@@ -234,7 +234,7 @@ def packaged_operators() -> JudgedOperators:
 
 
 def _shape_numbers(table: OperatorTable) -> NDArray[np.intp]:
-    """Returns int [N], one number a shape, whatever its kind and GPU."""
+    """Returns int [N], one number per shape, independent of kind and GPU."""
     one = table.operators
     sizes = np.stack([one.batch, one.m, one.n, one.k, one.rows, one.cols], axis=1)
     return np.unique(sizes, axis=0, return_inverse=True)[1].ravel()

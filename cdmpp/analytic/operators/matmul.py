@@ -14,8 +14,7 @@ from cdmpp.arrays import FloatArray
 
 Inputs = Mapping[str, FloatArray]
 
-# Tiles of the output that kernels compute in one thread block; both orientations of a size share
-# one efficiency.
+# Output tiles that a thread block computes; both orientations of a tile share one efficiency.
 _TILES = (
     ((32, 32),),
     ((32, 64), (64, 32)),
@@ -38,14 +37,14 @@ _SPLIT = np.array([candidate[3] for candidate in _CANDIDATES], np.float64)
 _BLOCKS_PER_CORE = 2.0
 _WAVE_TILE = 128.0
 _BYTES = 4.0
-# A kernel longer than this runs at the clock that the board sustains.
+# Kernels longer than this run at the board's sustained clock.
 _WARM_S = 2e-3
 _LAUNCH = float(np.log(1.5e-5))
 _DISPATCH = float(np.log(3e-5))
 
 
 def parameters() -> tuple[Parameter, ...]:
-    """Returns the parameters; classes are `bmm` and `linear`."""
+    """Returns the parameters; the classes are `bmm` and `linear`."""
     last = len(_TILES) - 1
     return (
         *(Parameter(f"tile{i}", "class", -1.0 + i / last) for i in range(len(_TILES))),
@@ -70,7 +69,7 @@ def classes(operators: Operators) -> NDArray[np.intp]:
 
 
 def inputs(operators: Operators, hardware: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Returns what `log_time` reads: `waves` and `log_step_s` float64 [N, candidates], else [N].
+    """Returns the inputs of `log_time`: `waves` and `log_step_s` float64 [N, candidates], else [N].
 
     Args:
         hardware: field of `Hardware` -> float64 [N].
@@ -82,7 +81,7 @@ def inputs(operators: Operators, hardware: Mapping[str, FloatArray]) -> dict[str
         for _, rows, cols, split in _CANDIDATES
     ]  # fmt: skip
     steps = [np.log(2.0 * rows * cols / core_rate) for _, rows, cols, _ in _CANDIDATES]
-    # What one wave of thread blocks reads lies on a square of the output: its side sets the reuse.
+    # A wave of thread blocks computes a square of the output; its side determines the reuse.
     side = _WAVE_TILE * np.sqrt(_BLOCKS_PER_CORE * hardware["core_count"])
     return {
         "waves": np.stack(waves, axis=1),
@@ -96,11 +95,11 @@ def inputs(operators: Operators, hardware: Mapping[str, FloatArray]) -> dict[str
 def log_time(inputs: Inputs, values: RowValues, *, is_queued: bool) -> FloatArray:
     """Returns float64 [N], log seconds.
 
-    Compute = the fastest tile (a soft minimum): waves of blocks, partly rounded up, times the steps
-    of the reduction plus a prologue. It overlaps with the traffic; a long kernel heats the board.
+    Compute is a soft minimum over the tiles: waves of blocks, partly rounded up, times the steps of
+    the reduction plus a prologue. Compute overlaps with the traffic; a long kernel heats the board.
 
     Args:
-        is_queued: whether the operator waits behind others, so that dispatch is hidden.
+        is_queued: whether the operator is behind others, which hide its dispatch.
     """
     share = (1.0 / (1.0 + np.exp(-values["quantised"])))[:, None]
     waves = inputs["waves"]

@@ -1,4 +1,4 @@
-"""The operator model: roofline forms with efficiencies that were fitted on measurements."""
+"""The operator model: roofline forms with efficiencies fitted to measurements."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import write_json
 from cdmpp.files.stored import read_model, to_json
 
-#: `isolated`: one call that waits for the host, as a microbenchmark times it. `queued`: behind
-#: other operators, so the host's dispatch is hidden.
+#: `isolated`: one call that waits for the host, as a microbenchmark times it. `queued`: a call
+#: behind other operators, which hide the host's dispatch.
 Context = Literal["isolated", "queued"]
 
 FORMAT_VERSION = 1
-#: Families that are fitted on their own; `matmul` is bmm and linear together.
+#: Families that are fitted separately; `matmul` is bmm and linear together.
 FAMILIES = ("matmul", "elementwise", "softmax", "ln")
 
 
@@ -42,15 +42,15 @@ class FamilyFit:
     """One fit of one family.
 
     Attributes:
-        values: parameter -> float64 [width], see `operator_fit`.
-        devices: labels of the devices of the fit, in the order of the values.
+        values: parameter -> float64 [width], see `cdmpp.analytic.operators.fit`.
+        devices: labels of the devices in the fit, in the order of the values.
     """
 
     values: dict[str, FloatArray]
     devices: tuple[str, ...]
 
     def rounded(self) -> FamilyFit:
-        """Returns the fit with seven digits, as a file has it."""
+        """Returns the fit rounded to seven digits, as a file stores it."""
         values = {
             name: np.array([float(f"{value:.7g}") for value in own])
             for name, own in self.values.items()
@@ -60,15 +60,15 @@ class FamilyFit:
 
 @dataclass(frozen=True)
 class OperatorModel(AnalyticModel):
-    """Predicts the time of an operator on a GPU, also on one without measurements.
+    """Predicts the time of an operator on a GPU, with or without measurements on that GPU.
 
     Attributes:
-        fits: family -> fits of different draws of the rows; predictions are their geometric mean.
-        octaves: how fast the say of a known device falls with its distance to an unknown one; None
-            = all alike.
+        fits: family -> fits to different draws of the rows; predictions are their geometric mean.
+        octaves: distance over which the weight of a fitted device falls by e for an unseen device;
+            None = equal weights.
         known: label -> hardware of the devices of the fits.
-        about: free facts: data, seeds, versions.
-        errors: of its validation; None = fitted without.
+        about: free-form facts: data, seeds, versions.
+        errors: errors of its validation; None if the model was fitted without validation.
     """
 
     what = "operator model"
@@ -92,8 +92,8 @@ class OperatorModel(AnalyticModel):
         """Returns float64 [N], seconds.
 
         Args:
-            device: text [N], labels; one of the fit gets its own efficiencies, another one those
-                of the devices that are like it.
+            device: text [N], labels; a device of the fit has its own efficiencies, any other one a
+                weighted mean of those of similar devices.
             hardware: label -> hardware, for every label in `device`.
         """
         seconds = np.empty(len(operators))
@@ -110,22 +110,22 @@ class OperatorModel(AnalyticModel):
         return seconds
 
     def measured_as(self, label: str, device: Hardware) -> str:
-        """Returns the label of the fit whose hardware is the same, where there is one: a V100 of
-        32 GB says all of one of 16; else the label itself.
+        """Returns the fitted label with the same hardware, if there is one, else `label`: a V100 of
+        32 GB has the numbers of one of 16 GB.
         """
         same = (name for name, one in self.known.items() if one == device)
         return label if label in self.known else next(same, label)
 
     def is_fitted(self, kind: str, label: str) -> bool:
-        """Whether a device was in the fit of a kind of operator; a device may be in some.
+        """Returns whether a device was in the fit of a kind of operator.
 
         Args:
-            label: of `measured_as`.
+            label: label from `measured_as`.
         """
         return any(label in fit.devices for fit in self.fits[_family(kind)])
 
     def launch_s(self, label: str, device: Hardware) -> float:
-        """Returns seconds of a launch without work on a GPU, from the element-wise operators."""
+        """Returns seconds of an empty launch on a GPU, from the fit of element-wise operators."""
         logs = []
         for fit in self.fits["elementwise"]:
             weights = self._weights(fit, label, device)
@@ -133,7 +133,7 @@ class OperatorModel(AnalyticModel):
         return float(np.exp(np.mean(logs)))
 
     def _weights(self, fit: FamilyFit, label: str, device: Hardware) -> FloatArray:
-        """Returns float64 [D], how much each device of a fit says about this one."""
+        """Returns float64 [D], the weight of each device of a fit for this device."""
         if label in fit.devices:
             return np.array([float(name == label) for name in fit.devices])
         others = [self.known[name] for name in fit.devices]
@@ -182,10 +182,10 @@ class Form:
     """The closed form of a family; see the modules `matmul` and `rows`.
 
     Attributes:
-        class_count: classes with parameters of their own.
-        parameters: of the form.
+        class_count: number of classes with their own parameters.
+        parameters: parameters of the form.
         classes: operators -> int [N], class of each.
-        inputs: (operators, hardware rows) -> what `log_time` reads.
+        inputs: (operators, hardware rows) -> inputs of `log_time`.
         log_time: (inputs, row values, is_queued) -> float64 [N], log seconds.
     """
 
@@ -230,14 +230,13 @@ def fit_family(
     seed: int,
     most_rows: int,
 ) -> FamilyFit:
-    """Returns the parameters of one family, fitted on a draw of the rows.
+    """Fits the parameters of one family to a draw of the rows.
 
     Args:
-        most_rows: rows of each class that are drawn at most, as many of each device while it has
-            some.
+        most_rows: maximum number of rows per class, drawn evenly over the devices.
 
     Raises:
-        UsageError: no rows.
+        UsageError: the table is empty.
     """
     if not len(table):
         raise UsageError(f"no measurements of {family} to fit on")
@@ -264,7 +263,7 @@ def fit_family(
 
 
 def _evenly(rows: NDArray[np.intp], device: TextArray) -> NDArray[np.intp]:
-    """Returns the rows in another order: first one of each device, then another of each."""
+    """Returns the rows reordered: the first of each device, then the second of each, and so on."""
     turn = np.empty(len(rows), np.intp)
     for label in np.unique(device[rows]):
         own = np.flatnonzero(device[rows] == label)
@@ -289,7 +288,7 @@ def _check(model: OperatorModel) -> None:
 def _row_values(
     item: Parameter, values: FloatArray, weights: FloatArray, classes: NDArray[np.intp]
 ) -> FloatArray:
-    """Returns float64 [N], the value of a parameter in each row, over the devices by weight."""
+    """Returns float64 [N], the value of a parameter in each row, weighted over the devices."""
     if item.scope == "all":
         return np.full(len(classes), values[0])
     if item.scope == "class":
@@ -305,7 +304,7 @@ def known_hardware(labels: Sequence[str]) -> dict[str, Hardware]:
     """Returns label -> hardware, from the registry.
 
     Raises:
-        DeviceError: an unknown label, or a device without the numbers.
+        DeviceError: an unknown label, or the registry lacks values of a device.
     """
     from cdmpp.analytic.operators.device import hardware
     from cdmpp.devices.registry import get_device

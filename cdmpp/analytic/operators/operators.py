@@ -1,4 +1,4 @@
-"""Framework operators: kind and shape -> operations and bytes."""
+"""Framework operators: operations and bytes by kind and shape."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from cdmpp.analytic.rows import Rows
 from cdmpp.arrays import BoolArray, FloatArray, TextArray
 from cdmpp.errors import UsageError
 
-#: Matrix products: (batch, m, k) x (batch, k, n); `linear` has one weight for all and a bias.
+#: Matrix products: (batch, m, k) x (batch, k, n); a `linear` has one weight matrix and a bias.
 MATMUL_KINDS: Final = ("bmm", "linear")
-#: Element-wise operators on two tensors; the ones that end in `u` take a tensor and a scalar.
+#: Element-wise operators on two tensors; a name that ends in `u` takes a tensor and a scalar.
 BINARY_KINDS: Final = ("add", "mul", "div", "pow")
 UNARY_KINDS: Final = ("addu", "mulu", "divu", "powu", "relu", "tanh", "gelu")
 ELEMENTWISE_KINDS: Final = (*BINARY_KINDS, *UNARY_KINDS)
@@ -24,22 +24,22 @@ OPERATOR_KINDS: Final = (*MATMUL_KINDS, "softmax", "ln", *ELEMENTWISE_KINDS)
 #: Bytes of one element.
 DTYPE_BYTES: Final[Mapping[str, int]] = {"float32": 4}
 
-# Operations an element: what the formula says, a special function counted as one.
+# Operations per element by the formula; a special function counts as one.
 _FLOP_PER_ELEMENT: Final[Mapping[str, float]] = {"softmax": 4.0, "ln": 7.0}
 
 
 @dataclass(frozen=True)
 class Operators(Rows):
-    """N operators, one array a field; a field that a kind does not use is 1.
+    """N operators; a size that a kind does not use is 1.
 
     Attributes:
         kind: text [N], one of `OPERATOR_KINDS`.
-        batch: float64 [N], products of a `bmm`; leading dimension of a `linear`.
+        batch: float64 [N], number of products of a `bmm`; leading dimension of a `linear`.
         m: float64 [N], rows of the left matrix.
         n: float64 [N], columns of the right matrix.
         k: float64 [N], length of the reduction.
         rows: float64 [N], rows of a softmax, layer norm or element-wise operator.
-        cols: float64 [N], their columns.
+        cols: float64 [N], columns of such an operator.
         bytes: float64 [N], distinct bytes that are read and written.
     """
 
@@ -54,14 +54,14 @@ class Operators(Rows):
 
     @property
     def flop(self) -> FloatArray:
-        """float64 [N], floating-point operations; a product and its sum are two."""
+        """float64 [N], floating-point operations; a multiply-add counts as two."""
         products = 2.0 * self.batch * self.m * self.n * self.k
         each = np.array([_FLOP_PER_ELEMENT.get(str(kind), 1.0) for kind in self.kind])
         return np.where(is_matmul(self.kind), products, each * self.rows * self.cols)
 
 
 def is_matmul(kind: TextArray) -> BoolArray:
-    """Returns bool [N], which kinds are matrix products."""
+    """Returns bool [N], whether a kind is a matrix product."""
     return np.isin(kind, MATMUL_KINDS)
 
 
@@ -76,11 +76,11 @@ def make_operators(
 
     Args:
         shape: `batch` (default 1), `m`, `n`, `k`, or `rows`, `cols`; [N] each.
-        moved_elements: float64 [N], elements read and written where broadcasting makes them fewer
-            than the kind says; None = as the kind says, every tensor whole.
+        moved_elements: float64 [N], elements read and written, if broadcasting reduces them; None =
+            every tensor of the kind in full.
 
     Raises:
-        UsageError: an unknown kind or data type, a missing or superfluous size, one below 1.
+        UsageError: unknown kind or data type, missing or superfluous size, or a size below 1.
     """
     kinds = np.asarray(kind, dtype=np.str_)
     for name in sorted(set(kinds.tolist()) - set(OPERATOR_KINDS)):

@@ -1,4 +1,4 @@
-"""Closed form of operators that are bound by memory: element-wise, softmax, layer norm."""
+"""Closed form of memory-bound operators: element-wise, softmax, layer norm."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from cdmpp.arrays import FloatArray
 
 Inputs = Mapping[str, FloatArray]
 
-#: Longest row that a warp of the softmax kernel keeps in its registers.
+#: Longest row that the softmax kernel keeps in the registers of a warp.
 WARP_SOFTMAX_COLS = 1024
-# A block of the layer norm kernel takes this many elements a step: 128 threads, 4 each.
+# Elements per step of a block of the layer norm kernel: 128 threads, 4 each.
 _LN_STEP = 512.0
-# Rows of one multiprocessor that are in flight.
+# Rows in flight per multiprocessor.
 _ROWS_IN_FLIGHT = 8.0
 _BYTES = 4.0
 _LAUNCH = float(np.log(1.5e-5))
 _DISPATCH = float(np.log(2.7e-5))
-# Traits of the shape that change the efficiency, family by family.
+# Traits of the shape that change the efficiency, by family.
 _TRAITS = {
     "elementwise": (),
     "softmax": ("warp_fill", "warp_line", "block_vector", "block_line", "second_read"),
@@ -43,7 +43,7 @@ def parameters(family: str) -> tuple[Parameter, ...]:
 
 
 def classes(operators: Operators, family: str) -> NDArray[np.intp]:
-    """Returns int [N]: 1 = a softmax whose rows do not fit into a warp's registers, else 0."""
+    """Returns int [N]: 1 for a softmax with rows too long for a warp's registers, else 0."""
     if family != "softmax":
         return np.zeros(len(operators), np.intp)
     return np.asarray(operators.cols > WARP_SOFTMAX_COLS, np.intp)
@@ -52,7 +52,7 @@ def classes(operators: Operators, family: str) -> NDArray[np.intp]:
 def inputs(
     operators: Operators, hardware: Mapping[str, FloatArray], family: str
 ) -> dict[str, FloatArray]:
-    """Returns what `log_time` reads, float64 [N] each.
+    """Returns the inputs of `log_time`, float64 [N] each.
 
     Args:
         hardware: field of `Hardware` -> float64 [N].
@@ -64,7 +64,7 @@ def inputs(
         "dram_s": operators.bytes / hardware["dram_bytes_per_s"],
         "l2_s": operators.bytes / hardware["l2_bytes_per_s"],
     }
-    # Rows in flight against the L2: where they do not fit, a second pass reads DRAM again.
+    # If the rows in flight do not fit into the L2, a second pass reads them from DRAM again.
     in_flight = np.log2(
         hardware["core_count"] * _ROWS_IN_FLIGHT * cols * _BYTES / hardware["l2_bytes"]
     )
@@ -91,13 +91,13 @@ def inputs(
 
 
 def log_time(inputs: Inputs, values: RowValues, family: str, *, is_queued: bool) -> FloatArray:
-    """Returns float64 [N], log seconds: launch plus traffic, and not below the time of dispatch.
+    """Returns float64 [N], log seconds: launch plus traffic, at least the time of dispatch.
 
-    Traffic that fits into the L2 moves at the speed of the L2. The efficiency of the memory is the
-    device's own times what the shape allows.
+    Traffic that fits into the L2 moves at the L2 bandwidth. The memory efficiency is the device's
+    own efficiency times a factor of the shape.
 
     Args:
-        is_queued: whether the operator waits behind others, so that dispatch is hidden.
+        is_queued: whether the operator is behind others, which hide its dispatch.
     """
     ratio = inputs["bytes"] / (inputs["l2_bytes"] * np.exp(values["l2_share"]))
     hit = 1.0 / (1.0 + ratio**4)

@@ -18,9 +18,9 @@ from cdmpp.analytic.table_file import TableFile
 from cdmpp.arrays import FloatArray, TextArray
 from cdmpp.errors import CdmppError, DataError
 
-#: Operator family -> its table.
+#: Names of the tables, one per operator family.
 TABLES = ("bmm", "linear", "elementwise", "softmax", "ln")
-#: Predictions that the table of instances records.
+#: Baselines whose predictions the table of instances records.
 PEERS = ("neusight", "roofline", "habitat", "li")
 _S_PER_MS = 1e-3
 _WHAT = "measured operators"
@@ -45,14 +45,14 @@ class OperatorTable(Rows):
 
 @dataclass(frozen=True)
 class InstanceTable(Rows):
-    """Operators inside whole models, with what others predicted.
+    """Operators inside whole models, with the predictions of baselines.
 
     Attributes:
         table: the operators and their measured time.
         family: text [N], one of `TABLES`.
         configuration: text [N]: device, model, batch, sequence length and phase.
-        phase: text [N], `inference` or `training` (then the time is the forward time).
-        repeat: float64 [N], how often the instance occurs in the whole model.
+        phase: text [N], `inference` or `training` (whose times are forward times).
+        repeat: float64 [N], number of occurrences of the instance in the whole model.
         peer_s: name of `PEERS` -> float64 [N], seconds.
     """
 
@@ -68,7 +68,7 @@ def read_table(path: Path) -> OperatorTable:
     """Reads a table of single operators: `device,op,...,latency_ms`.
 
     Raises:
-        DataError: the file cannot be read, or lacks a column, or has a value that is no number.
+        DataError: the file cannot be read, lacks a column, or has a value that is not a number.
     """
     table = TableFile.read(path, ("device", "op", "latency_ms"), what=_WHAT)
     names = ("batch", "m", "n", "k") if "k" in table.columns else ("rows", "cols")
@@ -95,7 +95,7 @@ def read_instances(path: Path) -> dict[str, InstanceTable]:
 
 def _instances(table: TableFile, family: str) -> InstanceTable:
     sizes = table.values("shape", _sizes)
-    # Broadcast operands are read once, so the tensors themselves say what moves.
+    # Broadcast operands are read once, so the tensors' own shapes give the traffic.
     moved = None
     if family not in MATMUL_KINDS:
         read = sum(np.array(table.values(name, _elements)) for name in _TENSORS)

@@ -1,4 +1,4 @@
-"""Fitting the operator model: validation that leaves a GPU out, then the fits that predict."""
+"""Fits the operator model: leave-one-GPU-out validation, then the final fits."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from cdmpp.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-#: How fast the say of a device may fall with distance; None = all devices alike.
+#: Candidates of `OperatorModel.octaves`; None = equal weights.
 OCTAVES: tuple[float | None, ...] = (None, 4.0, 2.0, 1.0)
-#: Largest shapes that validation holds out.
+#: Share of the shapes, the largest ones, that validation holds out.
 LARGE_SHARE = 0.25
 
 
 @dataclass(frozen=True)
 class FitOptions:
-    """How the model is fitted.
+    """Options of a fit.
 
     Attributes:
-        seeds: one draw of the rows each; predictions are the geometric mean of all.
-        most_rows: rows of one operator class that a fit draws.
-        most_validation_rows: the same in the fits that choose `octaves` and find the errors.
+        seeds: seed of each draw of rows; predictions are the geometric mean over the draws.
+        most_rows: maximum number of rows per operator class in a fit.
+        most_validation_rows: the same for the fits that select `octaves` and measure the errors.
     """
 
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -55,7 +55,7 @@ def read_training_tables(*folders: Path) -> dict[str, OperatorTable]:
     `ln` (`.csv` or `.csv.gz`) of all folders.
 
     Raises:
-        DataError: one is missing or wrong.
+        DataError: a table is missing or invalid.
     """
     tables: dict[str, list[OperatorTable]] = {family: [] for family in FAMILIES}
     for folder in folders:
@@ -66,10 +66,10 @@ def read_training_tables(*folders: Path) -> dict[str, OperatorTable]:
 
 
 def table_path(folder: Path, name: str) -> Path:
-    """Returns the file of a table, compressed or not.
+    """Returns the path of a table, compressed or not.
 
     Raises:
-        DataError: there is none.
+        DataError: the folder does not have the table.
     """
     for path in (folder / f"{name}.csv.gz", folder / f"{name}.csv"):
         if path.exists():
@@ -85,17 +85,17 @@ def fit_model(
     *,
     about: dict[str, Any] | None = None,
 ) -> OperatorModel:
-    """Returns the model: the neighbours that validation prefers, and one fit of each family a seed.
+    """Fits the model: selects `octaves` by validation, then fits each family once per seed.
 
-    Validation leaves one GPU and the largest quarter of the shapes out of the fit and predicts
-    those shapes on that GPU; the choice with the least mean error over families is taken. With one
-    GPU there is nothing to choose, all count alike. A GPU is left out with those of its chip.
-    The model's errors are those of these fits, on larger shapes, and of others which leave out
-    shapes and a GPU (`held_out_errors`).
+    Validation holds one chip (all its GPUs) and the largest quarter of the shapes out of a fit and
+    predicts those shapes on those GPUs. The value of `octaves` with the smallest mean error over
+    the families is selected; with a single chip all devices have equal weights. The model's errors
+    on larger shapes are from these fits, all other errors from fits that hold out random shapes and
+    a chip (`held_out_errors`).
 
     Args:
         tables: family -> measurements.
-        about: facts to keep with the model.
+        about: facts to store with the model.
     """
     options = options or FitOptions()
     labels = sorted({str(label) for table in tables.values() for label in np.unique(table.device)})
@@ -162,8 +162,8 @@ def left_out_fits(
     known: Mapping[str, Hardware],
     options: FitOptions,
 ) -> dict[str, FamilyFit]:
-    """Returns label of a GPU -> the fit without its chip and without the large shapes; empty with
-    fewer than two chips.
+    """Returns label of a GPU -> the fit without its chip and the large shapes; empty for a single
+    chip.
     """
     small = table[~large_shapes(table)]
     chips = chips_of(table, known)
@@ -184,11 +184,11 @@ def validate(
     known: Mapping[str, Hardware],
     options: FitOptions,
 ) -> dict[float | None, float]:
-    """Returns octaves -> mean over left-out GPUs of the mean absolute error (a fraction) on the
-    large shapes; empty without fits.
+    """Returns octaves -> mean absolute error (a fraction) on the large shapes, averaged over the
+    held-out GPUs; empty without fits.
 
     Args:
-        fits: of `left_out_fits`.
+        fits: result of `left_out_fits`.
     """
     is_large = large_shapes(table)
     errors: dict[float | None, list[float]] = {octaves: [] for octaves in OCTAVES if fits}
@@ -203,13 +203,13 @@ def validate(
 
 
 def _spread(count: int, most: int) -> NDArray[np.intp]:
-    """Returns at most `most` row numbers, evenly over all."""
+    """Returns at most `most` row numbers, evenly spaced."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.intp))
 
 
 def large_shapes(table: OperatorTable) -> BoolArray:
-    """Returns bool [N], the shapes with the most work: operations of matrix products, else bytes,
-    each kind by its own scale.
+    """Returns bool [N], whether a shape is in the top quarter of its kind by work: operations of
+    matrix products, bytes of other operators.
     """
     operators = table.operators
     work = np.where(is_matmul(operators.kind), operators.flop, operators.bytes)
