@@ -1,1 +1,1 @@
-"""The sweep: a fixed list of GPU kernels that is measured on a new GPU, and what it corrects."""
+"""The sweep: reference kernels measured on a new GPU, and the corrections fitted to them."""

@@ -1,4 +1,4 @@
-"""The fixed list of reference kernels, and how a call of it is written in a file."""
+"""The list of reference kernels, and the JSON form of a call."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from cdmpp.analytic.operators.operators import (
 )
 from cdmpp.errors import DataError
 
-#: Families of a sweep: those of the kernel models that one GPU has, operators in fp32, and copies
-#: and launches, which describe the device and correct nothing.
+#: Families of a sweep: the single-GPU families of the kernel models, fp32 operators, and copies and
+#: launches, which describe the device and have no correction.
 SweepFamily = Literal["gemm", "prefill", "decode", "operator", "copy", "launch"]
 CORRECTED: tuple[SweepFamily, ...] = ("gemm", "prefill", "decode", "operator")
 
-#: Who launches the kernels of a sweep that `cdmpp device add` measures.
+#: Software of the sweeps that `cdmpp device add` measures.
 TORCH = "torch"
-#: Types of products -> how many of the list; fp32 products are operators.
+#: Type of products -> number of calls in the list; fp32 products are operators.
 _PRODUCTS = {"bfloat16": 150, "float16": 30, "fp8": 120, "fp8_static": 120}
 _ATTENTION, _OPERATORS, _ROW_WISE = 150, 100, 40
 _SIZES = (
@@ -45,18 +45,18 @@ _CONTEXTS = tuple(2**power for power in range(1, 18))
 _KV_HEADS = (1, 1, 2, 2, 4, 4, 8, 8, 16, 32)
 _GROUPS = (1, 1, 1, 2, 2, 4, 4, 6, 8, 8, 12, 16, 24)
 _HEAD_SIZES = (64, 64, 64, 128, 128, 128, 256)
-#: Larger calls take longer than they tell, or do not fit.
+#: Limits of the calls: larger ones take too long for the information they add, or do not fit.
 _MOST_FLOP, _MOST_FP32_FLOP, _MOST_BYTES = 2.0**43, 2.0**37, 2.0**31
 _MOST_TOKENS, _MOST_HEADS = 2**17, 128
 
 
 @dataclass(frozen=True)
 class Fp32Operator:
-    """An operator of a framework in fp32.
+    """A framework operator in fp32.
 
     Attributes:
-        kind: of the operator model, such as `bmm`, `linear`, `softmax`, `add`.
-        sizes: by name: `batch`, `m`, `n`, `k` of a product, else `rows`, `cols`.
+        kind: kind in the operator model, such as `bmm`, `linear`, `softmax`, `add`.
+        sizes: sizes by name: `batch`, `m`, `n`, `k` of a product, else `rows`, `cols`.
     """
 
     kind: str
@@ -65,7 +65,7 @@ class Fp32Operator:
 
 @dataclass(frozen=True)
 class Move:
-    """A copy of so many bytes inside of the device's memory; of 4 bytes: a launch."""
+    """A copy inside the device's memory; with 4 bytes, a launch."""
 
     moved_bytes: int
 
@@ -81,7 +81,7 @@ def sweep_family(call: SweepCall) -> SweepFamily:
     """Returns the family of a call.
 
     Raises:
-        DataError: a collective, which one GPU does not run.
+        DataError: a family without sweep kernels, such as a collective, which needs several GPUs.
     """
     if isinstance(call, Fp32Operator):
         return "operator"
@@ -94,15 +94,15 @@ def sweep_family(call: SweepCall) -> SweepFamily:
 
 
 def call_json(call: SweepCall) -> dict[str, Any]:
-    """Returns a call as a value for JSON; `call_of` reads it."""
+    """Returns a call as a value for JSON, which `call_of` reads."""
     return {"family": sweep_family(call), **asdict(call)}
 
 
 def call_of(value: Mapping[str, Any]) -> SweepCall:
-    """Returns the call of `call_json`.
+    """Reads a value of `call_json`.
 
     Raises:
-        KeyError, TypeError, ValueError, UsageError: it is none.
+        KeyError, TypeError, ValueError, UsageError: the value is not a call.
     """
     family = value["family"]
     own = {name: one for name, one in value.items() if name != "family"}
@@ -119,12 +119,11 @@ def call_of(value: Mapping[str, Any]) -> SweepCall:
 
 
 def sweep_calls() -> list[SweepCall]:
-    """Returns the reference kernels, always the same in the same order.
+    """Returns the reference kernels, in a fixed order.
 
-    The sizes of a family are spread evenly over the logarithms of what serving frameworks and
-    networks ask for (a low-discrepancy sequence), so that every part of the list covers small and
-    large calls, those bound by memory and those bound by arithmetic. Families alternate: a list
-    that is cut off has all of them.
+    A low-discrepancy sequence spreads the sizes of a family evenly over the logarithms of the sizes
+    in serving frameworks and networks. Every part of the list therefore has small and large calls,
+    memory-bound and compute-bound. Families alternate: a truncated list still has all of them.
     """
     products = enumerate(_PRODUCTS.items())
     parts: list[Sequence[SweepCall]] = [
@@ -145,7 +144,7 @@ def sweep_calls() -> list[SweepCall]:
 
 
 def _stretched(part: Sequence[SweepCall], length: int) -> list[SweepCall | None]:
-    """Returns the calls of a part at even distances in a longer list."""
+    """Spreads the calls of a part evenly over a longer list."""
     found: list[SweepCall | None] = [None] * length
     for place, call in enumerate(part):
         found[place * length // len(part)] = call
@@ -215,12 +214,12 @@ def _row_bytes(call: Fp32Operator) -> float:
 
 
 def _first(calls: Any, count: int) -> list[SweepCall]:
-    """Returns as many different calls."""
+    """Returns the first `count` different calls."""
     return list({repr(call): call for call in calls}.values())[:count]
 
 
 def _points(*axes: Sequence[int], start: int = 0, most: int = 3000) -> Iterator[tuple[int, ...]]:
-    """Yields points of a grid that cover it evenly, however many are taken.
+    """Yields points of a grid; any number of them covers it evenly.
 
     Source: Roberts, "The Unreasonable Effectiveness of Quasirandom Sequences", 2018: multiples of
     powers of 1 / g, where g is the positive root of x**(d + 1) = x + 1.

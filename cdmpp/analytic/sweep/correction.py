@@ -1,4 +1,4 @@
-"""What a sweep changes of a family's predictions: trees on log(measured / predicted)."""
+"""Correction of a family's predictions by a sweep: trees on log(measured / predicted)."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import numpy as np
 from cdmpp.arrays import FloatArray
 from cdmpp.files.boosted_trees import ask_trees, grow_trees, tree_rows
 
-#: Parts of a sweep, each left out of a fit in turn.
+#: Folds of the cross-validation on a sweep.
 _FOLDS = 8
-#: Fewer calls of a family do not tell how its errors depend on the call: one factor corrects them.
+#: Minimum number of calls of a family for trees; fewer calls get a single factor.
 LEAST_FOR_TREES = 30
 
 
 @dataclass(frozen=True)
 class CorrectionOptions:
-    """How a correction is fitted.
+    """Options of a fit.
 
     Attributes:
-        trees: how many; 0 = one factor for all calls.
-        depth: of each.
-        rate: of what is left that a tree takes away.
-        share: of the rows and of the inputs that a tree sees.
-        least_rows: of a leaf.
+        trees: number of trees; 0 = a single factor for all calls.
+        depth: maximum depth of a tree.
+        rate: learning rate.
+        share: share of the rows and of the inputs that a tree is fitted to.
+        least_rows: minimum number of rows in a leaf.
     """
 
     trees: int = 300
@@ -35,7 +35,7 @@ class CorrectionOptions:
     least_rows: int = 3
 
     def parameters(self, seed: int) -> dict[str, Any]:
-        """Returns the parameters of XGBoost."""
+        """Returns the XGBoost parameters."""
         return {
             "objective": "reg:squarederror",
             "max_depth": self.depth,
@@ -55,14 +55,14 @@ class SweepCorrection:
 
     Attributes:
         offset: median of log(measured / predicted) on the sweep.
-        booster: gives what is left of it; None = nothing.
+        booster: predicts the rest of the logarithm; None = 0.
     """
 
     offset: float
     booster: Any
 
     def logs(self, inputs: FloatArray) -> FloatArray:
-        """Returns float64 [N], what is added to the logarithm of N predictions.
+        """Returns float64 [N], to be added to the logarithms of N predictions.
 
         Args:
             inputs: float64 [N, F].
@@ -76,7 +76,7 @@ class SweepCorrection:
 def fit_correction(
     inputs: FloatArray, logs: FloatArray, options: CorrectionOptions, *, seed: int = 0
 ) -> SweepCorrection:
-    """Returns the correction that a sweep asks for.
+    """Fits a correction to the calls of a sweep.
 
     Args:
         inputs: float64 [N, F], N at least 1.
@@ -92,8 +92,8 @@ def fit_correction(
 def left_out_logs(
     inputs: FloatArray, logs: FloatArray, options: CorrectionOptions, *, seed: int = 0
 ) -> FloatArray:
-    """Returns float64 [N], log(measured / corrected) of every call of a sweep by a correction that
-    was fitted without its eighth of the sweep.
+    """Returns float64 [N], log(measured / corrected) of every call of a sweep, each by a correction
+    that was fitted without its fold.
     """
     part = np.random.default_rng(seed).permutation(len(logs)) % _FOLDS
     found = np.asarray(logs, np.float64).copy()

@@ -1,4 +1,4 @@
-"""Predictions with the corrections of a device's sweep: kernels of serving, operators in fp32."""
+"""Predictions corrected by a device's sweep: serving kernels and fp32 operators."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 
 _FAMILIES: tuple[SweepFamily, ...] = ("gemm", "prefill", "decode")
-#: Type of products that are cuBLAS's, whoever launches them.
+#: Type of products that all software runs with the same library, cuBLAS.
 _LIBRARY = "bfloat16"
 
 
 @dataclass(frozen=True)
 class FamilyCorrection:
-    """A family on one device after its sweep.
+    """Correction of one family on one device.
 
     Attributes:
-        correction: of the predictions.
-        kinds: that the sweep measured; others are predicted as before.
-        errors: group -> errors of the corrected predictions; None = the sweep has too few calls.
+        correction: correction of the predictions.
+        kinds: kinds of calls in the sweep; other kinds are not corrected.
+        errors: group -> errors of the corrected predictions; None if the sweep has too few calls.
     """
 
     correction: SweepCorrection
@@ -59,18 +59,18 @@ class FamilyCorrection:
     errors: dict[str, LogErrors | None]
 
 
-#: A sweep, its device and a family -> the sweep, which stays alive, and the correction; None = the
-#: sweep has no such calls.
+#: (sweep, device, family) -> the sweep, which keeps it alive, and its correction; None if the sweep
+#: has no calls of the family.
 _Known = dict[tuple[Any, ...], tuple[Sweep, FamilyCorrection | None]]
 
 
 @dataclass(frozen=True)
 class SweptKernels:
-    """The kernel models, with what a device's sweep changes of them.
+    """The kernel models with the corrections of a device's sweep.
 
     Attributes:
-        model: without corrections.
-        elsewhere: group -> errors of torch's kernels on GPUs without a sweep by torch.
+        model: models without corrections.
+        elsewhere: group -> errors of torch's kernels on GPUs without a torch sweep.
     """
 
     model: GpuKernels
@@ -79,7 +79,7 @@ class SweptKernels:
 
     @classmethod
     def packaged(cls) -> SweptKernels:
-        """Returns those of the packaged model."""
+        """Returns the packaged models."""
         return _packaged()
 
     def times(
@@ -90,12 +90,12 @@ class SweptKernels:
         software: str | None = None,
         version: str | None = None,
     ) -> GpuKernelTimes:
-        """Returns the times of calls as `GpuKernels.times` does, corrected where `corrected` says.
+        """Returns the times of `GpuKernels.times`, corrected for the calls that `corrected` names.
 
         Args:
-            software: also `TORCH`. Without a sweep of the device by torch, the packaged one of
-                another GPU corrects the times but those of products in 16 bits. The interval has
-                the errors of both steps then, and is as wide as `elsewhere` at least.
+            software: also `TORCH`. If the device has no torch sweep, the packaged sweep of another
+                GPU corrects the times, except of 16-bit products. The interval then contains the
+                errors of both steps and is at least as wide as `elsewhere`.
 
         Raises:
             UsageError, DeviceError: as `GpuKernels.times`; or torch's kernel was not measured.
@@ -121,7 +121,7 @@ class SweptKernels:
                 continue
             chosen = [calls[i] for i in rows]
             logs = own.correction.logs(_inputs(chosen, device, found.latency_s[rows]))
-            if origin.name != device.name:  # cuBLAS's products are known from many GPUs
+            if origin.name != device.name:  # the model has measured cuBLAS products on many GPUs
                 logs = np.where(np.array(kernel_kinds(chosen)) == _LIBRARY, 0.0, logs)
             floor_s = found.floor_s[rows]
             factor = np.maximum(np.exp(logs), floor_s / found.latency_s[rows])
@@ -147,8 +147,8 @@ class SweptKernels:
     def corrected(
         self, calls: Sequence[GpuCall], device: DeviceSpec, *, software: str | None = None
     ) -> list[bool]:
-        """Returns for each call whether the device's sweep corrects it: it measured calls of that
-        kind, by the software that is asked about. 16-bit products count as any software's.
+        """Returns for each call whether the device's sweep corrects it, i.e. has calls of its kind
+        by the requested software. 16-bit products match any software.
 
         Raises:
             DataError: the sweep cannot be read.
@@ -184,10 +184,10 @@ class SweptKernels:
 
 @dataclass(frozen=True)
 class SweptOperators:
-    """The operator model, with what a device's sweep changes of it.
+    """The operator model with the corrections of a device's sweep.
 
     Attributes:
-        model: without corrections.
+        model: model without corrections.
     """
 
     model: OperatorModel
@@ -195,22 +195,22 @@ class SweptOperators:
 
     @classmethod
     def packaged(cls) -> SweptOperators:
-        """Returns those of the packaged model."""
+        """Returns the packaged model."""
         return _packaged_operators()
 
     def correction(
         self, operators: Operators, device: DeviceSpec, *, is_isolated: bool = False
     ) -> tuple[FloatArray, LogErrors | None] | None:
         """Returns the factors (float64 [N]) of a device's sweep on the predictions for operators of
-        one kind, and the errors of what is corrected; None where no sweep measured the kind there.
+        one kind, and the errors of the corrected predictions; None if the sweep has no such kind.
 
         Args:
-            is_isolated: whether they are calls of their own, as those of the packaged sweep were:
-                without another sweep of its GPU, that one counts.
+            is_isolated: whether the operators are isolated calls, as in the packaged sweep. That
+                sweep then applies to its own GPU, unless the GPU has another sweep.
 
         Raises:
             DataError: the sweep cannot be read.
-            DeviceError: the registry knows too little of the device.
+            DeviceError: the registry lacks values of the device.
         """
         sweep, kind = sweep_of(device), str(operators.kind[0])
         if sweep is None and is_isolated and packaged_sweep().device == device.name:
@@ -244,8 +244,8 @@ class SweptOperators:
 
 
 def kernel_kinds(calls: Sequence[GpuCall]) -> list[str]:
-    """Returns what a sweep must have measured of each call's like: the types of its operands, and
-    for attention whether it has a window or earlier tokens.
+    """Returns the kind of each call that a sweep must contain: the types of its operands, and for
+    attention whether it has a window or earlier tokens.
     """
     found = []
     for call in calls:
@@ -257,7 +257,7 @@ def kernel_kinds(calls: Sequence[GpuCall]) -> list[str]:
 
 
 def _source(device: DeviceSpec, software: str | None) -> tuple[Sweep | None, DeviceSpec]:
-    """Returns the sweep that corrects the times of a device, and the device that it is of."""
+    """Returns the sweep that corrects a device's times, and the device that it was measured on."""
     own = sweep_of(device)
     if software != TORCH or (own is not None and own.software == TORCH):
         return own, device
@@ -281,7 +281,7 @@ def _check_torch(calls: Sequence[GpuCall], device: DeviceSpec, is_measured: Sequ
 
 
 def _base_software(sweep: Sweep) -> str | None:
-    """Returns whose predictions a sweep corrects; None = those of `default_software`."""
+    """Returns the software whose predictions a sweep corrects; None = `default_software`."""
     return sweep.software if sweep.software in SOFTWARE else None
 
 
@@ -332,7 +332,7 @@ def _groups(calls: Sequence[GpuCall]) -> TextArray:
 def _ends(
     errors: Mapping[str, LogErrors | None], groups: TextArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Returns float64 [N] twice, log ends of corrected predictions; NaN = unknown."""
+    """Returns float64 [N] each, log ends of corrected predictions; NaN if unknown."""
     found = [errors.get(str(group)) for group in groups]
     low = np.array([np.nan if one is None else one.low for one in found])
     return low, np.array([np.nan if one is None else one.high for one in found])

@@ -1,4 +1,4 @@
-"""How corrections are fitted and how wide their intervals are: chosen on GPUs left out."""
+"""Options and interval widths of corrections, selected on held-out GPUs."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from cdmpp.files.stored import from_json, to_json
 RULES_FILE, TORCH_FILE = "rules.json", "torch.json"
 _FORMAT, _TORCH_FORMAT = "sweep-rules-1", "torch-errors-1"
 _AGAIN = "reinstall cdmpp"
-#: Operators that are corrected together: products, and what works along rows or element-wise.
+#: Groups of operators that are corrected together: products; row-wise and element-wise operators.
 MATMUL, ROW_WISE = "matmul", "row-wise"
 
 
 @dataclass(frozen=True)
 class FamilyRules:
-    """What the GPUs of the package's data say of corrections of one family.
+    """Rules of corrections of one family, from the GPUs of the package's data.
 
     Attributes:
-        options: of the fit.
-        widening: of the interval that the sweep's own left-out errors give.
+        options: options of the fit.
+        widening: factor on the interval of the sweep's own held-out errors.
     """
 
     options: CorrectionOptions
@@ -43,8 +43,8 @@ class SweepRules:
     """Rules of every corrected family.
 
     Attributes:
-        families: name of `corrected_family` -> its rules; other families are not corrected, as no
-            simulation tells how good that is.
+        families: name of `corrected_family` -> its rules; other families are not corrected, since
+            no simulation measured the benefit.
     """
 
     families: Mapping[str, FamilyRules]
@@ -58,7 +58,7 @@ class SweepRules:
         """Reads what `save` wrote.
 
         Raises:
-            DataError: missing, damaged, or of another format.
+            DataError: the file is missing, damaged or of another format.
         """
         value = read_json(path, what="rules of sweeps", hint=_AGAIN, format=_FORMAT)
         try:
@@ -74,14 +74,14 @@ def packaged_rules() -> SweepRules:
 
 
 def torch_errors_text(errors: Mapping[str, LogErrors]) -> dict[str, Any]:
-    """Returns the content of `TORCH_FILE`, what `torch_errors` reads."""
+    """Returns the content of `TORCH_FILE`, which `torch_errors` reads."""
     return {"format": _TORCH_FORMAT, "errors": to_json(dict(errors))}
 
 
 @lru_cache(maxsize=1)
 def torch_errors() -> Mapping[str, LogErrors]:
-    """Returns group -> the widest errors of torch's kernels on GPUs that were not swept, by the
-    packaged sweep of another one.
+    """Returns group -> errors of torch's kernels on GPUs without a sweep, corrected by the packaged
+    sweep of another GPU; the widest over these GPUs.
     """
     path = package_folder("cdmpp.pretrained") / "gpu_sweep" / TORCH_FILE
     value = read_json(path, what="errors of torch's kernels", hint=_AGAIN, format=_TORCH_FORMAT)
@@ -89,8 +89,8 @@ def torch_errors() -> Mapping[str, LogErrors]:
 
 
 def corrected_family(call: SweepCall) -> str:
-    """Returns the family whose correction a call is for: that of the kernel models, or that of the
-    operator model; `copy` and `launch` correct nothing.
+    """Returns the family whose correction applies to a call: a family of the kernel models or of
+    the operator model; `copy` and `launch` have no correction.
     """
     if isinstance(call, Fp32Operator):
         return operator_family(call.kind)
@@ -98,18 +98,18 @@ def corrected_family(call: SweepCall) -> str:
 
 
 def operator_family(kind: str) -> str:
-    """Returns the operators that are corrected together."""
+    """Returns the group of operators that a kind is corrected with."""
     if kind in MATMUL_KINDS:
         return MATMUL
     return ROW_WISE
 
 
 def widened(errors: FloatArray, of_family: FloatArray, widening: float) -> LogErrors | None:
-    """Returns the errors of a group with its ends moved out.
+    """Returns the errors of a group, widened.
 
     Args:
         errors: float64, log(measured / corrected) of the group's calls in a sweep.
-        of_family: the same of all calls of the family, for a group with too few.
+        of_family: the same for all calls of the family; used if the group has too few.
         widening: factor on both ends.
     """
     found = LogErrors.of(errors) or LogErrors.of(of_family)

@@ -1,4 +1,4 @@
-"""Runs the sweep on a GPU: what is finished is a line of a journal, and a rerun skips it."""
+"""Runs the sweep on a GPU. A journal has one line per finished call; a rerun skips these calls."""
 
 from __future__ import annotations
 
@@ -42,33 +42,33 @@ from cdmpp.processes.campaign import (
 from cdmpp.text import counted
 
 JOURNAL = "sweep.jsonl"
-#: Repeats of a call: as many as take this long, seconds, between the least and the most.
+#: Repeats of a call: as many as fit into this time in seconds, within a minimum and a maximum.
 _WANTED_S, _LEAST, _MOST = 0.05, 5, 25
-#: A repeat of a graph has as many calls as take this long, seconds, at most so many.
+#: Calls per graph: as many as fit into this time in seconds, up to a maximum.
 _GRAPH_S, _MOST_CALLS = 5e-4, 20
-#: Warming up, capture and one repeat more, in calls; and what a call costs besides, seconds.
+#: Calls for warm-up, capture and one extra repeat; fixed cost of a call in seconds.
 _WARMING, _SETUP_S = 4, 0.06
-#: A call that would take longer than this in all, seconds, is left out.
+#: Calls that are expected to take longer than this in total, in seconds, are skipped.
 _TOO_LONG_S = 4.0
 _MOST_FAILURES = 60
 
 
 class Launcher(Protocol):
-    """Makes a function that launches a call."""
+    """Prepares functions that launch calls."""
 
     def prepare(self, call: SweepCall) -> Run:
-        """Returns the function; its operands are there already."""
+        """Returns the function, with its operands allocated."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How one call is measured.
+    """Measurement plan of one call.
 
     Attributes:
-        mode: of the timer.
-        repeats: how many.
-        calls: of one repeat.
-        seconds: that it is expected to take in all.
+        mode: mode of the timer.
+        repeats: number of repeats.
+        calls: calls per repeat.
+        seconds: expected total time.
     """
 
     mode: TimingMode
@@ -78,7 +78,7 @@ class Plan:
 
 
 def plan_of(call: SweepCall, predicted_s: float) -> Plan:
-    """Returns how a call is measured that is predicted to take so many seconds."""
+    """Returns the measurement plan of a call from its predicted time."""
     if isinstance(call, Fp32Operator):
         mode: TimingMode = "call"
         calls = 1
@@ -91,10 +91,10 @@ def plan_of(call: SweepCall, predicted_s: float) -> Plan:
 
 
 def expected_s(calls: Sequence[SweepCall], device: DeviceSpec) -> list[float]:
-    """Returns the seconds that the models predict for each call.
+    """Returns the predicted seconds of each call.
 
     Raises:
-        DeviceError: too little is known of the device.
+        DeviceError: the registry lacks values of the device.
     """
     known = hardware(device)
     found = np.zeros(len(calls))
@@ -131,24 +131,24 @@ def run_sweep(
     on_progress: OnProgress = show_nothing,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[DeviceSpec, Sweep, Path]:
-    """Measures the reference kernels, and writes a device file with them beside it.
+    """Measures the reference kernels and writes a device file and a sweep file.
 
-    What an earlier run has measured in the folder is kept, and its time counts. Where the time ends
-    before the list does, the rest is left out: families alternate in the list.
+    Measurements of an earlier run in the folder are kept, and their time counts. Calls that do not
+    fit into the time are skipped; families alternate in the list, so that all are measured.
 
     Args:
-        device: the new device, with what the models need of it.
-        folder: of the device: `devices/NAME.yaml` and `devices/NAME.sweep.json`.
-        minutes: for all calls together.
-        about: facts to keep with the measurements.
-        calls: to measure; None = `sweep_calls()`.
-        clock: seconds.
+        device: the new device, with the values that the models need.
+        folder: folder of the device; gets `devices/NAME.yaml` and `devices/NAME.sweep.json`.
+        minutes: time limit for all calls.
+        about: facts to store with the measurements.
+        calls: calls to measure; None = `sweep_calls()`.
+        clock: returns seconds.
 
     Returns:
-        The device as its file has it, the sweep, and the device file.
+        The device as described by its file, the sweep, and the path of the device file.
 
     Raises:
-        DeviceError: too little is known of the device, or nothing could be measured.
+        DeviceError: the registry lacks values of the device, or no call could be measured.
         DataError: a file cannot be read or written.
     """
     wanted = list(sweep_calls() if calls is None else calls)
@@ -233,8 +233,8 @@ def _written(
 
 
 def _described(device: DeviceSpec, sweep: Sweep, name: str) -> DeviceSpec:
-    """Returns the device with its sweep, and with the smallest time of a kernel where that was not
-    known or the sweep has a smaller one.
+    """Returns the device with its sweep, and with the sweep's smallest kernel time if the known
+    value is missing or larger.
     """
     values: dict[str, tuple[Any, str]] = {
         "kernel_sweep": (

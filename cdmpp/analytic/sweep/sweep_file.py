@@ -1,4 +1,4 @@
-"""The measurements of a sweep: a JSON file beside the device file, and how it is found."""
+"""Measurements of a sweep: a JSON file beside the device file."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _AGAIN = "measure it again: cdmpp device add NAME --sweep"
 
 @dataclass(frozen=True)
 class MeasuredCall:
-    """A call of a sweep.
+    """A measured call of a sweep.
 
     Attributes:
-        call: what ran.
+        call: the call.
         latency_s: median over the repeats, seconds.
-        noise: half of the distance of the quartiles over the median.
-        repeats: how many.
+        noise: half the interquartile range over the median.
+        repeats: number of repeats.
     """
 
     call: SweepCall
@@ -37,14 +37,14 @@ class MeasuredCall:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a sweep of one device measured.
+    """Measurements of a sweep of one device.
 
     Attributes:
-        device: its label.
-        software: whose kernels ran, e.g. `torch`.
-        calls: measured ones; others are in `failed`.
-        failed: call and why it has no time.
-        about: free facts: date, versions, driver, clocks, protocol.
+        device: label of the device.
+        software: software that launched the kernels, e.g. `torch`.
+        calls: measured calls.
+        failed: (call, reason) of the calls without a time.
+        about: free-form facts: date, versions, driver, clocks, protocol.
     """
 
     device: str
@@ -57,7 +57,7 @@ class Sweep:
         """Writes the file.
 
         Raises:
-            DataError: it cannot be written.
+            DataError: the file cannot be written.
         """
         rows = [
             {
@@ -77,7 +77,7 @@ class Sweep:
         """Reads what `save` wrote.
 
         Raises:
-            DataError: missing, damaged, or of another format.
+            DataError: the file is missing, damaged or of another format.
         """
         value = read_json(path, what="sweep of a GPU", hint=_AGAIN, format=FORMAT)
         try:
@@ -96,7 +96,7 @@ class Sweep:
 
 
 def sweep_of(device: DeviceSpec) -> Sweep | None:
-    """Returns the sweep that the device file of a GPU names; None = it names none.
+    """Returns the sweep that a GPU's device file names; None if it names none.
 
     Raises:
         DataError: the file is missing or damaged.
@@ -108,10 +108,10 @@ def sweep_of(device: DeviceSpec) -> Sweep | None:
 
 
 def packaged_sweep() -> Sweep:
-    """Returns the sweep that comes with the package: torch's kernels on one GPU.
+    """Returns the sweep that comes with the package: torch kernels on one GPU.
 
     Raises:
-        DataError: it cannot be read.
+        DataError: the sweep cannot be read.
     """
     return _read(package_folder("cdmpp.pretrained") / "gpu_sweep" / "h200.sweep.json", 0)
 

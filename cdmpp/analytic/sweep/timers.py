@@ -1,4 +1,4 @@
-"""How a kernel is timed: CUDA graphs and events on a GPU, the host's clock elsewhere."""
+"""Timers of kernels: CUDA graphs and events."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-#: `graph`: replays of a CUDA graph of several calls, without the host, as the tables of serving
-#: kernels were measured; operands stay the same, so what fits in the L2 is found there. `call`: one
-#: call between two events, which waits for the host, as the operators in fp32 were.
+#: `graph`: replays of a CUDA graph of several calls, without the host, as in the tables of serving
+#: kernels; operands do not change, so those that fit are in the L2. `call`: one call between two
+#: events, which waits for the host, as in the tables of fp32 operators.
 TimingMode = Literal["graph", "call"]
 Run = Callable[[], Any]
 
 
 class Timer(Protocol):
-    """Times a function that launches one kernel."""
+    """Times functions that launch one kernel."""
 
     def times_s(self, run: Run, repeats: int, *, calls: int, mode: TimingMode) -> list[float]:
-        """Returns seconds of one call, `repeats` of them.
+        """Returns `repeats` times of one call in seconds.
 
         Args:
-            calls: of one repeat that follow one another; its time is divided by them.
+            calls: calls per repeat, in sequence; the time of a repeat is divided by them.
         """
 
 
 class CudaTimer:
-    """Times kernels of torch on its current CUDA device.
+    """Times torch kernels on the current CUDA device.
 
     Args:
         torch: the module.
@@ -36,7 +36,7 @@ class CudaTimer:
         self._torch = torch
 
     def times_s(self, run: Run, repeats: int, *, calls: int, mode: TimingMode) -> list[float]:
-        """Returns seconds by CUDA events; see `Timer`."""
+        """Measures with CUDA events; see `Timer`."""
         cuda = self._torch.cuda
         for _ in range(3):
             run()
@@ -62,7 +62,7 @@ class CudaTimer:
 
 
 def median_and_noise(times_s: Sequence[float]) -> tuple[float, float]:
-    """Returns the median and half of the distance of the quartiles, relative to it.
+    """Returns the median, and half the interquartile range over the median.
 
     Raises:
         ValueError: no times, or the median is not positive.

@@ -1,4 +1,4 @@
-"""The reference kernels as torch runs them."""
+"""Runs the reference kernels with torch."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from cdmpp.errors import DataError
 
 
 class TorchLauncher:
-    """Makes functions that launch one call each.
+    """Prepares functions that launch one call each.
 
     Args:
         torch: the module.
-        device: where tensors are: `cuda`, or `cpu` in tests.
+        device: device of the tensors: `cuda`, or `cpu` in tests.
     """
 
     def __init__(self, torch: Any, device: str) -> None:
         self._torch, self._device = torch, device
 
     def prepare(self, call: SweepCall) -> Callable[[], Any]:
-        """Returns a function that runs the call on operands that are there already.
+        """Returns a function that runs the call on operands that are already allocated.
 
         Raises:
-            DataError: torch has no kernel for it.
-            RuntimeError: torch cannot run it on this device, or the memory is too small.
+            DataError: torch has no kernel for the call.
+            RuntimeError: torch cannot run the call on this device, or memory is too small.
         """
         if isinstance(call, Gemm):
             return self._product(call)
@@ -64,7 +64,7 @@ class TorchLauncher:
 
         if call.dtype == "fp8_static":
             return lambda: product(scaled)
-        return lambda: product((left * one).to(eight))  # the kernel scales 16-bit input itself
+        return lambda: product((left * one).to(eight))  # this kernel scales its 16-bit input
 
     def _attention(self, call: PrefillAttention | DecodeAttention) -> Callable[[], Any]:
         if call.window or {call.dtype, call.kv_dtype} != {"bfloat16"}:
