@@ -1,4 +1,4 @@
-"""Who asks for which row: uniform or Zipf access, as indices for measurements and simulations."""
+"""Uniform or Zipf access to the rows of a table, as indices for measurements and simulations."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _SPREAD = 2_654_435_761
 
 
 def zipf_probabilities(rows: int, exponent: float) -> FloatArray:
-    """Returns float64 [rows], the chance of each rank: proportional to 1 / rank ** exponent.
+    """Returns float64 [rows], the probability of each rank: proportional to 1 / rank ** exponent.
 
     Args:
-        exponent: 0 = uniform; must not be negative.
+            exponent: 0 = uniform; must not be negative.
     """
     weight = np.arange(1, rows + 1, dtype=np.float64) ** -exponent
     return np.asarray(weight / weight.sum(), np.float64)
 
 
 def draw_rows(rng: np.random.Generator, count: int, rows: int, exponent: float = 0.0) -> IntArray:
-    """Returns int64 [count], independent row numbers from 0 to rows - 1.
+    """Returns int64 [count], independent row indices from 0 to rows - 1.
 
     Args:
-        exponent: of the Zipf law; 0 = uniform. Popular rows are spread over the whole table.
+        exponent: exponent of the Zipf law; 0 = uniform. Popular rows are spread over the table.
     """
     if exponent == 0.0:
         return rng.integers(0, rows, count, dtype=np.int64)

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     import torch
 
 
-#: Calls take sets of indices in turn; before a set comes again, the calls have read this many bytes
-#: of rows (or every call has a set of its own). With one set, a call would find in the cache what
-#: the call before it read.
+#: Calls use several sets of indices in turn, so that a call does not find the rows of the previous
+#: call in the cache. Before a set repeats, the calls have read this many bytes of rows (or every
+#: call has its own set).
 _FRESH_BYTES = 64_000_000
 _LEAST_SETS = 6
-#: Bytes of rows read before the timed calls, so that the cache holds what the access favours.
+#: Bytes of rows read before the timed calls, so that the cache holds the rows that are popular.
 _WARM_BYTES = 48_000_000
 _WARM_CALLS = 3
 _LEAST_CALLS = 8
@@ -35,9 +35,9 @@ class LookupTiming:
     """The time of one call.
 
     Attributes:
-        latency_s: the first quartile over the calls, seconds: other work on the machine only adds.
+        latency_s: first quartile over the calls, seconds: other load only adds time.
         spread: (median - first decile) / first quartile.
-        calls: how many calls were timed.
+        calls: number of timed calls.
         clock: `thread-cpu`, the processor time of the calling thread, or `wall`.
     """
 
@@ -50,13 +50,13 @@ class LookupTiming:
 def time_calls(call: Callable[[int], object], budget_s: float) -> LookupTiming:
     """Times a function until the spread is small, 30 calls are done, or the budget is used up.
 
-    One thread is timed by its processor time, which leaves out the moments in which another process
-    has the core: on an idle machine it is the wall time, on a shared one it is what the wall time
-    would be. Several threads are timed by the wall clock.
+    A single thread is timed by its processor time, which excludes the time in which other processes
+    have the core; on an idle machine it equals the wall time. Several threads are timed by the wall
+    clock.
 
     Args:
-        call: gets the number of the call.
-        budget_s: seconds of timed calls, beyond the first 8.
+        call: takes the number of the call.
+        budget_s: seconds of timed calls, after the first 8.
     """
     import torch
 
@@ -80,7 +80,7 @@ def time_calls(call: Callable[[int], object], budget_s: float) -> LookupTiming:
 
 
 class EmbeddingBench:
-    """Tables of one size, kept from one measurement to the next.
+    """Tables of one size, which several measurements share.
 
     Args:
         rows, tables, width: as in `EmbeddingShape`.
@@ -90,7 +90,7 @@ class EmbeddingBench:
         import torch
 
         self._size = (rows, tables, width)
-        # fill_ touches every page: pages never written would all be one page of zeros.
+        # fill_ writes every page: unwritten pages would all map to one page of zeros.
         self._tables = [torch.empty(rows, width).fill_(0.5) for _ in range(tables)]
 
     def measure(
@@ -104,8 +104,8 @@ class EmbeddingBench:
     ) -> LookupTiming:
         """Times one pass over all tables, table after table.
 
-        `backward-sgd` makes the sparse gradient of each table and adds it to the table;
-        `backward-dense` makes the dense gradient and applies nothing.
+        `backward-sgd` computes the sparse gradient of each table and adds it to the table;
+        `backward-dense` computes the dense gradient and does not apply it.
 
         Raises:
             UsageError: a shape of other tables, or a pass that torch does not have on a CPU.
@@ -129,7 +129,7 @@ class EmbeddingBench:
         return time_calls(self._backward(bags, offsets, shape, which), budget_s)
 
     def _warm(self, rng: np.random.Generator, shape: EmbeddingShape, exponent: float) -> None:
-        """Reads rows of every table, drawn as the timed calls will draw them."""
+        """Reads rows of every table, drawn as in the timed calls."""
         import torch
 
         count = max(1, _WARM_BYTES // (shape.row_bytes * shape.tables))
@@ -163,7 +163,7 @@ class EmbeddingBench:
         is_sparse = which == "backward-sgd"
         weights = [table.detach().requires_grad_() for table in self._tables]
         gradient = torch.full((shape.batch, shape.width), 1e-3)
-        # The graph of every set of indices is made once, outside the timed calls.
+        # The graph of every set of indices is built once, outside the timed calls.
         outputs = [
             [
                 embedding_bag(indices, weight, offsets, mode="sum", sparse=is_sparse)
@@ -185,7 +185,7 @@ class EmbeddingBench:
 def _indices(
     rng: np.random.Generator, shape: EmbeddingShape, exponent: float
 ) -> list[list[torch.Tensor]]:
-    """Returns sets x tables index vectors of one call each."""
+    """Returns index vectors [sets][tables], each for one call."""
     import torch
 
     count = shape.batch * shape.lookups

@@ -1,8 +1,8 @@
-"""How often a row is found in an LRU cache: Che's approximation.
+"""Hit rates of an LRU cache by Che's approximation.
 
 Source: H. Che, Y. Tung, Z. Wang, "Hierarchical Web Caching Systems: Modeling, Design and
-Experimental Results", IEEE JSAC 20(7), 2002: a row is in the cache when it was asked for within the
-last C requests, and C is such that C requests touch as many different rows as the cache holds.
+Experimental Results", IEEE JSAC 20(7), 2002: a row is cached if one of the last C requests was for
+it, where C requests touch as many different rows as the cache holds.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _PHASES = 4
 
 @dataclass(frozen=True)
 class Popularity:
-    """How likely each row is to be asked for, rows of equal chance together.
+    """Request probabilities of rows, grouped into classes of equal probability.
 
     Attributes:
-        probability: float64 [K], chance of one row of the class, at each request.
+        probability: float64 [K], probability of one row of the class, per request.
         rows: float64 [K], rows of the class; probability @ rows = 1.
     """
 
@@ -39,17 +39,17 @@ class Popularity:
 
     @property
     def row_count(self) -> float:
-        """Rows that can be asked for."""
+        """Total number of rows."""
         return float(self.rows.sum())
 
     def distinct_rows(self, requests: float) -> float:
-        """Returns how many different rows that many requests touch, on average."""
+        """Returns the expected number of different rows in that many requests."""
         return float(self.rows @ self.asked_within(requests))
 
     def asked_within(self, requests: float) -> FloatArray:
-        """Returns float64 [K], the chance that a row is among that many requests.
+        """Returns float64 [K], the probability that a row is among that many requests.
 
-        1 - exp(-p w) is Che's form; it is written with (1 - p) ** w, exact for independent
+        Che's form is 1 - exp(-p w); this is 1 - (1 - p) ** w, which is exact for independent
         requests.
         """
         if requests <= 0:
@@ -58,12 +58,12 @@ class Popularity:
 
     @cached_property
     def _log_miss(self) -> FloatArray:
-        # A row that is always asked for: any number of requests makes it certain.
+        # A row with probability 1: any number of requests makes it certain.
         return np.log1p(-np.minimum(self.probability, 1.0 - 1e-15))
 
 
 def uniform_popularity(rows: int) -> Popularity:
-    """Returns equal chances.
+    """Returns equal probabilities.
 
     Raises:
         DataError: no rows.
@@ -73,10 +73,10 @@ def uniform_popularity(rows: int) -> Popularity:
 
 
 def zipf_popularity(rows: int, exponent: float) -> Popularity:
-    """Returns chances proportional to 1 / rank ** exponent.
+    """Returns probabilities proportional to 1 / rank ** exponent.
 
-    The first 128 ranks are exact, the others are put together in classes of nearly equal chance,
-    each with the exact sum of its chances: 50 million rows cost no more than a thousand.
+    The first 128 ranks are exact. The others are grouped into classes of nearly equal probability,
+    each with its exact sum: 50 million rows cost no more than a thousand.
 
     Raises:
         DataError: no rows, or an exponent below 0.
@@ -99,14 +99,14 @@ def zipf_popularity(rows: int, exponent: float) -> Popularity:
 
 @dataclass(frozen=True)
 class TableVisits:
-    """Tables of equal popularity, visited one after the other, again and again.
+    """Tables of equal popularity that are visited in turn, repeatedly.
 
     Attributes:
-        popularity: of the rows of one table.
-        tables: tables in the round.
-        requests: requests of one visit.
+        popularity: popularity of one table's rows.
+        tables: number of tables.
+        requests: number of requests per visit.
         row_bytes: cache bytes of a row.
-        stream_bytes: cache bytes that other data (indices, results) take, a request.
+        stream_bytes: cache bytes of other data (indices, results) per request.
     """
 
     popularity: Popularity
@@ -118,8 +118,8 @@ class TableVisits:
     def hit_rate(self, capacity_bytes: float) -> float:
         """Returns the share of row requests that an LRU cache of this size serves, 0 to 1.
 
-        Mean over four moments of a visit. What a visit leaves in the cache is still there at the
-        next one as far as the other tables' visits leave room.
+        The result is the mean over four moments of a visit. Rows of a visit stay cached until the
+        next one, as far as the other tables' visits leave room.
         """
         if capacity_bytes <= 0:
             return 0.0
@@ -149,8 +149,8 @@ class TableVisits:
     def _requests_within(
         self, reach: float, before: float
     ) -> tuple[float, list[tuple[float, float]]]:
-        """Returns (requests to the table being visited, [(requests, tables) of the others]) among
-        the last `reach`, `before` of which belong to the visit under way.
+        """Returns (requests to the current table, [(requests, tables) of the others]) among the
+        last `reach` requests, `before` of which belong to the current visit.
         """
         visit = float(self.requests)
         if reach <= before:
@@ -160,7 +160,7 @@ class TableVisits:
         rounds, rest = divmod(reach - before, visit * self.tables)
         full, partial = divmod(rest, visit)
         full = min(full, self.tables - 1.0)
-        if full == self.tables - 1.0:  # the rest reaches back into this table's visit before
+        if full == self.tables - 1.0:  # the rest reaches back into the previous visit
             own = before + rounds * visit + min(visit, rest - full * visit)
             return own, [((rounds + 1.0) * visit, full)]
         others = [((rounds + 1.0) * visit, full), (rounds * visit + partial, 1.0)]
@@ -169,12 +169,12 @@ class TableVisits:
 
 
 def _solve(held: Callable[[float], float], capacity: float, *, least: float) -> float:
-    """Returns the number of requests at which the increasing function `held` is `capacity`.
+    """Returns the number of requests at which the increasing function `held` equals `capacity`.
 
-    Regula falsi (the Illinois variant): the function is smooth, a few steps are enough.
+    Uses regula falsi (the Illinois variant): the function is smooth, so a few steps suffice.
 
     Args:
-        least: where the search starts, above 0: requests of which no two are for the same row.
+        least: start of the search, above 0: number of requests if all are for different rows.
     """
     low, below = 0.0, -capacity
     high, above = least, held(least) - capacity
@@ -204,8 +204,8 @@ def _solve(held: Callable[[float], float], capacity: float, *, least: float) -> 
 def _power_sum(edges: FloatArray, exponent: float) -> FloatArray:
     """Returns float64, sums of rank ** -exponent over the ranks 1..edge, up to a constant.
 
-    Euler and Maclaurin's formula to the second derivative term; the edges are large. The integral
-    counts from 1, so that it does not lose its digits near an exponent of 1.
+    Uses the Euler-Maclaurin formula to the second derivative term; the edges are large. The
+    integral starts at 1, so that it keeps its digits near an exponent of 1.
     """
     rest = 1.0 - exponent
     logarithm = np.log(edges)

@@ -1,4 +1,4 @@
-"""A measuring campaign on the CPU: which shapes, in which order, continued where it stopped."""
+"""A measuring campaign on the CPU: choice and order of shapes, resumed after an interruption."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GridSize = Literal["smoke", "quick", "full"]
 
 @dataclass(frozen=True)
 class CampaignPoint:
-    """One thing to measure: a pass over a shape with one kind of access."""
+    """One measurement to do: a pass over a shape with one kind of access."""
 
     which: Pass
     shape: EmbeddingShape
@@ -47,11 +47,11 @@ class CampaignRow:
     Attributes:
         pass_name: `forward`, `backward-sgd` or `backward-dense`.
         batch, rows, tables, lookups, width: as in `EmbeddingShape`.
-        zipf_exponent: of the access; 0 = uniform.
-        round: number of the visit to this shape, from 0.
-        threads: threads of torch.
-        clock, latency_s, spread, calls: as in `Timing`.
-        load_average: of the machine when the measurement ended, one minute.
+        zipf_exponent: exponent of the access; 0 = uniform.
+        round: number of the measurement of this shape, from 0.
+        threads: number of torch threads.
+        clock, latency_s, spread, calls: as in `LookupTiming`.
+        load_average: one-minute load average of the machine after the measurement.
         measured_at: seconds since 1970.
     """
 
@@ -78,7 +78,7 @@ class CampaignRow:
 
     @property
     def key(self) -> tuple[str, int, int, int, int, int, float]:
-        """What was measured, without the round: equal for all rounds of a point."""
+        """Identifies what was measured, for all rounds."""
         return (
             self.pass_name, self.batch, self.rows, self.tables, self.lookups, self.width,
             self.zipf_exponent,
@@ -91,9 +91,9 @@ class LookupCampaign:
 
     Attributes:
         rows: the measurements.
-        caches: of the machine.
-        sweep: how fast it reads memory.
-        machine: all that `machine.json` says.
+        caches: caches of the machine.
+        sweep: read bandwidth of the machine.
+        machine: content of `machine.json`.
     """
 
     rows: list[CampaignRow]
@@ -105,7 +105,7 @@ class LookupCampaign:
 #: Files of a campaign's folder.
 ROWS_FILE, MACHINE_FILE = "measurements.csv", "machine.json"
 COLUMNS = tuple(entry.name for entry in fields(CampaignRow))
-#: Columns that are no whole numbers.
+#: Columns that are not whole numbers.
 _KINDS: Mapping[str, Callable[[str], Any]] = {
     "pass_name": str, "clock": str,
     **dict.fromkeys(("zipf_exponent", "latency_s", "spread", "load_average"), float),
@@ -118,7 +118,7 @@ _WIDTHS = (32, 64, 128, 256)
 _BATCHES = (128, 512, 2048, 4096)
 _LOOKUPS = (1, 8, 32, 128)
 _EXPONENTS = (0.0, 1.05)
-#: Bytes: of all tables, and of the rows that a call moves, by pass.
+#: Limits in bytes: of all tables, of the rows that a call moves, and of the dense gradients.
 _MOST_TABLE_BYTES = 1_200_000_000
 _MOST_MOVED_BYTES = {"forward": 256e6, "backward-sgd": 48e6, "backward-dense": 48e6}
 _MOST_DENSE_BYTES = 128e6
@@ -130,11 +130,11 @@ _COUNTS: dict[GridSize, dict[Pass, int]] = {
 
 
 def campaign_points(size: GridSize, *, rounds: int) -> list[CampaignPoint]:
-    """Returns the points of a campaign: round after round, points of equal tables together.
+    """Returns the points of a campaign, round by round, grouped by equal tables.
 
-    The grid of the GPU benchmarks scaled to a CPU: batch 128 to 4,096, 1,000 to 4,000,000 rows, 1
-    to 16 tables, bags of 1 to 128, rows of 32 to 256 values; uniform and Zipf access. Combinations
-    whose tables or traffic are too large are left out, of the others a random part is taken.
+    The grid is that of the GPU benchmarks scaled to a CPU: batch 128 to 4,096, 1,000 to 4,000,000
+    rows, 1 to 16 tables, bags of 1 to 128, rows of 32 to 256 values; uniform and Zipf access. The
+    points are a random sample of the combinations whose tables and traffic are not too large.
     """
     rng = np.random.default_rng(0)
     points: list[CampaignPoint] = []
@@ -159,12 +159,11 @@ def measure_campaign(
     budget_s: float,
     on_row: Callable[[CampaignRow], None] | None = None,
 ) -> list[CampaignRow]:
-    """Measures the points of a campaign that a folder does not have, and first of all the machine;
-    returns all its rows.
+    """Measures the machine and the points of a campaign that a folder lacks; returns all its rows.
 
     Args:
-        threads: of torch.
-        budget_s: as of `run_campaign`.
+        threads: number of torch threads.
+        budget_s: as in `run_campaign`.
 
     Raises:
         DataError: the folder cannot be read or written.
@@ -183,10 +182,10 @@ def measure_campaign(
 
 
 def read_folder(folder: Path) -> LookupCampaign:
-    """Returns what `measure_campaign` wrote.
+    """Reads what `measure_campaign` wrote.
 
     Raises:
-        DataError: a file is missing or not as it should be.
+        DataError: a file is missing or invalid.
     """
     rows = read_campaign(folder / ROWS_FILE)
     path = folder / MACHINE_FILE
@@ -206,13 +205,13 @@ def run_campaign(
     budget_s: float = 1.0,
     on_row: Callable[[CampaignRow], None] | None = None,
 ) -> list[CampaignRow]:
-    """Measures the points that the file does not have yet and returns all its rows.
+    """Measures the points that the file lacks and returns all its rows.
 
-    The file is rewritten whole after every group of points of equal tables.
+    The file is rewritten after every group of points of equal tables.
 
     Args:
-        path: CSV file, made if it is missing.
-        budget_s: seconds of timed calls a point.
+        path: CSV file, created if missing.
+        budget_s: seconds of timed calls per point.
 
     Raises:
         DataError: the file cannot be read or written.
@@ -238,10 +237,10 @@ def run_campaign(
 
 
 def read_campaign(path: Path) -> list[CampaignRow]:
-    """Returns the rows of a campaign's CSV file.
+    """Reads the rows of a campaign's CSV file.
 
     Raises:
-        DataError: unreadable, other columns, or a value that is no number.
+        DataError: the file cannot be read, has other columns, or has a value that is not a number.
     """
     table = TableFile.read(path, COLUMNS, what="embedding lookups, made by: " + _AGAIN)
     columns = [table.values(name, _KINDS.get(name, int)) for name in COLUMNS]
@@ -249,7 +248,7 @@ def read_campaign(path: Path) -> list[CampaignRow]:
 
 
 def write_campaign(path: Path, rows: Iterable[CampaignRow]) -> None:
-    """Writes the rows as CSV, whole or not at all.
+    """Writes the rows as CSV, atomically.
 
     Raises:
         DataError: the file cannot be written.
@@ -262,7 +261,7 @@ def write_campaign(path: Path, rows: Iterable[CampaignRow]) -> None:
 
 
 def best_of_rounds(rows: Iterable[CampaignRow]) -> list[CampaignRow]:
-    """Returns one row a point, of the fastest round, in the order of the points' keys."""
+    """Returns the fastest round of each point, sorted by key."""
     best: dict[tuple[str, int, int, int, int, int, float], CampaignRow] = {}
     for row in rows:
         if row.key not in best or row.latency_s < best[row.key].latency_s:

@@ -1,8 +1,8 @@
-"""How long `embedding_bag` takes on one CPU thread: counted work times fitted costs.
+"""Times of `embedding_bag` on one CPU thread: counted work times fitted costs.
 
-What a call does is counted from its shape (calls, bags, lookups, cache lines) and from Che's
-approximation for every level (which rows miss L1, L2, L3 and the TLB). The time is the sum of the
-counts times a cost of each, fitted on measurements and never negative.
+The work of a call is counted from its shape (calls, bags, lookups, cache lines) and, with Che's
+approximation, for each memory level (rows that miss L1, L2, L3 and the TLB). The time is the sum of
+counts times costs; the costs are fitted to measurements and never negative.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "backward-sgd": (*_FORWARD, *_GRADIENT),
     "backward-dense": _DENSE,
 }
-#: Shares of the L3 that are tried: other processes and other machines use it as well.
+#: Candidate shares of the L3: other processes and virtual machines use it as well.
 _L3_SHARES = (0.5, 0.75, 1.0)
 
 
 @dataclass(frozen=True)
 class CpuCaches:
-    """The memory levels that one thread sees.
+    """The memory levels of one thread.
 
     Attributes:
         l1_bytes, l2_bytes, l3_bytes: data caches.
-        page_bytes: size of a page of memory.
-        tlb_entries: pages whose addresses the processor remembers.
+        page_bytes: size of a memory page.
+        tlb_entries: number of pages in the TLB.
     """
 
     l1_bytes: int
@@ -66,10 +66,10 @@ class CpuCaches:
 
 @dataclass(frozen=True)
 class CpuPoint:
-    """One thing to predict: a pass over a shape with one kind of access.
+    """A pass over a shape with one kind of access, to be predicted.
 
     Raises:
-        UsageError: a skew that no access has.
+        UsageError: invalid Zipf exponent.
     """
 
     which: Pass
@@ -88,12 +88,12 @@ class CpuConstants(AnalyticModel):
     """Fitted costs.
 
     Attributes:
-        caches: of the machine.
-        l3_share: share of the L3 that the thread has, chosen on the training measurements.
-        cost_s: pass -> {work: seconds a unit}; a work that is not named costs nothing.
-        n: pass -> measurements it was fitted on.
+        caches: caches of the machine.
+        l3_share: share of the L3 that the thread has, selected on the training measurements.
+        cost_s: pass -> {work: seconds per unit}; work without an entry costs 0.
+        n: pass -> number of measurements in the fit.
         origin: machine, versions and file of the measurements.
-        errors: pass -> errors of the validation; None = there was none.
+        errors: pass -> errors of the validation; None if the constants were not validated.
     """
 
     what = "constants"
@@ -149,13 +149,13 @@ def cpu_parts_s(point: CpuPoint, constants: CpuConstants) -> dict[str, float]:
 
 
 def cpu_work(point: CpuPoint, caches: CpuCaches, *, l3_share: float = 1.0) -> dict[str, float]:
-    """Returns how often a pass does each kind of work (see `_COLUMNS`).
+    """Returns the counts of each kind of work of a pass (see `_COLUMNS`).
 
-    `lines` are 64-byte lines of looked-up rows, `..._beyond_l2` those that miss the L2; `value_...`
-    belong to the sparse gradient, `table_...` to the dense one.
+    `lines` are 64-byte lines of looked-up rows, `..._beyond_l2` the lines that miss the L2;
+    `value_...` belongs to the sparse gradient, `table_...` to the dense one.
 
     Raises:
-        UsageError: a pass that torch does not have.
+        UsageError: the pass does not exist in torch.
     """
     return _work(point, caches, l3_share, _private_misses(point, caches))
 
@@ -168,14 +168,15 @@ def fit_cpu(
     origin: dict[str, Any] | None = None,
     counted: CountedWork | None = None,
 ) -> CpuConstants:
-    """Returns the costs that fit the measurements best.
+    """Fits the costs to measurements.
 
-    Each pass: costs from 0 up that minimise the soft L1 norm of log(predicted / measured), started
-    from non-negative relative least squares; the share of the L3 is the one with the smallest sum.
+    For each pass, the costs are non-negative and minimise the soft L1 norm of log(predicted /
+    measured), starting from non-negative relative least squares. The share of the L3 minimises the
+    sum of log errors over the passes.
 
     Args:
         measured_s: float64 [N], seconds, positive.
-        counted: work of these points that several fits share.
+        counted: work of these points, shared by several fits.
 
     Raises:
         DataError: no measurements, or a time that is not positive.
@@ -199,7 +200,7 @@ def fit_cpu(
             for which, found in rows.items()
         }
 
-    # The share is chosen with the quick fit, only the chosen one gets the robust fit.
+    # The quick fit selects the share; only the selected share gets the robust fit.
     losses = {
         share: sum(
             _log_loss(table, _nonnegative(table, measured[rows[which]]), measured[rows[which]])
@@ -218,7 +219,7 @@ def fit_cpu(
 
 
 class CountedWork:
-    """The work of points on one machine, each counted once."""
+    """The work of points on one machine; each point is counted once."""
 
     def __init__(self, caches: CpuCaches) -> None:
         self._caches = caches
@@ -229,7 +230,7 @@ class CountedWork:
         """Returns `cpu_work` of a point."""
         key = (point, l3_share)
         if key not in self._found:
-            # L1, L2 and TLB do not depend on the share: they are counted once.
+            # L1, L2 and TLB do not depend on the share, so they are counted once.
             if point not in self._private:
                 self._private[point] = _private_misses(point, self._caches)
             self._found[key] = _work(point, self._caches, l3_share, self._private[point])
@@ -278,7 +279,7 @@ def _work(
         "output_lines": shape.batch * row_lines,
     }
     for name, one_table in sizes.items():
-        # A stream that is written and read again finds what still fits.
+        # A stream that is written and read again hits the part that still fits.
         held = one_table * _LINE_BYTES
         for level, size in (("l1", caches.l1_bytes), ("l2", caches.l2_bytes), ("l3", l3_bytes)):
             readings = lines if name == "output_lines" else float(one_table * shape.tables)
@@ -306,10 +307,10 @@ def _visits(shape: EmbeddingShape, popularity: Popularity) -> TableVisits:
 
 
 def _tlb_miss_rate(shape: EmbeddingShape, popularity: Popularity, caches: CpuCaches) -> float:
-    """Returns the share of lookups whose page address is not remembered.
+    """Returns the share of lookups that miss the TLB.
 
-    Popular rows lie on pages of their own; the other rows of a page are asked for like the average
-    row.
+    Popular rows are assumed to have their own pages; the other rows of a page have the average
+    probability.
     """
     pages = -(-shape.rows * shape.row_bytes // caches.page_bytes)
     first = np.minimum(np.cumsum(popularity.rows), pages)
@@ -324,7 +325,7 @@ def _tlb_miss_rate(shape: EmbeddingShape, popularity: Popularity, caches: CpuCac
 
 
 def _nonnegative(table: FloatArray, measured_s: FloatArray) -> FloatArray:
-    """Returns float64 [K], costs in seconds, from 0 up, of relative least squares.
+    """Returns float64 [K], non-negative costs in seconds by relative least squares.
 
     Args:
         table: float64 [N, K], work.
@@ -342,7 +343,7 @@ def _log_loss(table: FloatArray, cost: FloatArray, measured_s: FloatArray) -> fl
 
 
 def _fit_costs(table: FloatArray, measured_s: FloatArray) -> FloatArray:
-    """Returns float64 [K], costs in seconds, of the robust fit of log times.
+    """Returns float64 [K], costs in seconds by a robust fit of log times.
 
     Args:
         table: float64 [N, K], work.

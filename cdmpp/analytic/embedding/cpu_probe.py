@@ -1,4 +1,4 @@
-"""What the CPU under us is: cache sizes, memory bandwidth over size, versions."""
+"""Properties of this machine's CPU: cache sizes, memory bandwidth over size, versions."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _SWEEP_LOG2 = range(12, 29)
 
 @dataclass(frozen=True)
 class MemorySweep:
-    """A sweep over sizes: one array read once by a dot product with itself, one thread or more.
+    """Times of reading arrays of several sizes, once each, by a dot product with itself.
 
     Attributes:
-        size_bytes: bytes of the array.
-        latency_s: of one reading.
+        size_bytes: bytes of each array.
+        latency_s: seconds of one read of each array.
     """
 
     size_bytes: list[int]
     latency_s: list[float]
 
     def rate_near(self, size_bytes: float) -> float:
-        """Returns the bytes a second at the size of the sweep next to this one."""
+        """Returns the bytes per second at the nearest size of the sweep."""
         index = min(range(len(self.size_bytes)), key=lambda i: abs(self.size_bytes[i] - size_bytes))
         return self.size_bytes[index] / self.latency_s[index]
 
@@ -38,7 +38,7 @@ def cpu_caches(folder: Path = CACHE_FOLDER) -> CpuCaches:
     """Returns the caches that the system reports.
 
     Raises:
-        DeviceError: it does not report three levels.
+        DeviceError: the system does not report three levels.
     """
     sizes = {
         int(name[1]): 1024 * int(size.removesuffix("K"))
@@ -55,10 +55,10 @@ def cpu_caches(folder: Path = CACHE_FOLDER) -> CpuCaches:
 
 
 def memory_sweep(time_call: Callable[[Callable[[int], object]], float]) -> MemorySweep:
-    """Measures how fast arrays of 4 KiB to 256 MiB are read.
+    """Measures the read bandwidth for arrays of 4 KiB to 256 MiB.
 
     Args:
-        time_call: returns the seconds of one call of a function that gets the call's number.
+        time_call: returns the seconds of one call of a function that takes the call's number.
     """
     import torch
 
@@ -71,7 +71,7 @@ def memory_sweep(time_call: Callable[[Callable[[int], object]], float]) -> Memor
 
 
 def machine_facts(cpu: CpuCaches, sweep: MemorySweep, *, threads: int) -> dict[str, Any]:
-    """Returns what is stored beside measurements."""
+    """Returns the facts that are stored beside measurements."""
     import torch
 
     return {
@@ -86,11 +86,11 @@ def machine_facts(cpu: CpuCaches, sweep: MemorySweep, *, threads: int) -> dict[s
 
 
 def keep_freed_memory() -> bool:
-    """Tells the C library to keep freed memory; returns whether it could be told.
+    """Sets the C library to keep freed memory; returns whether that succeeded.
 
-    By default large results are mapped anew by every call and each of their pages is faulted in,
-    or not, depending on what ran before: measurements of the backward pass would depend on their
-    order. For processes that only measure.
+    By default every call maps large results again and may fault in each of their pages, depending
+    on earlier calls: measurements of the backward pass would depend on their order. Intended for
+    processes that only measure.
     """
     import ctypes
 

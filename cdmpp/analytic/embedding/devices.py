@@ -1,7 +1,7 @@
-"""What the embedding and data-movement models need to know of a GPU: rates that were measured.
+"""Measured rates of GPUs for the embedding and data-movement models.
 
-Source: the device tables of the public repository owensgroup/ml_perf_model. They are what kernels
-reach, not what data sheets promise (`cdmpp.devices` has those).
+Source: the device tables of the public repository owensgroup/ml_perf_model. They have rates that
+kernels achieve, while `cdmpp.devices` has those of data sheets.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from cdmpp.analytic.embedding.memory_curve import MemoryCurve
 from cdmpp.devices.spec import DeviceSpec
 
 _MEBI = 1024 * 1024
-#: Copies between host and device where nobody measured them: the rate of the a100-40 and the v100,
-#: the fastest that were measured.
+#: Assumed rate of copies between host and device without a measurement: that of the a100-40 and the
+#: v100, the fastest measured ones.
 _HOST_BYTES_PER_S = 8.1e9
 
 
@@ -24,13 +24,13 @@ class KernelDevice:
 
     Attributes:
         name: device label.
-        core_count: streaming multiprocessors.
-        l2_bytes: L2 cache.
-        shared_mem_bytes: shared memory of one multiprocessor; None = unknown.
-        dram_bytes_per_s, l2_bytes_per_s, flop_per_s: reached by large kernels.
-        host_bytes_per_s: between host and device; None = not measured.
+        core_count: number of streaming multiprocessors.
+        l2_bytes: size of the L2.
+        shared_mem_bytes: shared memory of one multiprocessor; None if unknown.
+        dram_bytes_per_s, l2_bytes_per_s, flop_per_s: rates that large kernels achieve.
+        host_bytes_per_s: rate between host and device; None if not measured.
         dram_curve: time over size of DRAM traffic; None = `dram_bytes_per_s` at every size.
-        source: where the values are from.
+        source: source of the values.
     """
 
     name: str
@@ -46,12 +46,12 @@ class KernelDevice:
 
     @property
     def copy_bytes_per_s(self) -> float:
-        """Bytes a second between host and device; the assumed ones where nobody measured them."""
+        """Bytes per second between host and device; assumed if not measured."""
         return self.host_bytes_per_s or _HOST_BYTES_PER_S
 
     @property
     def assumption(self) -> str:
-        """What is assumed of copies from the host, as a clause; empty where they were measured."""
+        """The assumption about copies from the host, as a clause; "" if they were measured."""
         if self.host_bytes_per_s:
             return ""
         return (
@@ -59,17 +59,17 @@ class KernelDevice:
         )
 
     def dram_time_s(self, size_bytes: float) -> float:
-        """Returns the seconds that this DRAM traffic takes."""
+        """Returns the seconds of DRAM traffic of this size."""
         if self.dram_curve is not None:
             return self.dram_curve.time_s(size_bytes)
         return size_bytes / self.dram_bytes_per_s
 
 
 def measured_devices() -> dict[str, KernelDevice]:
-    """Returns label -> GPU whose rates were measured.
+    """Returns label -> GPU with measured rates.
 
-    `v100-reference` has the constants of the first version, with an L2 of four times the real size:
-    only for its golden numbers. Titan Xp and P100 have no size-dependent curve of their own.
+    `v100-reference` has the constants of the first version, with an L2 of four times the real size;
+    it exists only for golden numbers. Titan Xp and P100 have no size-dependent curve.
     """
     source = "measured, ml_perf_model (owensgroup)"
     devices = (
@@ -93,13 +93,13 @@ def measured_devices() -> dict[str, KernelDevice]:
 
 
 def kernel_device(name: str) -> KernelDevice:
-    """Returns the GPU of a label: the measured rates, else the data sheet's.
+    """Returns the GPU of a label, with measured rates or else those of its data sheet.
 
-    A data sheet has no L2 bandwidth: where the registry does not know it, three times the DRAM's
-    stands in, as on the measured V100, and `source` says so.
+    Data sheets have no L2 bandwidth: if the registry lacks it, three times the DRAM bandwidth is
+    used, as on the measured V100; `source` names this.
 
     Raises:
-        DeviceError: unknown name, no GPU, or a value is missing.
+        DeviceError: unknown name, not a GPU, or a value is missing.
     """
     from cdmpp.devices.registry import get_device
 
@@ -107,15 +107,15 @@ def kernel_device(name: str) -> KernelDevice:
 
 
 def rates_of(spec: DeviceSpec) -> KernelDevice:
-    """Returns the measured rates of a device, else its data sheet's (see `from_spec`)."""
+    """Returns the measured rates of a device, or else those of its data sheet (see `from_spec`)."""
     return measured_devices().get(spec.name) or from_spec(spec)
 
 
 def from_spec(spec: DeviceSpec) -> KernelDevice:
-    """Returns the GPU of a DeviceSpec, at its data sheet's rates.
+    """Returns the GPU of a DeviceSpec, at the rates of its data sheet.
 
     Raises:
-        DeviceError: no GPU, or a value is missing.
+        DeviceError: not a GPU, or a value is missing.
     """
     needed = {
         "core_count": spec.core_count,

@@ -11,10 +11,10 @@ import numpy as np
 from cdmpp.arrays import FloatArray
 from cdmpp.errors import DataError
 
-#: Percent, each bucket without its right end; the last bucket has no end.
+#: Buckets in percent, each without its right end; the last bucket is open.
 HISTOGRAM_EDGES = (0, 5, 10, 15, 20, 25, 30, 40, 50, 60, 80, 100, 150, 200, 300, 400)
-#: Added to each error under the logarithm in the original's later version: one exact hit would make
-#: the geometric mean 0.
+#: Added to each error under the logarithm, as in the original's later version: otherwise one exact
+#: prediction would make the geometric mean 0.
 HIT_FLOOR = 4e-4
 
 
@@ -23,12 +23,12 @@ class KernelErrors:
     """Errors |predicted - measured| / measured over a set of kernels, as fractions.
 
     Attributes:
-        n: kernels.
+        n: number of kernels.
         gmae: geometric mean of the errors (of error + 4e-4).
-        mean, std: of the errors; the standard deviation has n - 1 below, None for one kernel.
+        mean, std: of the errors; the standard deviation divides by n - 1; None for one kernel.
         median: of the errors.
         signed_mean: mean of (predicted - measured) / measured.
-        histogram: share of kernels in each bucket of `HISTOGRAM_EDGES`; the last one is overflow.
+        histogram: share of kernels in each bucket of `HISTOGRAM_EDGES`; the last bucket is open.
     """
 
     n: int
@@ -43,14 +43,14 @@ class KernelErrors:
 def kernel_errors(
     measured_s: FloatArray, predicted_s: FloatArray, *, hit_floor: float = HIT_FLOOR
 ) -> KernelErrors:
-    """Returns the errors of predictions beside measurements.
+    """Returns the errors of predictions.
 
     Args:
         measured_s, predicted_s: float64 [N], seconds; the measured ones positive.
-        hit_floor: added under the logarithm; 0 = the original's first version.
+        hit_floor: added under the logarithm; 0 as in the original's first version.
 
     Raises:
-        DataError: nothing to compare, or a measured time that is not positive.
+        DataError: empty or unequal inputs, or a measured time that is not positive.
     """
     measured, predicted = np.asarray(measured_s, float), np.asarray(predicted_s, float)
     if len(measured) == 0 or len(measured) != len(predicted):
@@ -78,7 +78,7 @@ def kernel_errors(
 def error_histogram(error: FloatArray) -> tuple[float, ...]:
     """Returns the share of errors (fractions) in each bucket; the shares add up to 1.
 
-    Differs from the original, where errors from 400 % up are in no bucket.
+    Differs from the original, which has no bucket for errors from 400 % up.
     """
     edges = np.array([*HISTOGRAM_EDGES, math.inf]) / 100.0
     counts = np.diff(np.searchsorted(np.sort(error), edges, side="left"))

@@ -1,4 +1,4 @@
-"""Judging the embedding models on measurements: splits by shape, several seeds, every peer."""
+"""Evaluates the embedding models on measurements: splits by shape, several seeds, baselines."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ _TEST_SHARE = 0.3
 
 @dataclass(frozen=True)
 class Judgement:
-    """Predictions of one line for the test part of one split and seed.
+    """Predictions of one model for the test part of one split and seed.
 
     Attributes:
+        line: name of the model.
         points: the test points.
         measured_s, predicted_s: float64 [N], seconds.
     """
@@ -45,8 +46,8 @@ class Judgement:
     def errors(
         self, which: Pass | None = None, *, least_rows: int = 0, hit_floor: float = HIT_FLOOR
     ) -> KernelErrors | None:
-        """Returns the errors of one pass (None = all) on tables of at least so many rows; None if
-        there are none.
+        """Returns the errors of one pass (None = all) on tables of at least `least_rows` rows; None
+        without such points.
 
         Args:
             hit_floor: as in `kernel_errors`.
@@ -63,7 +64,7 @@ def points_of(rows: Sequence[CampaignRow]) -> tuple[list[CpuPoint], FloatArray]:
     """Returns (points, float64 [N] seconds) of a campaign's rows.
 
     Raises:
-        DataError: a pass that is not known.
+        DataError: unknown pass.
     """
     known: dict[str, Pass] = {
         "forward": "forward", "backward-sgd": "backward-sgd", "backward-dense": "backward-dense",
@@ -80,8 +81,8 @@ def points_of(rows: Sequence[CampaignRow]) -> tuple[list[CpuPoint], FloatArray]:
 def split_points(points: Sequence[CpuPoint], split: Split, seed: int) -> tuple[IntArray, IntArray]:
     """Returns (training rows, test rows).
 
-    `shape`: no shape in both parts, whatever its pass or access. `table`: no size of a table (rows,
-    width) in both. `rows`: the largest number of rows is the test part, whatever the seed.
+    `shape`: no shape is in both parts, for any pass or access. `table`: no table size (rows, width)
+    is in both. `rows`: the largest number of rows is the test part, for any seed.
 
     Raises:
         DataError: a part would be empty.
@@ -108,8 +109,8 @@ def split_points(points: Sequence[CpuPoint], split: Split, seed: int) -> tuple[I
 
 
 def fit_campaign(campaign: LookupCampaign) -> CpuConstants:
-    """Returns the costs of a campaign's machine, fitted to the fastest round of every point, with
-    the errors of their validation.
+    """Fits the costs of a campaign's machine to the fastest round of every point, and validates
+    them.
 
     Raises:
         DataError: as `fit_cpu`.
@@ -125,10 +126,10 @@ def fit_campaign(campaign: LookupCampaign) -> CpuConstants:
 def judge_campaign(
     campaign: LookupCampaign, splits: Iterable[tuple[Split, int]]
 ) -> tuple[int, list[Judgement]]:
-    """Returns the number of points and every line's predictions, split by split.
+    """Returns the number of points and the predictions of every model for every split.
 
     Args:
-        splits: kind and seed.
+        splits: (kind, seed) of each split.
 
     Raises:
         DataError: as `judge`.
@@ -154,11 +155,11 @@ def predict_table(
     *,
     zipf_exponent: float = 0.0,
 ) -> dict[str, FloatArray]:
-    """Returns version -> float64 [N] seconds of a benchmark's kernels; a version that does not
-    describe the pass has none.
+    """Returns version -> float64 [N] seconds of a benchmark's kernels, without the versions that do
+    not describe the pass.
 
     Raises:
-        UsageError: no version describes it.
+        UsageError: no version describes the pass.
     """
     points = [CpuPoint(which, shape, zipf_exponent) for shape in table.embedding_shapes()]
     predicted: dict[str, FloatArray] = {}
@@ -171,10 +172,10 @@ def predict_table(
 
 
 def cpu_as_kernel_device(caches: CpuCaches, sweep: MemorySweep) -> KernelDevice:
-    """Returns one CPU thread in the words of the GPU formulas.
+    """Returns one CPU thread as a device of the GPU formulas.
 
-    One core with one warp; the L3 is the cache, the sweep's rates at half the L3 and at its largest
-    size are the two bandwidths. Arithmetic never limits.
+    The device has one core with one warp. Its cache is the L3, and its two bandwidths are the
+    sweep's rates at half the L3 and at the largest size. Arithmetic never bounds the time.
     """
     return KernelDevice(
         "cpu",
@@ -198,7 +199,7 @@ def judge(
     seed: int,
     counted: CountedWork | None = None,
 ) -> list[Judgement]:
-    """Returns every line's predictions for the test part; fitted on the training part only.
+    """Returns every model's predictions for the test part; models are fitted on the training part.
 
     Raises:
         DataError: as `split_points` and the fits.
@@ -206,7 +207,7 @@ def judge(
     training, test = split_points(points, split, seed)
     first, second = [points[i] for i in training], [points[i] for i in test]
     device = cpu_as_kernel_device(caches, sweep)
-    # A bag that is read and written once is one warp with one row; rows_per_block has no meaning.
+    # A bag that is read and written once is one warp with one row; rows_per_block has no effect.
     predicted: dict[str, FloatArray] = {
         "cpu": fit_cpu(first, measured_s[training], caches, counted=counted).latency_s(
             second, counted=counted
@@ -217,7 +218,7 @@ def judge(
         Judgement(line, split, seed, tuple(second), measured_s[test], value)
         for line, value in predicted.items()
     ]
-    # Dense gradients have no GPU kernel, hence no formula.
+    # Dense gradients have no GPU kernel and therefore no formula.
     kept_first = [i for i in training if points[i].which != "backward-dense"]
     kept = [i for i in test if points[i].which != "backward-dense"]
     on_gpu_words = tuple(_one_row_a_block(points[i]) for i in kept)

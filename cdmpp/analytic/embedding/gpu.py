@@ -1,12 +1,13 @@
-"""How long an embedding lookup takes on a GPU, from the bytes that its warps move.
+"""Times of embedding lookups on a GPU, from the bytes that its warps move.
 
 One warp serves one (sample, table). The versions, oldest first:
 
 - `plain`: every byte from DRAM at one bandwidth.
-- `resident`: a bag hits when all its rows are among those that fit into the cache.
-- `curve`: as `plain`, with the size-dependent bandwidth.
+- `resident`: a bag hits if all its rows are among those that fit into the cache.
+- `curve`: `plain` with a size-dependent bandwidth.
 - `cold-start`: unique rows of the batch against the rows that fit.
-- `lru`: ours. Hits by Che's approximation, for any popularity; repaired traffic; a launch floor.
+- `lru`: this package's own. Hits by Che's approximation, for any popularity; corrected traffic; a
+  fitted launch time.
 
 Source: the first four restate the formulas of the public repository owensgroup/ml_perf_model (its
 first and its later version).
@@ -27,25 +28,26 @@ Version = Literal["plain", "resident", "curve", "cold-start", "lru"]
 VERSIONS: tuple[Version, ...] = ("plain", "resident", "curve", "cold-start", "lru")
 Limit = Literal["dram", "l2", "compute", "launch"]
 
-#: Warps a multiprocessor holds of FBGEMM's forward kernel: 64 at an occupancy of 0.71.
+#: Warps of FBGEMM's forward kernel on a multiprocessor: 64 at an occupancy of 0.71.
 FBGEMM_FORWARD_WARPS = 45
 _OFFSET_BYTES = SECTOR_BYTES
 
 
 @dataclass(frozen=True)
 class KernelOptions:
-    """Which kernel and which formula.
+    """Kernel and formula of an estimate.
 
     Attributes:
         version: see the module.
-        is_fbgemm: FBGEMM's kernel (45 warps a multiprocessor) instead of one with
+        is_fbgemm: FBGEMM's kernel (45 warps per multiprocessor) instead of one with
             `rows_per_block` warps.
-        uses_shared_memory: the kernel keeps the indices in shared memory; others read them again.
-        table_offset_bytes: bytes of the table offsets a warp reads in `plain` (64 in the original's
-            later versions).
-        popularity: of the rows of a table, for `lru`; None = uniform.
-        dram_share, l2_share: share of the bandwidths that is reached, fitted (`lru`).
-        launch_s: time of a kernel that moves nothing, fitted (`lru`).
+        uses_shared_memory: whether the kernel keeps the indices in shared memory instead of reading
+            them again.
+        table_offset_bytes: bytes of table offsets that a warp reads in `plain` (64 in the
+            original's later versions).
+        popularity: popularity of a table's rows, for `lru`; None = uniform.
+        dram_share, l2_share: fitted share of the bandwidths that is achieved (`lru`).
+        launch_s: fitted time of an empty kernel (`lru`).
     """
 
     version: Version = "lru"
@@ -60,15 +62,15 @@ class KernelOptions:
 
 @dataclass(frozen=True)
 class LookupEstimate:
-    """What a kernel moves and how long it takes.
+    """Traffic and time of a kernel.
 
     Attributes:
         latency_s: seconds.
-        limit: what the time is spent on.
+        limit: what bounds the time.
         dram_bytes, l2_bytes: traffic.
         multiply_adds: arithmetic of the kernel.
         hit_rate: share of row reads that the L2 serves, 0 to 1.
-        tables_at_once: tables that the running warps belong to.
+        tables_at_once: number of tables that the running warps access.
         cached_rows: rows of one table that fit into its part of the L2.
     """
 
@@ -92,7 +94,7 @@ def estimate(
     """Returns traffic and time of one kernel.
 
     Raises:
-        UsageError: a pass or kernel that this version does not describe.
+        UsageError: this version does not describe the pass or kernel.
     """
     options = options or KernelOptions()
     if which == "backward-dense":
@@ -114,7 +116,7 @@ def estimate(
 
 
 def warp_bytes(shape: EmbeddingShape, which: Pass, options: KernelOptions) -> int:
-    """Returns the bytes that one warp reads and writes, caches left aside.
+    """Returns the bytes that one warp reads and writes, without caches.
 
     Raises:
         UsageError: the pass is `backward-dense`.
@@ -135,15 +137,15 @@ def warp_bytes(shape: EmbeddingShape, which: Pass, options: KernelOptions) -> in
 
 
 def multiply_adds(shape: EmbeddingShape, which: Pass) -> int:
-    """Returns the multiply-adds that bound the backward pass; 0 forward.
+    """Returns the multiply-adds of a backward pass; 0 for the forward pass.
 
-    Differs from the original where the width is no multiple of 4: it drops the rest.
+    Differs from the original, which ignores the remainder of a width that is not a multiple of 4.
     """
     return 0 if which == "forward" else shape.lookup_count * shape.width
 
 
 def all_resident_chance(rows: int, cached_rows: int, lookups: int) -> float:
-    """Returns the chance that `lookups` different rows of a table are all among the cached ones."""
+    """Returns the probability that `lookups` different rows of a table are all cached."""
     if cached_rows >= rows:
         return 1.0
     chance = 1.0
@@ -155,7 +157,7 @@ def all_resident_chance(rows: int, cached_rows: int, lookups: int) -> float:
 
 
 def cold_start_hit_rate(rows: int, cached_rows: int, requests: int) -> float:
-    """Returns the hit rate of uniform requests to a cache that is empty at first (`cold-start`)."""
+    """Returns the hit rate of uniform requests to an initially empty cache (`cold-start`)."""
     unique = rows - rows * (1.0 - 1.0 / rows) ** requests
     if unique > cached_rows:
         misses = cached_rows + (requests - cached_rows) * (rows - cached_rows) / rows
@@ -164,7 +166,7 @@ def cold_start_hit_rate(rows: int, cached_rows: int, requests: int) -> float:
 
 
 def small_row_factor(width: int) -> float:
-    """Returns the empirical slow-down of short rows in `cold-start`."""
+    """Returns the empirical slow-down factor of short rows in `cold-start`."""
     if width > 64:
         return 1.0
     return 1.1 if width > 32 else 1.55
@@ -189,12 +191,12 @@ def _uncached(
 def _resident(
     shape: EmbeddingShape, device: KernelDevice, which: Pass, options: KernelOptions
 ) -> LookupEstimate:
-    """All rows of a bag, or none, come from the L2; flat bandwidths."""
+    """Either all rows of a bag or none come from the L2, at flat bandwidths."""
     at_once = _tables_at_once(shape, device, shape.rows_per_block)
     share = min(device.l2_bytes // at_once, shape.rows * shape.row_bytes)
     cached_rows = share // 4 // shape.width
     hit_rate = all_resident_chance(shape.rows, cached_rows, shape.lookups)
-    # Backward reads and writes the rows.
+    # The backward pass reads and writes the rows.
     rows = shape.batch * shape.bag_row_bytes * (1 if which == "forward" else 2)
     share = min(share, rows)
     indices, row = shape.index_sector_bytes, shape.row_sector_bytes
@@ -240,20 +242,20 @@ def _warps(shape: EmbeddingShape, options: KernelOptions) -> int:
 
 
 def _tables_at_once(shape: EmbeddingShape, device: KernelDevice, warps: int) -> int:
-    """Returns the tables that the running warps belong to, `warps` on each multiprocessor."""
+    """Returns the number of tables that the running warps access, `warps` per multiprocessor."""
     return min(-(-device.core_count * warps // shape.batch), shape.tables)
 
 
 def _lru(
     shape: EmbeddingShape, device: KernelDevice, which: Pass, options: KernelOptions
 ) -> LookupEstimate:
-    """Rows hit as in an LRU cache; everything passes the L2, misses and streams also the DRAM."""
+    """Rows hit as in an LRU cache; all traffic passes the L2, misses and streams also the DRAM."""
     at_once = _tables_at_once(shape, device, _warps(shape, options))
     capacity = 0.9 * device.l2_bytes / at_once
     bag_rows = shape.bag_row_bytes
     options = replace(options, table_offset_bytes=64)
     total = warp_bytes(shape, which, options)
-    # Of what backward moves, one reading of the rows can hit; what is written goes to DRAM later.
+    # In the backward pass one read of the rows can hit; written bytes go to DRAM later.
     streamed = total - bag_rows
     visits = TableVisits(
         options.popularity or uniform_popularity(shape.rows),
@@ -291,6 +293,6 @@ def _limited(
 
 
 def _index_readings(shape: EmbeddingShape) -> float:
-    """Returns how often a kernel without shared memory reads the indices of a bag."""
+    """Returns how many times a kernel without shared memory reads the indices of a bag."""
     threads = min(shape.width / 4, 1024 / shape.rows_per_block)
     return shape.width / (4 * threads)

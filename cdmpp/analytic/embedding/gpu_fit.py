@@ -1,4 +1,4 @@
-"""Calibrating the GPU formulas of `embedding.py` on measurements: three scalars, robustly."""
+"""Calibrates the GPU formulas of `gpu.py` on measurements: a robust fit of three scalars."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _LEAST_LAUNCH_S, _MOST_LAUNCH_S = 1e-8, 1e-3
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a device reaches, for the version `lru`.
+    """Achievable rates of a device, for the version `lru`.
 
     Attributes:
-        dram_share, l2_share: share of the two bandwidths.
-        launch_s: time of a kernel that moves nothing.
-        n: measurements it was fitted on.
+        dram_share, l2_share: achieved share of either bandwidth.
+        launch_s: time of an empty kernel.
+        n: number of measurements in the fit.
     """
 
     dram_share: float
@@ -35,7 +35,7 @@ class Calibration:
     n: int
 
     def options(self, base: KernelOptions) -> KernelOptions:
-        """Returns the options with these values."""
+        """Returns `base` with these values."""
         return replace(
             base, dram_share=self.dram_share, l2_share=self.l2_share, launch_s=self.launch_s
         )
@@ -44,16 +44,16 @@ class Calibration:
 def predict_gpu(
     points: Sequence[CpuPoint], device: KernelDevice, options: KernelOptions
 ) -> FloatArray:
-    """Returns float64 [N], seconds, of each point; its access counts in the version `lru` only."""
+    """Returns float64 [N], seconds of each point; only the version `lru` reads its access."""
     found = [estimate_point(point, device, options).latency_s for point in points]
     return np.array(found, np.float64)
 
 
 def estimate_point(point: CpuPoint, device: KernelDevice, options: KernelOptions) -> LookupEstimate:
-    """Returns traffic and time of one point on a GPU; its access counts in the version `lru` only.
+    """Returns traffic and time of one point on a GPU; only the version `lru` reads its access.
 
     Raises:
-        UsageError: a pass or kernel that the version does not describe.
+        UsageError: the version does not describe the pass or kernel.
     """
     if options.version == "lru" and point.zipf_exponent > 0:
         popularity = zipf_popularity(point.shape.rows, point.zipf_exponent)
@@ -81,7 +81,7 @@ def calibrate(
             f"calibration: {len(points)} points and {len(measured)} times; expected the same "
             "number of both, at least four, all positive"
         )
-    # Traffic does not depend on the scalars: it is counted once.
+    # Traffic does not depend on the scalars, so it is counted once.
     parts = [_parts(point, device, options) for point in points]
     dram, l2, compute = (np.array(column) for column in zip(*parts, strict=True))
 
@@ -92,7 +92,7 @@ def calibrate(
 
     low = np.log([_LEAST_SHARE, _LEAST_SHARE, _LEAST_LAUNCH_S])
     high = np.log([_MOST_SHARE, _MOST_SHARE, _MOST_LAUNCH_S])
-    # Several starts: where one share hides the other, the slope is zero.
+    # Several starts: the slope of a share is zero while another term is the maximum.
     starts = [
         np.log([dram_share, l2_share, float(np.clip(measured.min() / 2, 2e-8, 5e-4))])
         for dram_share in (0.3, 0.9)

@@ -1,4 +1,4 @@
-"""How far the embedding models are off where they were not fitted: intervals of their times."""
+"""Intervals of embedding times, from the models' errors on held-out data and benchmarks."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def with_errors(
     *,
     counted: CountedWork,
 ) -> CpuConstants:
-    """Returns constants with the errors of their validation, by pass.
+    """Returns the constants with the errors of their cross-validation, by pass.
 
-    Five fits, each without a fifth of the table sizes (rows, width), are judged on these. A pass
-    with fewer than 19 points has none.
+    Each of five fits holds out a fifth of the table sizes (rows, width) and is evaluated on them. A
+    pass with fewer than 19 points has no errors.
 
     Args:
-        points: that the constants were fitted on.
+        points: points that the constants were fitted to.
         measured_s: float64 [N], seconds.
         counted: work of these points.
     """
@@ -60,7 +60,7 @@ def with_errors(
 
 
 def cpu_evidence(constants: CpuConstants, which: Pass) -> tuple[LogErrors | None, Evidence]:
-    """Returns the errors of a pass, None = unknown, and what they rest on."""
+    """Returns the errors of a pass (None if unknown) and their source."""
     again = "cdmpp analytic embedding fit"
     if constants.errors is None:
         why = f"the constants have no validation; refit them with: {again}"
@@ -82,14 +82,14 @@ def gpu_evidence(
     point: CpuPoint,
     options: KernelOptions,
 ) -> tuple[LogErrors | None, Evidence]:
-    """Returns the errors of the formulas on a benchmark's kernels, None = unknown, and what they
-    rest on. Nothing is fitted, so no kernel has to be held out.
+    """Returns the errors of the formulas on a benchmark's kernels (None if unknown) and their
+    source. The formulas are not fitted, so no kernel has to be held out.
 
     Args:
-        measured: kernels of the pass and access that are asked; None = there are none.
-        place: their file.
-        measured_on: the GPU that ran them.
-        asked: the GPU that is asked about.
+        measured: kernels with the requested pass and access; None without measurements.
+        place: file of the measurements.
+        measured_on: GPU that ran them.
+        asked: requested GPU.
 
     Raises:
         DataError: the table has no shapes.

@@ -1,4 +1,4 @@
-"""Reads CSV tables of kernel benchmarks as a GPU profiler writes them: units, foreign kernels.
+"""Reads CSV tables of kernel benchmarks from a GPU profiler, with units and unrelated kernels.
 
 The column names are those of the public repository owensgroup/ml_perf_model.
 """
@@ -37,14 +37,14 @@ _UNITS = {
 
 @dataclass(frozen=True)
 class KernelTable:
-    """A benchmark's rows.
+    """Rows of a benchmark.
 
     Attributes:
-        kernel_name: of each row.
-        values: column -> float64 [N]; SI units where the file names a unit, fractions for percent;
-            an empty cell is NaN.
+        kernel_name: name of each row's kernel.
+        values: column -> float64 [N]; SI units where the file names a unit, fractions for percent,
+            NaN for an empty cell.
         latency_s: float64 [N], seconds.
-        dropped: reason -> rows that were left out.
+        dropped: reason -> number of dropped rows.
     """
 
     kernel_name: tuple[str, ...]
@@ -56,7 +56,7 @@ class KernelTable:
         """Returns the shape of each row.
 
         Raises:
-            DataError: a column of the shape is missing or has no number.
+            DataError: a column of the shape is missing or has an empty cell.
         """
         missing = [name for name in _SHAPE_COLUMNS if name not in self.values]
         if missing:
@@ -71,13 +71,13 @@ class KernelTable:
 
 
 def strip_unit(text: str) -> float:
-    """Returns a profiler's number without its unit: SI for rates, sizes and times.
+    """Parses a profiler's number with a unit; rates, sizes and times become SI.
 
     `723.4GB/s` is 7.234e11, `12%` is 0.12, `Low (2)` and `(2)` are 2, `48KB` is 49152, an
     empty text is NaN.
 
     Raises:
-        DataError: no number, or a unit that is not known.
+        DataError: not a number, or an unknown unit.
     """
     if not text.strip():
         return float("nan")
@@ -96,15 +96,15 @@ def strip_unit(text: str) -> float:
 def read_kernel_table(
     path: Path, *, keep: KernelFilter = "embedding", least_batch: int = 1, least_rows: int = 1
 ) -> KernelTable:
-    """Returns the rows of a benchmark's CSV file; `kernel_runtime` is in microseconds.
+    """Reads the rows of a benchmark's CSV file; `kernel_runtime` is in microseconds.
 
     Args:
-        keep: `embedding` = kernels whose name holds batched_embedding; `none` = every row.
-        least_batch, least_rows: smallest batch, and rows of a table, that stay.
+        keep: `embedding` = kernels with `batched_embedding` in their name; `none` = every row.
+        least_batch, least_rows: minimum batch and rows of a table of the rows to keep.
 
     Raises:
-        DataError: unreadable, no kernel_name or kernel_runtime (or size, where a smallest one is
-            asked for), a cell that is no number, or no row left.
+        DataError: the file cannot be read, lacks kernel_name or kernel_runtime (or a size that has
+            a minimum), has a cell that is not a number, or no row is left.
     """
     least = {"batch_size": least_batch, "num_embeddings": least_rows}
     least = {name: value for name, value in least.items() if value > 1}

@@ -1,4 +1,4 @@
-"""How long moving a number of bytes takes: small transfers never reach the peak bandwidth.
+"""Time of moving a number of bytes; small transfers do not reach the peak bandwidth.
 
 Source: the size-dependent bandwidth ("memory characteristics") of the public repository
 owensgroup/ml_perf_model.
@@ -20,14 +20,14 @@ class MemoryCurve:
     """Time over size in three pieces: constant, a sigmoid of log bandwidth, peak bandwidth.
 
     Attributes:
-        flat_log2: up to 2 ** flat_log2 bytes the time is `overhead_s`.
-        saturated_log2: beyond 2 ** saturated_log2 bytes the bandwidth is `peak_bytes_per_s`.
+        flat_log2: the time is `overhead_s` up to 2 ** flat_log2 bytes.
+        saturated_log2: the bandwidth is `peak_bytes_per_s` beyond 2 ** saturated_log2 bytes.
         peak_bytes_per_s: bandwidth of large transfers.
         overhead_s: time of the smallest transfers, seconds.
-        height, centre, slope, base: log10 of the bandwidth in GB/s between the two is
+        height, centre, slope, base: between the two, log10 of the bandwidth in GB/s is
             height / (1 + exp(-slope (log2 size - centre))) + base.
 
-    The pieces do not join.
+    The pieces are not continuous.
     """
 
     flat_log2: float
@@ -44,7 +44,7 @@ class MemoryCurve:
 
         Args:
             size_bytes: 0 or more.
-            bus_factor: bytes that really move a byte of payload (see `bus_factor`).
+            bus_factor: bytes moved per byte of payload (see `bus_factor`).
         """
         if size_bytes <= 0 or math.log2(size_bytes) <= self.flat_log2:
             return self.overhead_s
@@ -56,10 +56,10 @@ class MemoryCurve:
 
 
 def bus_factor(collective: Collective, ranks: int) -> float:
-    """Returns the bytes on the bus for a byte of payload in a collective of `ranks` devices.
+    """Returns the bytes on the bus per byte of payload in a collective of `ranks` devices.
 
     Raises:
-        DataError: no ranks.
+        DataError: `ranks` is below 1.
     """
     if ranks < 1:
         raise DataError(f"collective of {ranks} ranks: expected at least 1")

@@ -1,4 +1,4 @@
-"""What an embedding lookup computes: its shape, who asks for which row, and the presets."""
+"""Shapes of embedding lookups, and their presets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 from cdmpp.config import load_config
 from cdmpp.errors import DataError, UsageError
 
-#: DRAM and L2 move whole sectors of this many bytes.
+#: DRAM and L2 move whole sectors of this size.
 SECTOR_BYTES = 32
 
 Pass = Literal["forward", "backward-sgd", "backward-adagrad", "backward-dense"]
@@ -23,15 +23,15 @@ def in_sectors(size_bytes: int) -> int:
 
 @dataclass(frozen=True)
 class EmbeddingShape:
-    """The sum of `lookups` rows of each of `tables` tables, for every sample of a batch.
+    """The sum of `lookups` rows from each of `tables` tables, for every sample of a batch.
 
     Attributes:
-        batch: samples.
+        batch: number of samples.
         rows: rows of one table.
-        tables: tables, all of this size.
-        lookups: rows that one sample takes from one table (the length of a bag).
-        width: float32 values of a row.
-        rows_per_block: samples (warps) that one thread block of a GPU serves; a CPU ignores it.
+        tables: number of tables, all of this size.
+        lookups: rows that one sample reads from one table (the length of a bag).
+        width: float32 values per row.
+        rows_per_block: samples (warps) per thread block of a GPU; a CPU ignores it.
 
     Raises:
         DataError: a value below 1.
@@ -59,12 +59,12 @@ class EmbeddingShape:
 
     @property
     def row_sector_bytes(self) -> int:
-        """Bytes that reading one row moves: whole sectors."""
+        """Bytes moved by reading one row: whole sectors."""
         return in_sectors(self.row_bytes)
 
     @property
     def index_sector_bytes(self) -> int:
-        """Bytes that reading the 4-byte indices of one bag moves: whole sectors."""
+        """Bytes moved by reading the 4-byte indices of one bag: whole sectors."""
         return in_sectors(4 * self.lookups)
 
     @property
@@ -74,18 +74,18 @@ class EmbeddingShape:
 
     @property
     def lookup_count(self) -> int:
-        """Row reads of the whole operator."""
+        """Number of row reads of the whole operator."""
         return self.batch * self.tables * self.lookups
 
 
 @dataclass(frozen=True)
 class EmbeddingPreset:
-    """A recommendation model's embedding operator, as configs/embedding/*.yaml describe it.
+    """A recommendation model's embedding operator, as in configs/embedding/*.yaml.
 
     Attributes:
         batch, tables, lookups, width: as in `EmbeddingShape`.
-        rows: rows of every table; None where `table_rows` says them one by one.
-        table_rows: rows of each table; their mean, cut to a whole number, stands for all.
+        rows: rows of every table; None if `table_rows` has the rows of each.
+        table_rows: rows of each table; their mean, rounded down, is used for all.
         rows_per_block: None = `default_rows_per_block(width)`.
     """
 
@@ -98,11 +98,11 @@ class EmbeddingPreset:
     rows_per_block: int | None = None
 
     def shape(self, **changes: int | None) -> EmbeddingShape:
-        """Returns the operator's shape; `changes` that are not None replace fields.
+        """Returns the operator's shape; `changes` that are neither None nor 0 replace fields.
 
         Raises:
-            UsageError: neither or both of `rows` and `table_rows`, or another number of tables
-                than of table sizes.
+            UsageError: neither or both of `rows` and `table_rows`, or the lengths of `table_rows`
+                and `tables` differ.
         """
         if (self.rows is None) == (not self.table_rows):
             raise UsageError("embedding preset: give either rows or table_rows, not both")
@@ -126,12 +126,12 @@ class EmbeddingPreset:
 
 
 def default_rows_per_block(width: int) -> int:
-    """Returns the samples that a thread block of 256 threads serves, at least 1."""
+    """Returns the number of samples per thread block of 256 threads, at least 1."""
     return max(1, 256 // width)
 
 
 def load_preset(path: Path) -> EmbeddingPreset:
-    """Returns the preset of a YAML file.
+    """Reads the preset of a YAML file.
 
     Raises:
         UsageError: as `cdmpp.config.load_config`.
