@@ -1,1 +1,1 @@
-"""Work of kernels by family: floors, terms of the nominal time, inputs of the learned part."""
+"""Work of kernels by family: lower bounds, terms of the nominal time, and learned inputs."""

@@ -1,4 +1,4 @@
-"""Work of attention: prefill by tiles of queries and keys, decode by the bytes of its cache."""
+"""Work of attention: prefill by tiles of queries and keys, decode by the bytes of the cache."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cdmpp.analytic.gpu_kernels.account.work import (
 )
 from cdmpp.arrays import FloatArray
 
-#: Queries and keys of a thread block's tile.
+#: Queries and keys in the tile of a thread block.
 _TILE = 128.0
-#: Exponentials that a core does in a clock. Source: CUDA C++ Programming Guide, arithmetic
-#: throughput of special functions.
+#: Exponentials per core and clock. Source: CUDA C++ Programming Guide, arithmetic throughput of
+#: special functions.
 _EXP_PER_CLOCK = 16.0
-#: Fewest tokens of the cache that are worth a thread block of their own.
+#: Minimum number of cached tokens per thread block.
 _CHUNK = 256.0
-#: Rows that a matrix unit takes at once: fewer queries a key and value head leave it idle.
+#: Rows that a matrix unit takes at once; fewer queries per key-value head leave it partly idle.
 _UNIT_ROWS = 16.0
 _OUT_BYTES = 2.0
 _PREFILL_PRIOR = {"busiest": 1.3, "exponentials": 0.5, "cache": 0.4, "beyond": 1.2}
@@ -30,12 +30,12 @@ _DECODE_PRIOR = {"beyond": 1.15, "port": 1.0, "units": 0.4, "converting": 0.4}
 _PREFILL_LAUNCH_S = 10.0e-6
 _DECODE_LAUNCH_S = 9.0e-6
 _FADE = 0.5
-#: Tokens that a token without a window may look at.
+#: Window of tokens without a window.
 _NO_WINDOW = 1e12
 
 
 def prefill_work(columns: Columns, chip: ChipRows) -> KernelWork:
-    """Returns the work of causal attention (fields of `PrefillAttention`)."""
+    """Returns the work of causal attention (`PrefillAttention`)."""
     batch, length, past, heads, kv_heads, size = (
         number(columns, name)
         for name in ("batch", "length", "past", "heads", "kv_heads", "head_size")
@@ -93,7 +93,7 @@ def prefill_work(columns: Columns, chip: ChipRows) -> KernelWork:
 
 
 def decode_work(columns: Columns, chip: ChipRows) -> KernelWork:
-    """Returns the work of attention of one token a sequence (fields of `DecodeAttention`)."""
+    """Returns the work of attention of one token per sequence (`DecodeAttention`)."""
     batch, context, heads, kv_heads, size = (
         number(columns, name) for name in ("batch", "context", "heads", "kv_heads", "head_size")
     )
@@ -151,8 +151,8 @@ def pairs_looked_at(length: FloatArray, past: FloatArray, window: FloatArray) ->
 
 
 def attention_peak(columns: Columns, chip: ChipRows) -> FloatArray:
-    """Returns float64 [N], operations a second: fp8 where the arithmetic or the cache is, for
-    kernels of an fp8 cache do all in fp8 on GPUs that can.
+    """Returns float64 [N], operations per second: fp8 if the GPU has it and the arithmetic or the
+    cache is fp8, since kernels with an fp8 cache compute in fp8.
     """
     can = _is_eight(columns) & (chip["fp8_flop_per_s"] > 0)
     return np.where(can, chip["fp8_flop_per_s"], chip["bf16_flop_per_s"])

@@ -1,4 +1,4 @@
-"""What the kernel models know of a GPU, as arrays over rows: rates of its pipes and sizes."""
+"""Features of a GPU for the kernel models, as arrays over rows: rates of its pipes and sizes."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from cdmpp.analytic.roofline.floor import least_kernel_s
 from cdmpp.arrays import FloatArray
 from cdmpp.devices.spec import DeviceSpec
 
-#: Bytes that the L2 gives a core in a clock at most. Source: NVIDIA's A100 white paper (5,120 bytes
-#: a clock for 108 multiprocessors, each with a port of 64 bytes).
+#: Maximum bytes per clock from the L2 to a core. Source: NVIDIA's A100 white paper (5,120 bytes per
+#: clock for 108 multiprocessors, each with a port of 64 bytes).
 _L2_PORT_BYTES = 64.0
-#: Compute capabilities whose matrix units take groups of warps, and that whose exponentials are
-#: twice as fast as the others'. Source: NVIDIA's PTX ISA (wgmma of sm_90a, tcgen05 of sm_100 and
-#: sm_103), and its note on Blackwell Ultra.
+#: Compute capabilities with matrix units for groups of warps, and the one with exponentials at
+#: twice the rate. Source: NVIDIA's PTX ISA (wgmma of sm_90a, tcgen05 of sm_100 and sm_103), and its
+#: note on Blackwell Ultra.
 _GROUPED, _FAST_EXP = ("9.0", "10.0", "10.3"), "10.3"
 _EXP_PER_CLOCK = 16.0
 
 
 @dataclass(frozen=True)
 class Chip:
-    """Numbers of one GPU, SI units; 0 = it has no such pipe, or the registry does not know it.
+    """Numbers of one GPU, SI units; 0 = missing pipe or unknown value.
 
     Attributes:
         bf16_flop_per_s, fp8_flop_per_s, fp4_flop_per_s: dense peaks of the matrix units.
-        fp32_flop_per_s: of the other arithmetic.
-        core_count: multiprocessors.
-        l2_bytes_per_s: the most that all cores together can take from the L2.
-        link_bytes_per_s: to the other GPUs, each way, all links.
-        least_s: no kernel takes less, seconds.
-        is_grouped: 1 = its matrix units take groups of warps: kernels made for those run on no
-            other GPU, where the same name stands for a plainer kernel.
-        exp_per_clock: exponentials of a core in a clock.
+        fp32_flop_per_s: peak of the other arithmetic.
+        core_count: number of multiprocessors.
+        l2_bytes_per_s: maximum rate from the L2 to all cores together.
+        link_bytes_per_s: rate to the other GPUs, in each direction, over all links.
+        least_s: minimum seconds of a kernel.
+        is_grouped: 1 = the matrix units take groups of warps. Kernels for these units do not run on
+            other GPUs, where the same name denotes a simpler kernel.
+        exp_per_clock: exponentials per core and clock.
     """
 
     bf16_flop_per_s: float
@@ -55,10 +55,10 @@ class Chip:
 
 
 def chip_of(device: DeviceSpec) -> Chip:
-    """Returns the numbers of a GPU.
+    """Returns the features of a GPU.
 
     Raises:
-        DeviceError: not a GPU, or the registry lacks a number that every kernel needs.
+        DeviceError: not a GPU, or the registry lacks a value that every kernel needs.
     """
     wanted = {
         "peak_bf16_flop_per_s": device.peak_bf16_flop_per_s or device.peak_tensor_flop_per_s,

@@ -1,4 +1,4 @@
-"""Work of a collective: bytes over the links, and rounds that follow one another."""
+"""Work of a collective: bytes over the links, and sequential rounds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cdmpp.analytic.gpu_kernels.account.work import (
 )
 from cdmpp.analytic.gpu_kernels.calls import COLLECTIVES
 
-#: A round of messages, seconds.
+#: Seconds of a round of messages.
 _ROUND_S = 1.0e-6
 _PRIOR = {"ring": 1.3, "rounds": 1.5}
 _LAUNCH_S = 6.0e-6
@@ -23,9 +23,9 @@ _FADE = 0.5
 
 
 def collective_work(columns: Columns, chip: ChipRows) -> KernelWork:
-    """Returns the work of collectives (fields of `Collective`).
+    """Returns the work of collectives (`Collective`).
 
-    The floor of an all-reduce is one passage of the tensor: a switch may add up on the way.
+    The lower bound of an all-reduce is one transfer of the tensor: a switch may reduce in transit.
     """
     size, gpus = number(columns, "message_bytes"), number(columns, "gpus")
     is_reduce = is_word(columns, "kind", "all_reduce")

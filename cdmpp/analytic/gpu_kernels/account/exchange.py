@@ -1,4 +1,4 @@
-"""Work of exchanges between ranks: tokens to their experts and back, one-shot all-reduces; and of
+"""Work of exchanges between ranks (tokens to their experts and back, one-shot all-reduces) and of
 scaling a matrix to fp8.
 """
 
@@ -22,18 +22,18 @@ from cdmpp.analytic.gpu_kernels.serving_calls import (
     NODE_RANKS,
 )
 
-#: Bytes a second that a rank has to other nodes (400 Gb/s).
+#: Bytes per second from a rank to other nodes (400 Gb/s).
 _NETWORK_BYTES_PER_S = 50e9
-#: Bytes a second that one multiprocessor copies over the links.
+#: Bytes per second that one multiprocessor copies over the links.
 _CORE_BYTES_PER_S = 15e9
-#: Of a matrix to fp8: read in 16 bits, written in 8.
+#: Bytes per element of a conversion to fp8: read in 16 bits, written in 8.
 _SCALED_BYTES = 3.0
 
 
 def exchange_work(columns: Columns, chip: ChipRows) -> KernelWork:
-    """Returns the work of DeepEP's dispatch and combine (fields of `MoeExchange`).
+    """Returns the work of DeepEP's dispatch and combine (`MoeExchange`).
 
-    The floor is that of each token sent once in 8 bits, half of them to other ranks.
+    The lower bound sends each token once in 8 bits, half of the tokens to other ranks.
     """
     tokens, hidden, top_k, experts, nodes, cores = (
         number(columns, name)
@@ -72,8 +72,8 @@ def exchange_work(columns: Columns, chip: ChipRows) -> KernelWork:
 
 
 def one_shot_work(columns: Columns, chip: ChipRows) -> KernelWork:
-    """Returns the work of the frameworks' own all-reduces (fields of `OneShotReduce`): each GPU
-    reads the tensors of all others, or large ones by parts.
+    """Returns the work of the frameworks' own all-reduces (`OneShotReduce`): each GPU reads the
+    tensors of all others, or parts of them for large tensors.
     """
     size, gpus = number(columns, "message_bytes"), number(columns, "gpus")
     link = chip["link_bytes_per_s"]
@@ -97,7 +97,7 @@ def one_shot_work(columns: Columns, chip: ChipRows) -> KernelWork:
 
 
 def quantize_work(columns: Columns, chip: ChipRows) -> KernelWork:
-    """Returns the work of a matrix in 16 bits to fp8 (fields of `QuantizeMatrix`)."""
+    """Returns the work of converting a 16-bit matrix to fp8 (`QuantizeMatrix`)."""
     rows, cols = number(columns, "rows"), number(columns, "columns")
     moved = _SCALED_BYTES * rows * cols
     limits = {**memory_limits(moved, chip), "launch": chip["least_s"]}

@@ -1,4 +1,4 @@
-"""Work of a matrix product: tiles, waves of thread blocks and the busiest core's share."""
+"""Work of a matrix product: tiles, waves of thread blocks and the load of the busiest core."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from cdmpp.analytic.gpu_kernels.account.work import (
 from cdmpp.analytic.gpu_kernels.calls import GEMM_DTYPES
 from cdmpp.arrays import FloatArray
 
-#: Rows and columns of a thread block's tile that a library may choose.
+#: Rows and columns of the tiles that a library may choose for a thread block.
 _TILES = (
     (16, 64), (16, 128), (64, 64), (128, 64), (64, 128), (128, 128), (128, 256), (256, 128),
     (256, 256),
 )  # fmt: skip
-#: In how many parts the sum over k may be split, each for a block of its own.
+#: Numbers of parts into which the sum over k may be split, each computed by its own block.
 _SPLITS = (1, 2, 4, 8, 16)
-#: The tile of a library that has one for all shapes, and splits no sum. Of five sets of tiles this
-#: one had the least log error on a fifth of the H100's weights (docs/lab/experiments.md).
+#: Tile of a library with a single tile and no split sums. It has the least log error of five sets
+#: of tiles on a fifth of the H100's weights (docs/lab/experiments.md).
 _ONE_TILE = ((128, 128),)
-#: Elements of k that a block takes at a time, and what a step takes at the least, seconds: a round
-#: trip to the L2 that its neighbours hide in part.
+#: Elements of k per step of a block, and minimum seconds of a step: a round trip to the L2 that
+#: neighbouring steps hide in part.
 _K_STEP = 64
 _STEP_S = 2.5e-8
-#: Rows of the smallest tile that keep a matrix unit busy.
+#: Minimum rows of a tile that keep a matrix unit busy.
 _FULL_ROWS = 64
-#: Adding up the parts of a split sum, seconds.
+#: Seconds to add up the parts of a split sum.
 _SPLIT_S = 1.5e-6
-#: How much of the shorter pipes' time is not hidden behind the longest's.
+#: Share of the shorter pipes' time that is not hidden behind the longest.
 _NOT_HIDDEN = 0.3
 _OUT_BYTES = 2.0
 _PRIOR = {"longest": 1.0, "busiest": 0.2, "cache": 0.2, "memory": 0.2, "steps": 0.5}
@@ -46,8 +46,8 @@ _LAUNCH_S = 3.0e-6
 
 
 def tuned_gemm_work(columns: Columns, chip: ChipRows) -> KernelWork:
-    """Returns the work of products (fields of `Gemm`) of AMD's library: those with scales in blocks
-    are other kernels, at half the efficiency, and have a weight of their own of the longest pipe.
+    """Returns the work of products (`Gemm`) of AMD's library. Products with scales in blocks use
+    other kernels at half the efficiency and have their own weight of the longest pipe.
     """
     work = gemm_work(columns, chip)
     longest = work.terms["longest"]
@@ -61,7 +61,7 @@ def tuned_gemm_work(columns: Columns, chip: ChipRows) -> KernelWork:
 
 
 def tile_gemm_work(columns: Columns, chip: ChipRows) -> KernelWork:
-    """Returns the work of products (fields of `Gemm`) of a library with one tile."""
+    """Returns the work of products (`Gemm`) of a library with one tile."""
     return gemm_work(columns, chip, tiles=_ONE_TILE, splits=(1,))
 
 
@@ -72,11 +72,11 @@ def gemm_work(
     tiles: Sequence[tuple[int, int]] = _TILES,
     splits: Sequence[int] = _SPLITS,
 ) -> KernelWork:
-    """Returns the work of products (fields of `Gemm`).
+    """Returns the work of products (`Gemm`).
 
     Args:
-        tiles: rows and columns that the library may choose from.
-        splits: parts of the sum over k that it may choose from.
+        tiles: rows and columns of the candidate tiles.
+        splits: candidate numbers of parts of the sum over k.
     """
     m, n, k = (number(columns, name) for name in "mnk")
     element = element_bytes(columns)
@@ -114,13 +114,13 @@ def gemm_work(
 
 
 def element_bytes(columns: Columns) -> FloatArray:
-    """Returns float64 [N], bytes of an element of the factors, with its share of the scales."""
+    """Returns float64 [N], bytes per element of the factors, including scales."""
     size = np.where(is_word(columns, "dtype", "nvfp4"), 0.5 + 1 / 16, 2.0)
     return np.where(is_word(columns, "dtype", "fp8", "fp8_static", "fp8_block"), 1.0, size)
 
 
 def gemm_peak(columns: Columns, chip: ChipRows) -> FloatArray:
-    """Returns float64 [N], operations a second; a GPU without fp8 units does it in 16 bits."""
+    """Returns float64 [N], operations per second; fp8 runs in 16 bits without fp8 units."""
     eight = np.where(chip["fp8_flop_per_s"] > 0, chip["fp8_flop_per_s"], chip["bf16_flop_per_s"])
     peak = np.where(
         is_word(columns, "dtype", "nvfp4"), chip["fp4_flop_per_s"], chip["bf16_flop_per_s"]
@@ -139,7 +139,7 @@ def _best_tiling(
     tiles: Sequence[tuple[int, int]],
     splits: Sequence[int],
 ) -> dict[str, FloatArray]:
-    """Returns the terms of the tiling with the least nominal time, float64 [N] each."""
+    """Returns the terms of the tiling with the smallest nominal time, float64 [N] each."""
     cores = chip["core_count"]
     best: dict[str, FloatArray] = {}
     for rows, cols in tiles:

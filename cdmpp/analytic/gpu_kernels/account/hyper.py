@@ -1,4 +1,4 @@
-"""Work of hyper-connections: copies of a token that are mixed into one and spread again."""
+"""Work of hyper-connections: copies of a token are mixed into one and spread again."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from cdmpp.analytic.gpu_kernels.account.work import (
     number,
 )
 
-#: Parts of a layer with hyper-connections of their own: attention, and what feeds forward.
+#: Parts of a layer with hyper-connections: attention and feed-forward.
 _PARTS = 2.0
 _BYTES = 2.0
-#: Kernels of one part: weights of the mixture with their norm, Sinkhorn's steps, and the mixture;
-#: or the mixture alone.
+#: Kernels per part: `pre` has weights of the mixture with their norm, Sinkhorn's steps, and the
+#: mixture; `post` has only the mixture.
 _PRE_KERNELS, _POST_KERNELS = 3.0, 1.0
 _KERNEL_S = 3.0e-6
 
 
 def hyper_work(columns: Columns, chip: ChipRows) -> KernelWork:
-    """Returns the work of a layer's hyper-connections (fields of `HyperConnections`)."""
+    """Returns the work of a layer's hyper-connections (`HyperConnections`)."""
     tokens, hidden, streams = (number(columns, name) for name in ("tokens", "hidden", "streams"))
     is_post = is_word(columns, "step", "post")
     elements = tokens * hidden

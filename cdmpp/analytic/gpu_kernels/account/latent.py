@@ -1,4 +1,4 @@
-"""Work of multi-head latent attention: prefill with whole heads, decode with one shared latent."""
+"""Work of multi-head latent attention: prefill with full heads, decode with one shared latent."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from cdmpp.analytic.gpu_kernels.account.work import (
 from cdmpp.analytic.gpu_kernels.serving_calls import LATENT_KERNELS
 from cdmpp.arrays import FloatArray
 
-#: Elements of a head of queries and keys (128 + 64 with positions), and of values. Source:
+#: Elements per head of queries and keys (128 + 64 with positions), and of values. Source:
 #: DeepSeek-V2 (Liu et al. 2024), table of hyper-parameters.
 _KEY, _VALUE = 192.0, 128.0
-#: Elements of a token's latent, and of it with the part that has positions.
+#: Elements of a token's latent, without and with the part for positions.
 _LATENT, _CACHED = 512.0, 576.0
 _TILE, _CHUNK, _GROUP_HEADS = 128.0, 256.0, 64.0
-#: Rows of the matrix units' smallest product: of a warp's, and of a group's of four warps.
+#: Rows of the smallest product of the matrix units: for one warp, and for a group of four warps.
 _WARP_ROWS, _GROUPED_ROWS = 16.0, 64.0
 _PREFILL_PRIOR = {"busiest": 1.3, "exponentials": 0.4, "memory": 1.2}
 _DECODE_PRIOR = {"longest": 1.0, "memory": 0.3, "units": 0.4}
@@ -33,7 +33,7 @@ _FADE = 0.5
 
 
 def latent_prefill_work(columns: Columns, chip: ChipRows) -> KernelWork:
-    """Returns the work of latent attention of new tokens (fields of `LatentPrefill`)."""
+    """Returns the work of latent attention of new tokens (`LatentPrefill`)."""
     batch, length, heads = (number(columns, name) for name in ("batch", "length", "heads"))
     pairs = length * (length + 1.0) / 2.0
     flop = 2.0 * batch * heads * pairs * (_KEY + _VALUE)
@@ -75,7 +75,7 @@ def latent_prefill_work(columns: Columns, chip: ChipRows) -> KernelWork:
 
 
 def latent_decode_work(columns: Columns, chip: ChipRows) -> KernelWork:
-    """Returns the work of latent attention of one token a sequence (fields of `LatentDecode`)."""
+    """Returns the work of latent attention of one token per sequence (`LatentDecode`)."""
     batch, context, heads = (number(columns, name) for name in ("batch", "context", "heads"))
     element = _cache_bytes(columns)
     cache_bytes = batch * context * _CACHED * element
@@ -124,7 +124,7 @@ def latent_decode_work(columns: Columns, chip: ChipRows) -> KernelWork:
 
 
 def _peak(columns: Columns, chip: ChipRows) -> FloatArray:
-    """Returns float64 [N], operations a second: fp8 where the cache is and the GPU can."""
+    """Returns float64 [N], operations per second: fp8 if the cache is fp8 and the GPU has it."""
     can = is_word(columns, "kv_dtype", "fp8") & (chip["fp8_flop_per_s"] > 0)
     return np.where(can, chip["fp8_flop_per_s"], chip["bf16_flop_per_s"])
 

@@ -1,4 +1,4 @@
-"""Work of the steps of linear attention: a short convolution, and a recurrence in chunks."""
+"""Work of the steps of linear attention: a short convolution, and a chunked recurrence."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from cdmpp.analytic.gpu_kernels.account.work import (
 )
 from cdmpp.analytic.gpu_kernels.serving_calls import LINEAR_KERNELS, LINEAR_KINDS
 
-#: Tokens of a chunk, within which the recurrence is a matrix product.
+#: Tokens per chunk; within a chunk the recurrence is a matrix product.
 _CHUNK = 64.0
-#: A chunk after another, seconds.
+#: Seconds per sequential chunk.
 _ROUND_S = 1.0e-6
 _PRIOR = {"memory": 1.5, "units": 2.0, "rounds": 0.5}
 _LAUNCH_S = 6.0e-6
 
 
 def linear_work(columns: Columns, chip: ChipRows) -> KernelWork:
-    """Returns the work of steps of linear attention (fields of `LinearAttention`)."""
+    """Returns the work of steps of linear attention (`LinearAttention`)."""
     batch, length, keys, values, key, value = (
         number(columns, name)
         for name in ("batch", "length", "key_heads", "value_heads", "key_size", "value_size")

@@ -1,4 +1,4 @@
-"""Work of an expert layer: grouped products by the load of the busiest rank and its experts."""
+"""Work of an expert layer: grouped products, by the load of the busiest rank and its experts."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from cdmpp.arrays import FloatArray
 
 _EIGHTS = ("fp8", "fp8_block", "w4a8_mxfp4_mxfp8", "w4afp8")
 _FOURS = ("nvfp4", "int4_wo", "w4a16_mxfp4", "w4a8_mxfp4_mxfp8", "w4afp8")
-#: Bytes of a 4-bit weight with its share of the scales.
+#: Bytes of a 4-bit weight, including scales.
 _FOUR_BYTES = 0.5 + 1 / 32
 _TILE_COLS = 128.0
 _LEAST_ROWS, _MOST_ROWS = 16.0, 128.0
-#: Rows of a tile that keep a matrix unit busy.
+#: Minimum rows of a tile that keep a matrix unit busy.
 _FULL_ROWS = 64.0
-#: A power law's draws are from 1 to this share of the tokens.
+#: Draws of a power law range from 1 to this share of the tokens.
 _LARGEST_SHARE = 0.8
-#: Places of the distribution at which the share of experts with a token is computed.
+#: Quantiles of the distribution at which the share of experts with a token is computed.
 _PLACES = (np.arange(32) + 0.5) / 32
 _PRIOR = {"longest": 1.0, "busiest": 0.2, "memory": 0.3, "tokens": 1.0, "cache": 0.3}
 _LAUNCH_S = 20.0e-6
-#: Distribution of rows whose tokens draw their experts, each with the same chance: the source does
-#: not say how its rows were made; fewer experts are read than an even spread hits.
+#: Distribution of rows whose tokens draw experts uniformly, where the source does not describe the
+#: draw; fewer experts are read than with an even spread.
 _DRAWN = "drawn"
-#: Standard deviations below the mean number of experts hit that a draw does not reach.
+#: Standard deviations below the mean number of hit experts that bound a draw.
 _DEVIATIONS = 3.0
 
 
 def tuned_moe_work(columns: Columns, chip: ChipRows) -> KernelWork:
-    """Returns the work of expert layers (fields of `MoeLayer`) of AMD's library: of no version and
-    no kind of kernel, with tokens that draw their experts.
+    """Returns the work of expert layers (`MoeLayer`) of AMD's library: without version and kind of
+    kernel, and with tokens that draw their experts.
     """
     count = len(columns["tokens"])
     fixed = {
@@ -51,10 +51,10 @@ def tuned_moe_work(columns: Columns, chip: ChipRows) -> KernelWork:
 
 
 def moe_work(columns: Columns, chip: ChipRows) -> KernelWork:
-    """Returns the work of expert layers (fields of `MoeLayer`, and `release`).
+    """Returns the work of expert layers (`MoeLayer`, and `release`).
 
-    The floor is that of evenly spread tokens, of which a power law's busiest rank has no fewer,
-    and of as few experts as can hold them, or as a draw hits.
+    The lower bound assumes evenly spread tokens, at most those of a power law's busiest rank, and
+    the fewest experts that can hold them or that a draw hits.
     """
     tokens, hidden, inter, top_k, experts, shared, ranks = (
         number(columns, name)
@@ -134,12 +134,12 @@ def moe_work(columns: Columns, chip: ChipRows) -> KernelWork:
 
 
 def expert_loads(columns: Columns) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Returns float64 [N] each: the share of all pairs of token and expert on the busiest rank, on
-    its busiest expert, and the share of its experts that have a token.
+    """Returns float64 [N] each: the share of all (token, expert) pairs on the busiest rank and on
+    its busiest expert, and the share of the rank's experts with a token.
 
-    A power law of exponent a has experts' loads spread as draws from 1 to 80 % of the tokens: its
-    quantiles stand for the draws. No expert has more than one pair of a token. Where tokens draw
-    their experts the busiest has the mean and what the largest of as many normal deviates exceeds.
+    A power law spreads the experts' loads like draws from 1 to 80 % of the tokens; its quantiles
+    replace the draws. An expert has at most one pair of a token. If tokens draw their experts, the
+    load of the busiest is the mean plus the expected maximum of that many normal deviates.
     """
     tokens, top_k, experts, ranks = (
         number(columns, name) for name in ("tokens", "top_k", "experts", "expert_parallel")
@@ -172,20 +172,20 @@ def expert_loads(columns: Columns) -> tuple[FloatArray, FloatArray, FloatArray]:
 
 
 def _quantile(place: FloatArray | float, end: FloatArray, exponent: float) -> FloatArray:
-    """Returns float64 [N], the quantile of a density as x^-exponent from 1 to the end."""
+    """Returns float64 [N], the quantile of a density proportional to x^-exponent on [1, end]."""
     power = 1.0 - exponent
     return np.asarray((1.0 + place * (end**power - 1.0)) ** (1.0 / power), np.float64)
 
 
 def weight_bytes(columns: Columns) -> FloatArray:
-    """Returns float64 [N], bytes of a weight, with its share of the scales."""
+    """Returns float64 [N], bytes of a weight, including scales."""
     size = np.where(is_word(columns, "dtype", "fp8", "fp8_block"), 1.0, 2.0)
     return np.where(is_word(columns, "dtype", *_FOURS), _FOUR_BYTES, size)
 
 
 def moe_peak(columns: Columns, chip: ChipRows) -> FloatArray:
-    """Returns float64 [N], operations a second of the arithmetic's type, where the GPU has it, else
-    of 16 bits.
+    """Returns float64 [N], operations per second of the arithmetic's type, or of 16 bits if the GPU
+    lacks it.
     """
     bf16, fp8, fp4 = (chip[f"{name}_flop_per_s"] for name in ("bf16", "fp8", "fp4"))
     peak = np.where(is_word(columns, "dtype", *_EIGHTS) & (fp8 > 0), fp8, bf16)

@@ -1,5 +1,5 @@
 """Work of whole blocks of sparse attention: products, an index of the cache, and attention to the
-tokens that it selects.
+selected tokens.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from cdmpp.analytic.gpu_kernels.account.work import (
 from cdmpp.analytic.gpu_kernels.serving_calls import SPARSE_DTYPES, SPARSE_KINDS, SPARSE_MODELS
 from cdmpp.arrays import FloatArray
 
-#: Elements of a head of every index, and bytes of a token in it in 8 bits with a scale.
+#: Elements per head of every index, and bytes per token of the index in 8 bits with a scale.
 INDEX_HEAD, _INDEX_BYTES = 128, 132.0
-#: Tokens that a compressed entry stands for.
+#: Tokens per compressed entry.
 RATIOS = {"dsa": 1.0, "msa": 1.0, "csa": 4.0, "hca": 128.0}
-#: Kernels of a block that reads its index; one that has none, or takes another's, launches fewer.
+#: Kernels of a block with its own index, and those of the index, which other blocks do not launch.
 _KERNELS = {"dsa": 24.0, "msa": 10.0, "csa": 24.0, "hca": 14.0}
 _INDEX_KERNELS = {"dsa": 9.0, "msa": 3.0, "csa": 9.0, "hca": 0.0}
 _KERNEL_S = 2.0e-6
 _BYTES = {"bfloat16": 2.0, "fp8_block": 1.0, "nvfp4": 0.5625}
 _ROWS = 64.0
-#: Times that the scores of the index are written or read, 4 bytes each.
+#: Times that the scores of the index, 4 bytes each, are written or read.
 _SCORES = 3.0
 _PRIOR = {
     "products": 1.5, "weights": 1.2, "attention": 1.5, "index": 1.5, "gather": 1.0, "scores": 1.0,
@@ -47,17 +47,17 @@ class SparseSizes:
     """Sizes of the blocks of a model.
 
     Attributes:
-        width: elements of a token.
-        heads: of the queries; `head` elements each.
-        head, value: elements of a head of queries, and of values.
+        width: elements per token.
+        heads: number of heads of the queries.
+        head, value: elements per head of queries, and of values.
         query_rank: elements of the queries' latent; 0 = queries come from the token itself.
-        latent: elements of a token that the cache has for all heads; 0 = `kv_heads` of keys and
-            values instead.
-        kv_heads: see there.
-        index_heads: of the index's queries.
+        latent: elements per token in the cache, shared by all heads; 0 = the cache has `kv_heads`
+            heads of keys and values instead.
+        kv_heads: number of heads of keys and values; 0 if the cache has a latent.
+        index_heads: number of heads of the index's queries.
         selected: entries that a token attends to.
-        window: tokens before it that it attends to besides.
-        out_rank, out_groups: of a low-rank output in groups of heads; 0 = one product.
+        window: preceding tokens that it attends to in addition.
+        out_rank, out_groups: low-rank output in groups of heads; 0 = one product.
     """
 
     width: int
@@ -74,8 +74,8 @@ class SparseSizes:
     out_groups: int = 0
 
 
-#: Sources: config.json of each model; DeepSeek-V4's compressors and MiniMax-M3's index per group of
-#: heads: the models' code in vLLM.
+#: Sources: config.json of each model; the models' code in vLLM for DeepSeek-V4's compressors and
+#: MiniMax-M3's index per group of heads.
 SPARSE_SIZES: Mapping[str, SparseSizes] = {
     "deepseek-v3.2": SparseSizes(7168, 128, 192, 128, 1536, 576, 0, 64, 2048),
     "glm-5": SparseSizes(6144, 64, 256, 256, 2048, 576, 0, 32, 2048),
@@ -88,12 +88,12 @@ SPARSE_SIZES: Mapping[str, SparseSizes] = {
 def sparse_weights(
     kind: str, model: str, heads: FloatArray | float, indexed: FloatArray | float
 ) -> FloatArray:
-    """Returns float64 [N], elements of the matrices of a block on a rank with so many heads.
+    """Returns float64 [N], elements of the matrices of a block on a rank with `heads` heads.
 
     Args:
-        kind: one of `SPARSE_KINDS`, or `window`: a layer that compresses nothing.
+        kind: one of `SPARSE_KINDS`, or `window` for a layer without compression.
         model: one of `SPARSE_MODELS`.
-        indexed: 1 = the block has an index of its own, else 0.
+        indexed: 1 = the block has its own index, else 0.
     """
     one, heads = SPARSE_SIZES[model], np.asarray(heads, np.float64)
     index: FloatArray | float
@@ -121,10 +121,10 @@ def sparse_weights(
 
 
 def sparse_work(columns: Columns, chip: ChipRows) -> KernelWork:
-    """Returns the work of whole blocks (fields of `SparseBlock`).
+    """Returns the work of whole blocks (`SparseBlock`).
 
-    The floor has heads of the fewest operations, as a prefill that makes keys and values of every
-    head, and no index of a context that is selected as a whole.
+    The lower bound uses heads with the fewest operations, as in a prefill that computes keys and
+    values of every head, and no index if the whole context is selected.
     """
     batch, length, past, heads, indexed = (
         number(columns, name) for name in ("batch", "length", "past", "heads", "indexed")
@@ -247,14 +247,14 @@ class _Rows:
 
 
 def kv_heads_on(one: SparseSizes, heads: FloatArray) -> FloatArray:
-    """Returns float64 [N], heads of keys and values on a rank with so many of the queries."""
+    """Returns float64 [N], heads of keys and values on a rank with `heads` heads of queries."""
     if not one.kv_heads:
         return np.zeros_like(heads)
     return np.maximum(1.0, np.ceil(heads * one.kv_heads / one.heads))
 
 
 def _peaks(columns: Columns, chip: ChipRows) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Returns float64 [N] each, operations a second of products, of attention and of the index."""
+    """Returns float64 [N] each, operations per second of products, attention and the index."""
     wide = chip["bf16_flop_per_s"]
     eight = np.where(chip["fp8_flop_per_s"] > 0, chip["fp8_flop_per_s"], wide)
     four = np.where(chip["fp4_flop_per_s"] > 0, chip["fp4_flop_per_s"], eight)

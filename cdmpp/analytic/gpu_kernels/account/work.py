@@ -1,4 +1,4 @@
-"""What kernels must do on a GPU: floors by what sets them, terms of their time, other inputs."""
+"""Work of kernels on a GPU: lower bounds by what sets them, terms of the time, other inputs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from cdmpp.analytic.rows import Rows
 from cdmpp.arrays import BoolArray, FloatArray
 
-#: Columns of calls: numbers int64 or float64 [N], words text [N].
+#: Columns of calls: numbers as int64 or float64 [N], words as text [N].
 Columns = Mapping[str, NDArray[np.generic]]
 #: Field of `Chip` -> float64 [N].
 ChipRows = Mapping[str, FloatArray]
 
-#: Bytes of a call, as a share of the L2, up to which a repeated call finds all of them in it, and
-#: from which on it finds none. On an L40S times jump by a factor of 2.5 between the two.
+#: Repeated calls find all of their bytes in the L2 up to the first share of its size, and none from
+#: the second on. On an L40S times jump by a factor of 2.5 between the two.
 _KEPT, _LOST = 0.9, 1.1
-#: Where a term is nothing, its logarithm is that of a time no kernel is made of, seconds.
+#: Minimum of a term under the logarithm, seconds.
 _NOTHING = 1e-12
 
 
@@ -28,17 +28,17 @@ class KernelWork(Rows):
     """The work of N calls.
 
     Attributes:
-        limits: what sets a floor (`compute`, `memory`, `cache`, `link`, `launch`) -> float64 [N],
-            seconds that no kernel can beat.
-        terms: float64 [N] each, seconds whose weighted sum, with a launch, is the nominal time.
-        prior: name of a term -> weight that it has where the data do not tell.
-        launch_s: the same of a launch, seconds.
-        fade: how fast what was learned fades beyond the largest call of the fit: the power of the
-            ratio of sizes; 0 = not at all.
-        times: float64 [N] each, more seconds that the learned part sees, relative to the nominal
-            time as the terms are.
-        inputs: float64 [N] each, what else it sees; logarithms or flags.
-        size: float64 [N], how large the call is on any GPU: operations, or bytes where they count.
+        limits: what sets the lower bound (`compute`, `memory`, `cache`, `link`, `launch`) ->
+            float64 [N], minimum seconds.
+        terms: float64 [N] each, seconds; the nominal time is their weighted sum plus a launch.
+        prior: name of a term -> prior weight.
+        launch_s: prior of a launch, seconds.
+        fade: decay of the learned part beyond the largest call of the fit, as a power of the ratio
+            of sizes; 0 = no decay.
+        times: float64 [N] each, further seconds that the learned part reads, relative to the
+            nominal time like the terms.
+        inputs: float64 [N] each, other inputs of the learned part; logarithms or flags.
+        size: float64 [N], device-independent size of a call: operations, or bytes if memory-bound.
     """
 
     limits: Mapping[str, FloatArray]
@@ -57,7 +57,7 @@ class KernelWork(Rows):
 
     @property
     def bound(self) -> list[str]:
-        """What sets the floor of each call."""
+        """What sets the lower bound of each call."""
         names = list(self.limits)
         return [names[i] for i in np.argmax(np.stack(list(self.limits.values())), axis=0)]
 
@@ -68,7 +68,7 @@ def number(columns: Columns, name: str) -> FloatArray:
 
 
 def is_word(columns: Columns, name: str, *words: str) -> BoolArray:
-    """Returns bool [N], whether a column of words has one of these."""
+    """Returns bool [N], whether a column of words has one of `words`."""
     return np.isin(columns[name], words)
 
 
@@ -78,13 +78,13 @@ def logs(**terms: FloatArray) -> dict[str, FloatArray]:
 
 
 def flags(column: NDArray[np.generic], words: tuple[str, ...]) -> dict[str, FloatArray]:
-    """Returns word -> float64 [N], 1 where the column has it."""
+    """Returns word -> float64 [N], 1 where the column equals it."""
     return {word: np.asarray(column == word, np.float64) for word in words}
 
 
 def memory_limits(moved: FloatArray, chip: ChipRows) -> dict[str, FloatArray]:
-    """Returns the floors of bytes that are read or written once: what no L2 can have kept comes
-    from memory, and all of it passes between L2 and cores.
+    """Returns the lower bounds for bytes that are read or written once: bytes beyond the size of
+    the L2 come from memory, and all bytes pass between L2 and cores.
     """
     return {
         "memory": np.maximum(moved - chip["l2_bytes"], 0.0) / chip["dram_bytes_per_s"],
@@ -93,8 +93,8 @@ def memory_limits(moved: FloatArray, chip: ChipRows) -> dict[str, FloatArray]:
 
 
 def repeated_memory_s(moved: FloatArray, chip: ChipRows) -> FloatArray:
-    """Returns float64 [N], seconds of bytes from memory where the same call runs again and again:
-    what fits into the L2 stays in it, and what does not pushes itself out.
+    """Returns float64 [N], seconds of memory traffic of a call that runs repeatedly: data that fit
+    into the L2 stay there, larger data evict themselves.
     """
     lost = np.clip((moved / chip["l2_bytes"] - _KEPT) / (_LOST - _KEPT), 0.0, 1.0)
     return np.asarray(lost * moved / chip["dram_bytes_per_s"], np.float64)
