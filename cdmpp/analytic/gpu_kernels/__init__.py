@@ -1,1 +1,1 @@
-"""Kernels of serving frameworks on GPUs of today: products, attention and collectives."""
+"""Kernels of serving frameworks on current GPUs: products, attention and collectives."""

@@ -1,4 +1,4 @@
-"""What the calls of all families check of their fields."""
+"""Checks of the fields of calls."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from cdmpp.errors import UsageError
 
 
 def check_sizes(call: Any, may_be_zero: tuple[str, ...] = ()) -> None:
-    """Checks that every field that is no word is a whole number of at least 1, or 0.
+    """Checks that every field except text is a whole number of at least 1 (or 0 if allowed).
 
     Raises:
-        UsageError: one is not.
+        UsageError: a field is not.
     """
     for one in fields(call):
         size = getattr(call, one.name)
@@ -27,10 +27,10 @@ def check_sizes(call: Any, may_be_zero: tuple[str, ...] = ()) -> None:
 
 
 def check_word(call: Any, name: str, known: tuple[str, ...]) -> None:
-    """Checks that a field is one of some words.
+    """Checks that a field has one of the known words.
 
     Raises:
-        UsageError: it is not.
+        UsageError: it has another value.
     """
     value = getattr(call, name)
     if value not in known:
@@ -40,10 +40,10 @@ def check_word(call: Any, name: str, known: tuple[str, ...]) -> None:
 
 
 def check_divides(call: Any, name: str, *parts: str) -> None:
-    """Checks that a field is a multiple of the product of others.
+    """Checks that a field is a multiple of the product of other fields.
 
     Raises:
-        UsageError: it is not.
+        UsageError: it is not a multiple.
     """
     whole, product = getattr(call, name), 1
     for part in parts:

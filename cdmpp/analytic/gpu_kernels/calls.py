@@ -1,4 +1,4 @@
-"""Calls of a serving framework's kernels: what is asked of `GpuKernels`, nothing of a device."""
+"""Calls of a serving framework's kernels, independent of a device."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ Family = Literal[
     "hyper",
 ]  # fmt: skip
 FAMILIES: tuple[Family, ...] = ("gemm", "prefill", "decode", "collective")
-#: Families whose calls have a framework's version: those of data in the layout of llm-kernels.
+#: Families whose calls have a framework's version, with data in the layout of llm-kernels.
 SERVING: tuple[Family, ...] = (
     "moe", "latent_prefill", "latent_decode", "linear", "sparse", "exchange", "one_shot",
     "quantize", "hyper",
 )  # fmt: skip
 
-#: Families whose calls go over the links between GPUs.
+#: Families whose calls use the links between GPUs.
 LINKED: tuple[Family, ...] = ("collective", "exchange", "one_shot")
 
-#: Types of a product: `fp8` takes 16-bit input and scales it itself, `fp8_static` is the product
-#: alone, `fp8_block` has a scale for each block of 128, `nvfp4` one for each 16 elements.
+#: Types of a product: `fp8` takes 16-bit input and scales it itself, `fp8_static` is only the
+#: product, `fp8_block` has a scale per block of 128 elements, `nvfp4` one per 16 elements.
 GEMM_DTYPES = ("bfloat16", "float16", "fp8", "fp8_static", "fp8_block", "nvfp4")
-#: Types of attention's arithmetic and of its cache. `float16` is taken for `bfloat16`.
+#: Types of attention's arithmetic and cache. `float16` is predicted as `bfloat16`.
 ATTENTION_DTYPES = ("bfloat16", "float16", "fp8")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
-#: Who launches the kernels; each has its own choice of them. `vllm_xpu`: vLLM on Intel's GPUs;
-#: `aiter`: AMD's library, the fastest of its kernels for each product and each expert layer (best
-#: of tuned); `pipeweave`: an fp8 product
-#: with one tile for all shapes, as pipeweave's table has it.
+#: Software that launches the kernels; each makes its own choice of kernels. `vllm_xpu`: vLLM on
+#: Intel GPUs; `aiter`: AMD's library, with its fastest kernel for each product and expert layer
+#: (best of tuned); `pipeweave`: an fp8 product with one tile for all shapes, as in pipeweave's
+#: table.
 SOFTWARE = ("trtllm", "vllm", "vllm_xpu", "sglang", "aiter", "pipeweave")
-#: Family of a library's own kernels -> the library, and the family whose calls it answers. A folder
-#: of measured kernels need not have these.
+#: Family of a library's own kernels -> the library, and the family whose calls it predicts. A
+#: folder of measured kernels may lack these.
 LIBRARIES: Mapping[Family, tuple[str, Family]] = {
     "gemm_tuned": ("aiter", "gemm"), "gemm_tile": ("pipeweave", "gemm"),
     "moe_tuned": ("aiter", "moe"),
@@ -75,18 +75,19 @@ class Gemm:
 
 @dataclass(frozen=True)
 class PrefillAttention:
-    """Causal attention of new tokens to themselves and to those before them.
+    """Causal attention of new tokens to themselves and to earlier tokens.
 
     Attributes:
-        batch: sequences.
-        length: new tokens a sequence.
-        heads: of the queries; `kv_heads` of the keys and values divides it.
-        head_size: elements of a head.
-        past: tokens that are in the cache already. None of the packaged model's data has any: more
-            than 0 is beyond what was measured.
-        window: most tokens that a token looks at; 0 = all.
-        dtype: of the arithmetic.
-        kv_dtype: of the cache.
+        batch: number of sequences.
+        length: new tokens per sequence.
+        heads: number of heads of the queries, a multiple of `kv_heads`.
+        kv_heads: number of heads of the keys and values.
+        head_size: elements per head.
+        past: tokens that are already in the cache. The packaged model's data only have 0: other
+            values are out of distribution.
+        window: maximum number of tokens that a token attends to; 0 = all.
+        dtype: type of the arithmetic.
+        kv_dtype: type of the cache.
 
     Raises:
         UsageError: a size is out of range, or a type is not one of `ATTENTION_DTYPES`.
@@ -109,12 +110,12 @@ class PrefillAttention:
 
 @dataclass(frozen=True)
 class DecodeAttention:
-    """Attention of one new token of each sequence to its cache.
+    """Attention of one new token per sequence to its cache.
 
     Attributes:
-        batch: sequences.
-        context: tokens a sequence that are read from the cache, the new one among them.
-        heads, kv_heads, head_size, window, dtype, kv_dtype: as `PrefillAttention`.
+        batch: number of sequences.
+        context: tokens per sequence that are read from the cache, including the new one.
+        heads, kv_heads, head_size, window, dtype, kv_dtype: as in `PrefillAttention`.
 
     Raises:
         UsageError: as `PrefillAttention`.
@@ -136,13 +137,13 @@ class DecodeAttention:
 
 @dataclass(frozen=True)
 class Collective:
-    """A collective of the GPUs of one machine.
+    """A collective over the GPUs of one machine.
 
     Attributes:
         kind: one of `COLLECTIVES`.
-        message_bytes: of the whole tensor: reduced, gathered, before it is scattered, or sent by
-            each GPU to all.
-        gpus: that take part, at least 2.
+        message_bytes: size of the whole tensor: reduced, gathered, before it is scattered, or sent
+            by each GPU to all others.
+        gpus: number of GPUs, at least 2.
 
     Raises:
         UsageError: the kind is unknown or a number is out of range.
@@ -161,7 +162,7 @@ class Collective:
 
 GpuCall = Gemm | PrefillAttention | DecodeAttention | Collective | ServingCall
 
-#: Call -> whose model answers for it.
+#: Class of a call -> its family.
 _FAMILY: Mapping[type[GpuCall], Family] = {
     Gemm: "gemm",
     PrefillAttention: "prefill",
@@ -179,7 +180,7 @@ _FAMILY: Mapping[type[GpuCall], Family] = {
 }
 
 
-#: Name of a kernel on the command line -> its call; a collective is asked by its kind.
+#: Name of a kernel on the command line -> class of its call; a collective has the name of its kind.
 KERNELS: Mapping[str, type[GpuCall]] = {
     "gemm": Gemm,
     "prefill": PrefillAttention,
@@ -201,7 +202,7 @@ def make_call(kernel: str, values: Mapping[str, str]) -> GpuCall:
     """Returns the call of a kernel (one of `KERNELS`) from its fields as text.
 
     Raises:
-        UsageError: no such kernel, or a field is missing, unknown or not what the call takes.
+        UsageError: unknown kernel, or a field is missing, unknown or invalid.
     """
     if kernel not in KERNELS:
         raise UsageError(f"no kernel {kernel!r}; expected one of {', '.join(KERNELS)}")
@@ -227,12 +228,12 @@ def _value(text: str) -> int | str:
 
 
 def family_of(call: GpuCall) -> Family:
-    """Returns whose model answers for a call."""
+    """Returns the family of a call."""
     return _FAMILY[type(call)]
 
 
 def field_names(family: Family) -> tuple[str, ...]:
-    """Returns the fields of a family's calls, in their order."""
+    """Returns the fields of a family's calls, in order."""
     made = next(call for call, name in _FAMILY.items() if name == family)
     return tuple(one.name for one in fields(made))
 

@@ -1,4 +1,4 @@
-"""The learned part of a family: what its kernels reach of the nominal time, by boosted trees."""
+"""The learned part of a family: boosted trees on the ratio of time to nominal time."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from cdmpp.arrays import FloatArray, TextArray
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.files.boosted_trees import ask_trees, grow_trees, tree_rows
 
-#: Software that the trees of a family tell apart.
+#: Software that the trees distinguish.
 _FLAGGED = ("trtllm", "vllm", "vllm_xpu", "sglang")
-#: Least squares that are weighted anew, and the relative error that counts as none.
+#: Iterations of the reweighted least squares; relative errors below the second are treated alike.
 _REWEIGHTINGS = 6
 _LEAST_ERROR = 0.1
 
 
 @dataclass(frozen=True)
 class EfficiencyOptions:
-    """How the trees grow. The error is that of the logarithm, absolute: near the mean absolute
-    percentage error, without its pull towards low answers.
+    """Options of the trees. The loss is the absolute error of the logarithm: close to the mean
+    absolute percentage error, without its bias towards low predictions.
 
     Attributes:
-        trees: how many.
-        depth: of each.
-        rate: of what is left that a tree takes away.
-        share: of the rows and of the inputs that a tree sees.
-        least_rows: of a leaf.
-        most_rows: of a fit; more are drawn from.
+        trees: number of trees.
+        depth: maximum depth of a tree.
+        rate: learning rate.
+        share: share of the rows and of the inputs that a tree is fitted to.
+        least_rows: minimum number of rows in a leaf.
+        most_rows: maximum number of rows of a fit, drawn at random.
         prior_share: weight of the prior of the nominal time, as a share of the rows.
     """
 
@@ -48,7 +48,7 @@ class EfficiencyOptions:
     prior_share: float = 0.1
 
     def parameters(self, seed: int) -> dict[str, Any]:
-        """Returns the parameters of XGBoost."""
+        """Returns the XGBoost parameters."""
         return {
             "objective": "reg:absoluteerror",
             "max_depth": self.depth,
@@ -63,15 +63,15 @@ class EfficiencyOptions:
 
 @dataclass(frozen=True)
 class Efficiency:
-    """What one family's kernels reach on any GPU.
+    """Efficiency of one family's kernels on any GPU.
 
     Attributes:
-        booster: of XGBoost; gives log(time / nominal time).
-        launch_s: software that the fit has seen, most rows first -> seconds of its launch; other
-            software counts as the first.
-        weights: term of the nominal time -> its weight.
-        largest: size of the largest call of the fit.
-        near: the calls of the fit, which correct the trees; None = they are not kept.
+        booster: XGBoost model of log(time / nominal time).
+        launch_s: software in the fit, most rows first -> seconds of its launch; other software uses
+            the first.
+        weights: term of the nominal time -> weight.
+        largest: size of the largest call in the fit.
+        near: calls of the fit, which correct the trees; None if they are not stored.
     """
 
     booster: Any
@@ -83,12 +83,11 @@ class Efficiency:
     def latency_s(
         self, work: KernelWork, software: TextArray, correction: FloatArray | float = 0.0
     ) -> FloatArray:
-        """Returns float64 [N], seconds; never below the floor, so that the floor over it, the
-        efficiency, is in (0, 1].
+        """Returns float64 [N], seconds, at least the lower bound.
 
         Args:
             software: text [N].
-            correction: float64 [N], is added to the logarithm.
+            correction: float64 [N], added to the logarithm.
         """
         nominal_s = self.nominal_s(work, software)
         found = nominal_s * np.exp(self._effort(work, software, nominal_s) + correction)
@@ -98,13 +97,12 @@ class Efficiency:
         self, work: KernelWork, family: Family, columns: Columns, whose: TextArray,
         device: DeviceSpec,
     ) -> FloatArray:  # fmt: skip
-        """Returns float64 [N], `latency_s` of calls on one GPU, corrected by what was measured near
-        them.
+        """Returns float64 [N], `latency_s` of calls on one GPU, corrected by measured neighbours.
 
         Args:
-            work: of the calls.
+            work: work of the calls.
             columns: fields of the calls.
-            whose: text [N], the software.
+            whose: text [N], software.
         """
         if self.near is None:
             return self.latency_s(work, whose)
@@ -117,13 +115,13 @@ class Efficiency:
         return self.latency_s(work, whose, correction)
 
     def nominal_s(self, work: KernelWork, software: TextArray) -> FloatArray:
-        """Returns float64 [N], seconds."""
+        """Returns float64 [N], nominal time in seconds."""
         weights = [*self.launch_s.values(), *(self.weights[name] for name in work.terms)]
         whose = self._known(software)
         return np.asarray(_columns(work, whose, list(self.launch_s)) @ np.array(weights))
 
     def _effort(self, work: KernelWork, software: TextArray, nominal_s: FloatArray) -> FloatArray:
-        """Returns float64 [N], log(time / nominal time) by the trees."""
+        """Returns float64 [N], log(time / nominal time) predicted by the trees."""
         matrix = _matrix(work, self._known(software), nominal_s)
         kept = np.minimum(1.0, self.largest / work.size) ** work.fade
         return np.asarray(kept * ask_trees(self.booster, matrix), np.float64)
@@ -141,7 +139,7 @@ def fit_efficiency(
     seed: int,
     options: EfficiencyOptions | None = None,
 ) -> Efficiency:
-    """Returns weights and trees of N measured calls.
+    """Fits weights and trees to N measured calls.
 
     Args:
         software: text [N].
@@ -169,11 +167,11 @@ def fit_efficiency(
 def _nominal_weights(
     columns: FloatArray, latency_s: FloatArray, prior: FloatArray, share: float
 ) -> FloatArray:
-    """Returns float64 [C], not negative: least absolute relative error, by squares weighted anew,
-    with the prior as further rows.
+    """Returns float64 [C], non-negative weights of least absolute relative error, by reweighted
+    least squares with the prior as additional rows.
 
     Args:
-        share: of the prior's rows in the number of rows.
+        share: number of the prior's rows over the number of rows.
     """
     from scipy.optimize import nnls
 
@@ -189,7 +187,7 @@ def _nominal_weights(
 
 
 def _columns(work: KernelWork, software: TextArray, names: Sequence[str]) -> FloatArray:
-    """Returns float64 [N, software + terms], what the nominal time is a weighted sum of."""
+    """Returns float64 [N, software + terms], the columns of which the nominal time is a sum."""
     launches = [np.asarray(software == name, np.float64) for name in names]
     return np.stack([*launches, *work.terms.values()], axis=1)
 

@@ -1,4 +1,4 @@
-"""Evaluation of the kernel models: on a device that was left out, on new shapes, on larger ones."""
+"""Evaluates the kernel models on held-out devices, new shapes and larger shapes."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ from cdmpp.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-#: Settings were chosen by the errors on these devices, each left out in turn, with seed 0.
+#: Devices on whose leave-one-out errors (seed 0) the settings were selected.
 DEVELOPMENT_DEVICES = ("b60", "gb300", "h100", "l40s")
-#: Work of the largest shapes of a fit, as a quantile over the rows of each device.
+#: Quantile of the work per device that sets the limits of the larger-shapes split.
 _SMALL_SHARE = 0.75
-#: How many times larger the shapes are that such a fit is judged on, at the least.
+#: Minimum ratio of the sizes of test shapes to the largest size in the fit.
 _LARGER = 4.0
-#: Name of the calls of a family that are in no other group of it.
+#: Group of the calls that are in no other group of a family.
 _OTHER_CALLS = "other calls"
 
 
 @dataclass(frozen=True)
 class EvaluatedKernels:
-    """What `evaluate_kernels` found.
+    """Result of `evaluate_kernels`.
 
-    Splits: `device-left-out`, `shared-calls` (the same, calls that the neighbour measured too),
-    `new-shapes`, `larger-shapes`; of the families of `SERVING` `version-left-out`, whose device is
-    `software version`, and `shared-versions` (calls that the version before has on the same device
-    too); `packaged` of `evaluate_packaged`. Models: `cdmpp`, `cdmpp-one-factor` (times the best
-    factor on the device), `roofline` (times one factor of the other devices), `constant`,
-    `neighbour` (times the best factor on the device), `version-before` (times the best factor on
-    each device), both also `-as-is` without a factor.
+    Splits: `device-left-out`; `shared-calls` (the same, for calls that the neighbour has too);
+    `new-shapes`; `larger-shapes`. Families of `SERVING` also have `version-left-out`, whose device
+    is `software version`, and `shared-versions` (calls that the previous version has on the same
+    device). `evaluate_packaged` has the split `packaged`. Models: `cdmpp`; `cdmpp-one-factor`
+    (times the best factor on the device); `roofline` (times one factor from the other devices);
+    `constant`; `neighbour` (times the best factor on the device); `version-before` (times the best
+    factor on each device). The last two also exist as `-as-is`, without a factor.
 
     Attributes:
-        scores: of every prediction; `covered` is the share of the rows in the interval that the
-            errors of the other devices give, each left out of a fit of its own.
-        left_out: family -> why -> how many rows of the data are judged nowhere.
+        scores: scores of all predictions; `covered` is the share of the rows inside the interval
+            from the errors on the other devices, each held out of a fit.
+        left_out: family -> reason -> number of rows that are not evaluated.
     """
 
     scores: Sequence[Score]
@@ -64,14 +64,14 @@ class EvaluatedKernels:
 def evaluate_kernels(
     folder: Path, seeds: Sequence[int], families: Sequence[str] = ()
 ) -> EvaluatedKernels:
-    """Returns the errors of fits on a folder of measured kernels.
+    """Returns the errors of fits to a folder of measured kernels.
 
     Args:
-        families: that are judged; none = all of the folder.
+        families: families to evaluate; empty = all of the folder.
 
     Raises:
         DataError, DeviceError: as `read_measured`.
-        UsageError: the folder has none of a named family.
+        UsageError: the folder lacks a named family.
     """
     scores: list[Score] = []
     left_out: dict[Family, Mapping[str, int]] = {}
@@ -90,11 +90,11 @@ def evaluate_kernels(
 
 
 def evaluate_packaged(folder: Path, model: GpuKernels) -> EvaluatedKernels:
-    """Returns the errors of a fitted model on all rows of a folder that it has a family for. Rows
-    that it was fitted on are among them, if the folder is that of the fit.
+    """Returns the errors of a fitted model on all rows of the families that model and folder share.
+    If the folder was used for the fit, these rows include the training rows.
 
     Raises:
-        DataError, DeviceError: as `read_measured`; or the model has none of the folder's families.
+        DataError, DeviceError: as `read_measured`; or model and folder share no family.
     """
     scores: list[Score] = []
     left_out: dict[Family, Mapping[str, int]] = {}
@@ -124,8 +124,8 @@ def evaluate_packaged(folder: Path, model: GpuKernels) -> EvaluatedKernels:
 
 
 def _of_left_out_versions(measured: Measured, seed: int) -> Iterator[Score]:
-    """Yields the errors on versions that a fit of their own left out, beside those of the version
-    before; the interval has the ends of the other versions' errors together.
+    """Yields the errors on versions that were each held out of a fit, and those of the previous
+    version; the interval has the ends of the errors on all other versions together.
     """
     table = measured.table
     seconds = measured.version_left_out_s(seed)
@@ -176,8 +176,8 @@ def _of_left_out_devices(measured: Measured, seed: int) -> Iterator[Score]:
 
 
 def _is_covered(measured: Measured, logs: FloatArray) -> BoolArray:
-    """Returns bool [N], whether the error log(measured / predicted) of a row is within those of the
-    other devices, as the model's intervals are made.
+    """Returns bool [N], whether a row's error log(measured / predicted) is inside the interval from
+    the errors on the other devices, computed like the model's intervals.
     """
     found = np.zeros(len(logs), np.bool_)
     table, fitted = measured.table, measured.devices
@@ -216,9 +216,9 @@ def _of_neighbour(measured: Measured, label: str) -> FloatArray:
 
 
 def _of_new_shapes(measured: Measured, seed: int) -> Iterator[Score]:
-    """Yields the errors on shapes that were left out. Where each shape was, also by type, beside
-    the roofline times one factor of the device's other shapes, and times its own best factor; the
-    interval is made of the errors of the device's other shapes.
+    """Yields the errors on held-out shapes. If every shape was held out, it also yields them by
+    group, next to the roofline times one factor from the device's other shapes, and times its own
+    best factor; the interval is from the errors on the device's other shapes.
     """
     parts = measured.held_shapes(seed)
     seconds = measured.shape_left_out_s(seed)
@@ -248,8 +248,8 @@ def _of_new_shapes(measured: Measured, seed: int) -> Iterator[Score]:
 
 
 def _is_shape_covered(measured: Measured, logs: FloatArray, own: BoolArray) -> FloatArray:
-    """Returns float64 [N], 1 = the error of a row of a device is in the interval that the errors of
-    the device's other shapes give, 0 = it is not; NaN where these give none.
+    """Returns float64 [N], 1 if the error of a device's row is inside the interval from the
+    device's other shapes, 0 if not; NaN without an interval.
     """
     found = np.full(len(logs), np.nan)
     shapes = measured.shapes()
@@ -264,7 +264,7 @@ def _is_shape_covered(measured: Measured, logs: FloatArray, own: BoolArray) -> F
 
 
 def _is_of(measured: Measured, name: str) -> BoolArray:
-    """Returns bool [N], the rows of a group by its name without the family's."""
+    """Returns bool [N], the rows of a group, by its name without the family."""
     return np.asarray(measured.groups == f"{measured.family} {name}", np.bool_)
 
 
@@ -297,7 +297,7 @@ def _scores(
     seconds: FloatArray,
     rows: BoolArray,
 ) -> Iterator[Score]:
-    """Yields the score of all rows, and that of each group where there are several."""
+    """Yields the score of all rows, and of each group if there are several."""
     yield _score(measured, split, label, "all", model, seed, seconds, rows)
     names = np.unique(measured.groups[rows])
     for name in names if len(names) > 1 else ():
@@ -323,7 +323,7 @@ def _score(
 
 
 def mean_over_seeds(scores: Sequence[Score]) -> Mapping[tuple[str, ...], Score]:
-    """Returns (split, family, device, group, model) -> the score with the means over its seeds."""
+    """Returns (split, family, device, group, model) -> the score averaged over its seeds."""
     parts: dict[tuple[str, ...], list[Score]] = {}
     for one in scores:
         place = (one.split, one.family, one.device, one.group, one.model)

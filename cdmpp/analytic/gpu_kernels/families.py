@@ -1,4 +1,4 @@
-"""Calls, or rows of a table, and GPUs -> the work of a family's kernels."""
+"""Work of a family's kernels, from calls or rows of a table and GPUs."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def columns_of(calls: Sequence[GpuCall]) -> Columns:
 
 
 def as_measured(family: Family, columns: Columns) -> Columns:
-    """Returns columns with the types that a library's products were measured in: aiter's and
-    pipeweave's fp8 is that of scaled input, as serving frameworks scale it in the norm before.
+    """Returns columns with the types in which a library's products were measured: fp8 of aiter and
+    pipeweave takes scaled input, which serving frameworks compute in the preceding norm.
     """
     others = {"gemm_tuned": ("fp8",), "gemm_tile": ("fp8", "fp8_block")}.get(family)
     if others is None:
@@ -70,8 +70,8 @@ def as_measured(family: Family, columns: Columns) -> Columns:
 
 
 def whose_kernels(family: Family, columns: Columns, software: NDArray[np.str_]) -> NDArray[np.str_]:
-    """Returns text [N], the software whose kernels run: products in 16 bits on NVIDIA's GPUs are
-    cuBLAS's, whoever launches them, and count as TensorRT-LLM's.
+    """Returns text [N], the software whose kernels run: all software uses cuBLAS for 16-bit
+    products on NVIDIA GPUs; they count as TensorRT-LLM's.
     """
     if family != "gemm":
         return software
@@ -80,17 +80,17 @@ def whose_kernels(family: Family, columns: Columns, software: NDArray[np.str_]) 
 
 
 def has_groups(family: Family) -> bool:
-    """Whether kernels of a family err in ways of their own: each type of products and of expert
-    layers, prefill attention with a window, each kind and phase of sparse attention, and each step
-    of hyper-connections.
+    """Returns whether errors differ within a family: by type of products and of expert layers, by
+    window of prefill attention, by kind and phase of sparse attention, or by step of
+    hyper-connections.
     """
     return family.startswith(("gemm", "moe")) or family in ("prefill", "sparse", "hyper")
 
 
 def error_groups(family: Family, columns: Columns) -> NDArray[np.str_]:
-    """Returns text [N], what each call is judged with: its family, and the type of a product or of
-    an expert layer, whether prefill attention has a window, kind and phase of sparse attention, or
-    the step of hyper-connections.
+    """Returns text [N], the group that each call is evaluated in: its family, and the type of a
+    product or expert layer, whether prefill attention has a window, kind and phase of sparse
+    attention, or the step of hyper-connections.
     """
     count = len(next(iter(columns.values())))
     if not has_groups(family):
@@ -105,8 +105,8 @@ def error_groups(family: Family, columns: Columns) -> NDArray[np.str_]:
 
 
 def is_in_16_bits(call: GpuCall, device: DeviceSpec) -> bool:
-    """Whether a call asks for fp8 of a GPU without fp8 units, whose arithmetic is in 16 bits then:
-    only its weights or its cache are smaller. Such calls were measured on Intel's GPUs alone.
+    """Returns whether a call requests fp8 on a GPU without fp8 units. Its arithmetic is then in 16
+    bits, and only its weights or cache are smaller; such calls were measured only on Intel GPUs.
     """
     return getattr(call, "dtype", "").startswith("fp8") and not device.peak_fp8_flop_per_s
 
@@ -115,7 +115,7 @@ def work_on(family: Family, columns: Columns, device: DeviceSpec) -> KernelWork:
     """Returns the work of calls on one GPU.
 
     Raises:
-        DeviceError: it is none, lacks the pipe of a call, or the registry lacks a number.
+        DeviceError: not a GPU, no pipe for a call, or the registry lacks a value.
     """
     chip = chip_of(device)
     _check_pipes(family, columns, chip, device.name)
@@ -126,10 +126,10 @@ def work_on(family: Family, columns: Columns, device: DeviceSpec) -> KernelWork:
 def work_of_rows(
     family: Family, columns: Columns, labels: NDArray[np.str_], known: Mapping[str, DeviceSpec]
 ) -> KernelWork:
-    """Returns the work of rows that were measured on GPUs of these labels, text [N].
+    """Returns the work of rows measured on GPUs with these labels, text [N].
 
     Raises:
-        DeviceError: the registry lacks a number of one.
+        DeviceError: the registry lacks a value of a GPU.
     """
     names, place = np.unique(labels, return_inverse=True)
     return _WORK[family](columns, chip_rows([chip_of(known[str(n)]) for n in names], place))

@@ -1,4 +1,4 @@
-"""Versions of serving frameworks, and the kernels that they chose, as the data have them."""
+"""Versions of serving frameworks in the data, and the kernels that they chose."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from cdmpp.devices.spec import DeviceSpec, architecture_of
 from cdmpp.errors import UsageError
 
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?(?:rc(\d+)|\.?post(\d+))?")
-#: Release of development builds: after every numbered one.
+#: Release number of development builds: after all numbered versions.
 _DEVELOPMENT = 1e6
 
 
 def release_of(version: str) -> float:
-    """Returns a number that grows with the version: `1.3.0rc20` -> 10299.2, `0.5.14` -> 514.
+    """Converts a version to a number that grows with it: `1.3.0rc20` -> 10299.2, `0.5.14` -> 514.
 
     Raises:
-        UsageError: the text is no version.
+        UsageError: the text is not a version.
     """
     if ".dev" in version:
         return _DEVELOPMENT
@@ -39,19 +39,19 @@ def release_of(version: str) -> float:
 
 
 def releases_of(versions: TextArray) -> FloatArray:
-    """Returns float64 [N], `release_of` each."""
+    """Returns float64 [N], `release_of` each version."""
     names, place = np.unique(versions, return_inverse=True)
     return np.array([release_of(str(name)) for name in names])[place]
 
 
 @dataclass(frozen=True)
 class Frameworks:
-    """What the rows of one family say of the frameworks.
+    """Versions and kernels of the frameworks in the rows of one family.
 
     Attributes:
-        versions: software -> its versions, the oldest first.
-        kernels: `software type architecture`, with or without its last words -> the kind of kernel
-            of most rows of the newest version; empty where a family has one kind.
+        versions: software -> its versions, oldest first.
+        kernels: `software type architecture`, or a prefix of these words -> the most frequent kind
+            of kernel in the newest version; empty for families with one kind.
     """
 
     versions: Mapping[str, tuple[str, ...]]
@@ -65,7 +65,7 @@ class Frameworks:
         device: TextArray,
         columns: Mapping[str, NDArray[np.generic]],
     ) -> Frameworks:
-        """Returns the facts of N rows, text [N] each."""
+        """Extracts versions and kernels from N rows, text [N] each."""
         versions = {
             str(name): tuple(sorted(map(str, np.unique(version[software == name])), key=release_of))
             for name in np.unique(software)
@@ -88,8 +88,8 @@ class Frameworks:
         return cls(versions, kernels)
 
     def release(self, software: str, version: str | None) -> float:
-        """Returns the number of a version; None = the newest measured one of the software, or of
-        that with most versions where it was not measured.
+        """Returns the number of a version; None = the newest measured version of the software, or,
+        if the software was not measured, of the software with the most versions.
         """
         if version is not None:
             return release_of(version)
@@ -97,31 +97,29 @@ class Frameworks:
         return release_of(known[-1])
 
     def version(self, software: str, release: float) -> str:
-        """Returns the version of a release, empty where it was not measured."""
+        """Returns the version with a release number; "" if it was not measured."""
         known = self.versions.get(software, ())
         return next((one for one in known if release_of(one) == release), "")
 
     def knows(self, software: str, version: str | None) -> bool:
-        """Whether the version, or any of the software, was measured."""
+        """Returns whether the version, or without one the software, was measured."""
         known = self.versions.get(software, ())
         return bool(known) and (version is None or version in known)
 
     def kernel(self, software: str, dtype: str, device: DeviceSpec) -> str:
-        """Returns the kind of kernel that the software takes where nobody says."""
+        """Returns the kind of kernel that the software chooses by default."""
         keys = _keys(software, dtype, device)
         return next((self.kernels[key] for key in keys if key in self.kernels), "")
 
 
 def type_words(columns: Mapping[str, NDArray[np.generic]], software: TextArray) -> TextArray:
-    """Returns text [N], the type that decides which kernel runs; the software where calls have
-    none.
-    """
+    """Returns text [N], the type that determines the kernel; the software if calls have no type."""
     name = next((name for name in ("dtype", "kv_dtype") if name in columns), "")
     return np.asarray(columns[name] if name else software, np.str_)
 
 
 def _keys(software: str, dtype: str, device: DeviceSpec) -> tuple[str, ...]:
-    """Returns the places of a choice, the nearest first."""
+    """Returns the keys of a choice, most specific first."""
     of_type = f"{software} {dtype}"
     architecture = " ".join(map(str, architecture_of(device) or ("unknown",)))
     return f"{of_type} {architecture}", of_type, software, ""

@@ -1,4 +1,4 @@
-"""Measured kernels with their work: which rows a fit may use, and how they are held out."""
+"""Measured kernels with their work: the rows that a fit may use, and the held-out parts."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ from cdmpp.analytic.intervals import LogErrors
 from cdmpp.arrays import BoolArray, FloatArray, TextArray
 from cdmpp.devices.registry import get_device
 
-#: A device with more rows than this below its floor was not timed right: none of them counts.
+#: Maximum share of a device's rows below their lower bound; above it the device was not timed
+#: correctly, and all of its rows are excluded.
 _MOST_IMPOSSIBLE = 0.04
-#: A product whose nominal time is below the first number, seconds, takes the second only where the
-#: host was timed; so many such products tell.
+#: Products with a nominal time below the first number (seconds) take the second only if the host
+#: was timed; the last is the minimum number of such products.
 _SMALL_S, _HOST_S, _LEAST_SMALL = 5.0e-6, 40.0e-6, 10
-#: The same of a serving family, of the nominal time beyond its launches: they are several kernels.
+#: The same for families of `SERVING`, which are several kernels; their nominal time has no launch.
 _SMALL_BLOCK_S, _HOST_BLOCK_S = 10.0e-6, 90.0e-6
-#: The same of whole blocks of attention, which are 10 to 25 kernels: in a graph the small ones take
-#: up to 225 us, eagerly from 300 us on.
+#: The same for whole blocks of attention, which are 10 to 25 kernels: small ones take up to 225 us
+#: in a graph, and at least 300 us eagerly.
 _SMALL_WHOLE_S, _HOST_WHOLE_S = 100.0e-6, 260.0e-6
-#: Blocks whose nominal time is more than so many times what the host takes are of use nevertheless:
-#: the host launches the next kernel while the GPU runs the one before.
+#: Blocks with a nominal time above this multiple of the host's time are used nevertheless: the host
+#: launches the next kernel while the GPU runs the previous one.
 _HIDDEN = 3.0
-#: Words of calls, each of which may have been timed in its own way.
+#: Fields of calls whose values may each have been timed differently.
 _PARTS = ("dtype", "kv_dtype", "kind", "step", "phase")
-#: Parts of the shapes, one of which is held out of a fit.
+#: Folds of the shapes; one is held out of a fit.
 _FOLDS = 5
-#: Family of few rows -> the sizes that make a shape: its rows at other sizes are held out with it,
-#: and each part in turn.
+#: Family with few rows -> the sizes that define a shape: all rows of a shape are held out together,
+#: and each fold in turn.
 _SHAPES: Mapping[Family, tuple[str, ...]] = {"moe_tuned": ("hidden", "inter", "experts", "top_k")}
-#: Rows of a fit of a serving family that leaves something out: there are many of them.
+#: Options of the validation fits of a family of `SERVING`: there are many such fits.
 _PART = EfficiencyOptions(most_rows=24_000)
 
 
@@ -49,12 +50,12 @@ class Measured:
     """Rows of one family that a fit may use.
 
     Attributes:
-        family: of the rows.
+        family: family of the rows.
         table: N rows.
-        work: of the rows.
-        software: text [N], whose kernels ran.
-        groups: text [N], what each is judged with.
-        left_out: why -> how many rows of the file are not among them.
+        work: work of the rows.
+        software: text [N], software whose kernels ran.
+        groups: text [N], group that each row is evaluated in.
+        left_out: reason -> number of rows of the file that were excluded.
     """
 
     family: Family
@@ -71,20 +72,20 @@ class Measured:
 
     @property
     def is_near(self) -> bool:
-        """Whether a fit keeps the rows themselves, to correct its trees by."""
+        """Whether a fit stores the rows, to correct its trees."""
         return self.family in SERVING
 
     @property
     def frameworks(self) -> Frameworks:
-        """What the rows say of frameworks, of a family of `SERVING`."""
+        """Versions and kernels of the frameworks in the rows, for a family of `SERVING`."""
         table = self.table
         return Frameworks.of(table.software, table.version, table.device, table.columns)
 
     def fit(
         self, rows: BoolArray, *, seed: int, options: EfficiencyOptions | None = None
     ) -> Efficiency:
-        """Returns what the kernels of some rows (bool [N]) reach; of a family of `SERVING` with
-        the rows themselves.
+        """Fits the efficiency of the selected rows (bool [N]); a family of `SERVING` also stores
+        the rows.
         """
         work, software, table = self.work[rows], self.software[rows], self.table[rows]
         found = fit_efficiency(work, software, table.latency_s, seed=seed, options=options)
@@ -95,11 +96,11 @@ class Measured:
         return replace(found, near=near)
 
     def fit_part(self, rows: BoolArray, *, seed: int) -> Efficiency:
-        """Returns a fit to judge the family by, on fewer rows where the family has many."""
+        """Fits the family for an evaluation; families of `SERVING` use fewer rows."""
         return self.fit(rows, seed=seed, options=_PART if self.is_near else None)
 
     def predicted_s(self, model: Efficiency, rows: BoolArray) -> FloatArray:
-        """Returns float64 [R], the seconds of some rows (bool [N])."""
+        """Returns float64 [R], the predicted seconds of the selected rows (bool [N])."""
         table, work, software = self.table[rows], self.work[rows], self.software[rows]
         if model.near is None:
             return model.latency_s(work, software)
@@ -112,7 +113,7 @@ class Measured:
         return seconds
 
     def left_out_s(self, seed: int) -> FloatArray:
-        """Returns float64 [N], the seconds of every row by the fit without its device."""
+        """Returns float64 [N], the seconds of every row predicted by the fit without its device."""
         seconds = np.empty(len(self.table))
         for label in self.devices:
             own = self.table.device == label
@@ -120,8 +121,8 @@ class Measured:
         return seconds
 
     def version_left_out_s(self, seed: int) -> FloatArray:
-        """Returns float64 [N], the seconds of every row by the fit without its version of its
-        software; NaN where that is the only one.
+        """Returns float64 [N], the seconds of every row predicted by the fit without its version of
+        its software; NaN if the software has no other version.
         """
         seconds = np.full(len(self.table), np.nan)
         software = self.table.software
@@ -133,16 +134,16 @@ class Measured:
         return seconds
 
     def held_shapes(self, seed: int) -> list[BoolArray]:
-        """Returns bool [N] each, rows that a fit of their own leaves out: a fifth of the shapes; of
-        a family of `_SHAPES` each fifth in turn.
+        """Returns bool [N] each, the rows that a fit holds out: one fifth of the shapes; for a
+        family of `_SHAPES` each fifth in turn.
         """
         place = self.shapes()
         fold = np.random.default_rng(seed).integers(_FOLDS, size=int(place.max()) + 1)[place]
         return [fold == part for part in range(_FOLDS if self.family in _SHAPES else 1)]
 
     def shape_left_out_s(self, seed: int) -> FloatArray:
-        """Returns float64 [N], the seconds of the rows of `held_shapes` by the fit without them;
-        NaN elsewhere.
+        """Returns float64 [N], the seconds of the rows of `held_shapes` predicted by the fit
+        without them; NaN in other rows.
         """
         seconds = np.full(len(self.table), np.nan)
         for held in self.held_shapes(seed):
@@ -150,16 +151,16 @@ class Measured:
         return seconds
 
     def shapes(self) -> NDArray[np.intp]:
-        """Returns int [N], the shape of each row, on whatever device and in whatever type."""
+        """Returns int [N], the shape of each row, independent of device and type."""
         names = _SHAPES.get(self.family, tuple(self.table.columns))
         sizes = [self.table.columns[name] for name in names]
         whole = [column for column in sizes if np.issubdtype(column.dtype, np.integer)]
         return np.unique(np.stack(whole, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
 
     def errors(self, logs: FloatArray, groups: TextArray, group: str) -> LogErrors | None:
-        """Returns the ends of a group's errors among R held-out rows of one device; of a family of
-        `_SHAPES` the widest of its own and of all groups', as a type has few shapes. None = there
-        are no such rows, or too few.
+        """Returns the interval of a group's errors among R held-out rows of one device; for a
+        family of `_SHAPES` the widest of the group's and of all rows, as a type has few shapes.
+        None without rows of the group, or with too few.
 
         Args:
             logs: float64 [R], log(measured / predicted).
@@ -172,9 +173,9 @@ class Measured:
 
 
 def host_timed(table: GpuKernelTable, work: KernelWork) -> dict[str, BoolArray]:
-    """Returns device, software, version and type -> bool [N], the rows of products, expert layers,
-    latent and linear attention that were timed eagerly: none of the small ones is faster than the
-    host launches. Of whole blocks only those that do not hide it.
+    """Returns device, software, version and type -> bool [N], the eagerly timed rows of products,
+    expert layers and attention: all small ones are slower than the host's launches. For whole
+    blocks, only those that do not hide the launches.
     """
     nominal_s = np.zeros(len(table))
     for name, term in work.terms.items():
@@ -201,17 +202,16 @@ def host_timed(table: GpuKernelTable, work: KernelWork) -> dict[str, BoolArray]:
 
 
 def read_measured(folder: Path, family: Family) -> Measured:
-    """Returns the rows of a family that a fit may use.
+    """Reads the rows of a family that a fit may use.
 
-    Left out are: faults that the data's README names (`FAULTS`); products of a type that take 40 us
-    however small they are (vLLM's in blocks of fp8 55 to 170 us: the host was timed, not the GPU),
-    expert layers, attention and steps of linear attention that take 90 us, whole blocks 260 us;
-    rows below their floor;
-    and all of a device and software that has more than a few of those.
+    The excluded rows are: faults in the README of the data (`FAULTS`); types whose smallest calls
+    all take longer than the host's launches, so that the host was timed, not the GPU
+    (`host_timed`); rows below their lower bound; and all rows of a device with more than 4 % of
+    such rows.
 
     Raises:
         DataError: the file is missing or lacks a column.
-        DeviceError: the registry does not know a device, or lacks a number of it.
+        DeviceError: the registry does not know a device, or lacks a value of it.
     """
     table = read_kernels(folder, family)
     labels = [str(label) for label in np.unique(table.device)]

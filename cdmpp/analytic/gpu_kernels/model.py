@@ -1,4 +1,4 @@
-"""The kernel models of today's GPUs, one a family: `GpuKernels.packaged().times(calls, device)`."""
+"""Kernel models of current GPUs, one per family: `GpuKernels.packaged().times(calls, device)`."""
 
 from __future__ import annotations
 
@@ -45,26 +45,27 @@ from cdmpp.files.stored import from_json, to_json
 
 FORMAT = "gpu-kernels-4"
 MODEL_FILE = "kernels.json"
-#: Of a family of `SERVING`: the calls that correct its trees.
+#: File of the measured calls that correct the trees of a family of `SERVING`.
 NEAR_FILE = "{}.near.parquet"
-#: Fields of `Efficiency` beside its trees.
+#: Fields of `Efficiency` that are stored in `MODEL_FILE`.
 _FACTS = ("launch_s", "weights", "largest")
 
 
 @dataclass(frozen=True)
 class GpuKernelTimes:
-    """What N calls take on one GPU.
+    """Times of N calls on one GPU.
 
     Attributes:
         latency_s: float64 [N], seconds.
-        low_s, high_s: float64 [N], the ends that hold 90 % of the errors of the validation.
-        floor_s: float64 [N], what no kernel can beat.
-        bound: what sets the floor of each call: `compute`, `memory`, `cache`, `link`, `launch`.
-        is_seen_device: whether the model was fitted on the device, for products in their type.
-        is_seen_version: whether the version of the software was measured, where one was named, with
-            the kinds of these calls.
-        versions: software and version that answer each call of a family of `SERVING`, e.g. `sglang
-            0.5.14`; empty of other families, and where none was measured.
+        low_s, high_s: float64 [N], ends of the interval with 90 % of the validation errors.
+        floor_s: float64 [N], lower bound.
+        bound: what sets the lower bound of each call: `compute`, `memory`, `cache`, `link`,
+            `launch`.
+        is_seen_device: whether the model was fitted on the device, and with these types.
+        is_seen_version: whether these kinds of calls were measured in the requested version, or,
+            without one, with the software.
+        versions: software and version of each prediction in a family of `SERVING`, e.g. `sglang
+            0.5.14`; empty for other families and for unmeasured versions.
     """
 
     latency_s: FloatArray
@@ -82,12 +83,12 @@ class GpuKernels(AnalyticModel):
     """The models of all families.
 
     Attributes:
-        families: family -> what its kernels reach.
-        devices: family -> labels of the fit.
+        families: family -> efficiency of its kernels.
+        devices: family -> labels of the devices in the fit.
         errors: device label, one of `UNSEEN_NAMES` or `NEW_VERSION` -> `error_groups` -> errors on
             rows held out of the fit.
-        frameworks: family of `SERVING` -> what its data say of the frameworks.
-        about: free facts: data, seeds, versions.
+        frameworks: family of `SERVING` -> versions and kernels of the frameworks in its data.
+        about: free-form facts: data, seeds, versions.
     """
 
     what = "kernel model"
@@ -102,7 +103,7 @@ class GpuKernels(AnalyticModel):
 
     @classmethod
     def packaged(cls) -> GpuKernels:
-        """Returns the model that comes with the package; it is read once."""
+        """Returns the model that comes with the package; it is loaded once."""
         return _packaged()
 
     def times(
@@ -113,21 +114,22 @@ class GpuKernels(AnalyticModel):
         software: str | None = None,
         version: str | None = None,
     ) -> GpuKernelTimes:
-        """Returns the times of calls, of whatever families, in their order.
+        """Returns the times of calls of any families, in order.
 
         Args:
-            software: whose kernels, one of `SOFTWARE`; None = `default_software`, or the one with
-                most rows of a family of `SERVING` that it was not measured with.
-            version: of the software, for the families of `SERVING`; None = the newest in which the
-                kind of the call was measured (its types and kernel). Another than those has an
-                interval as wide as versions differ.
+            software: software that launches the kernels, one of `SOFTWARE`; None =
+                `default_software`, or for a family of `SERVING` without it, the software with the
+                most rows.
+            version: version of the software, for the families of `SERVING`; None = the newest one
+                in which the kind of the call (its types and kernel) was measured. An unmeasured
+                version widens the interval by the differences between versions.
 
         Raises:
-            UsageError: the software is not known, or the version cannot be read; or a version or a
-                kind of kernel is named of expert layers of AMD's library, whose data name neither.
-            DataError: the model has no such kernels.
-            DeviceError: no GPU, one without the pipe that a call is for, or one of which the
-                registry knows too little.
+            UsageError: unknown software or invalid version; or a version or kernel for expert
+                layers of AMD's library, whose data have neither.
+            DataError: the model does not have these kernels.
+            DeviceError: not a GPU, a GPU without the pipe that a call needs, or the registry lacks
+                values of it.
         """
         if software is not None and software not in SOFTWARE:
             raise UsageError(
@@ -182,8 +184,8 @@ class GpuKernels(AnalyticModel):
     def ends_of_rows(
         self, measured: Measured, latency_s: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Returns float64 [N] each, the ends of the intervals of predictions of measured rows, each
-        on its device and in its version.
+        """Returns float64 [N] each, the interval ends of predictions of measured rows, each on its
+        device and in its version.
         """
         family, table = measured.family, measured.table
         low_s, high_s = np.empty(len(table)), np.empty(len(table))
@@ -207,8 +209,8 @@ class GpuKernels(AnalyticModel):
         version: str | None,
         device: DeviceSpec,
     ) -> tuple[Columns, BoolArray]:
-        """Returns the columns of calls with the kind of kernel that the software takes where none
-        is named, and their release, and bool [N], whether they were not measured in it.
+        """Returns the columns of calls with `release` and, if a call names no kernel, the kernel
+        that the software chooses; and bool [N], whether this kind was not measured in the release.
         """
         facts, near = self.frameworks[family], self.families[family].near
         assert near is not None  # all of `SERVING` have it
@@ -228,7 +230,7 @@ class GpuKernels(AnalyticModel):
         return {**found, "release": release}, is_new
 
     def _family_of(self, call: GpuCall, device: DeviceSpec, software: str | None) -> Family:
-        """Returns whose model answers for a call: that of the library, where it has one."""
+        """Returns the family that predicts a call: the library's own, if there is one."""
         family = family_of(call)
         whose = software or default_software(family, device), family
         own = next((name for name, one in LIBRARIES.items() if one == whose), family)
@@ -236,7 +238,7 @@ class GpuKernels(AnalyticModel):
         return own if own in self.families and is_measured else family
 
     def _is_measured(self, family: Family, groups: TextArray, device: DeviceSpec) -> bool:
-        """Whether the device is in the fit, with the types of these products."""
+        """Returns whether the device and these types are in the fit."""
         known = self.errors.get(device.name, {})
         are_known = not has_groups(family) or all(str(name) in known for name in groups)
         return device.name in self.devices[family] and are_known
@@ -314,13 +316,13 @@ class GpuKernels(AnalyticModel):
 
 
 def default_software(family: Family, device: DeviceSpec) -> str:
-    """Returns whose kernels are meant where nobody says: those that most GPUs of the packaged
-    model's data were measured with.
+    """Returns the software of kernels if the user names none: the one that most GPUs in the data of
+    the packaged model were measured with.
     """
     if device.vendor == "Intel":
         return "vllm_xpu"
     if device.vendor == "AMD" and device.peak_fp8_flop_per_s and family in ("gemm", "moe"):
-        return "aiter"  # measured on CDNA 3 and 4 alone; older ones as other GPUs
+        return "aiter"  # measured on CDNA 3 and 4 only
     return "vllm" if family == "decode" else "trtllm"
 
 

@@ -1,5 +1,5 @@
-"""What was measured near a call: the same kernel of other sizes, in another version, or on a GPU's
-sibling. A family's trees say how the call differs from those, the measurements what these take.
+"""Corrects the trees of a family by measured neighbours of a call: the same kernel at other sizes,
+in another version, or on a sibling of the GPU.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.files.atomic import write_columns
 
-#: Measurements that a call is compared with, and how fast their share falls with the distance.
+#: Neighbours of a call, and the distance (octaves) over which their weight falls by e.
 _COUNT, _SHARE = 4, 0.3
-#: Distance at which a measurement counts by 1/e, in octaves of a size.
+#: Distance at which a correction counts by 1/e, in octaves of a size.
 _REACH = 4.0
-#: Octaves of size that a version, and an octave of a number of the GPU, are worth.
+#: Distance in octaves of size of an earlier version, a later version, and an octave of a GPU's
+#: numbers.
 _VERSION, _LATER, _DEVICE = 0.5, 1.0, 0.5
-#: Steps of log(measured / nominal) in the file.
+#: Resolution of log(measured / nominal) in the file.
 _STEP = 0.005
 
 
@@ -35,10 +36,10 @@ class NearRows:
     """Measured calls of one family.
 
     Attributes:
-        sizes: field of the call, and `release` -> [N].
-        words: software and the other fields of calls -> their rows (int [n]).
-        labels: of devices.
-        device: int [N], which of `labels`.
+        sizes: numeric field of the call, and `release` -> [N].
+        words: software and text fields of calls -> their rows (int [n]).
+        labels: labels of devices.
+        device: int [N], index into `labels`.
         effort: float32 [N], log(measured / nominal time).
     """
 
@@ -53,7 +54,7 @@ class NearRows:
     def of(
         cls, columns: Columns, software: TextArray, device: TextArray, effort: FloatArray
     ) -> NearRows:
-        """Returns N measured calls; text [N], text [N] and float64 [N]."""
+        """Stores N measured calls; text [N], text [N] and float64 [N]."""
         labels, place = np.unique(device, return_inverse=True)
         words = dict(zip(*_places_of(_words(columns, software)), strict=True))
         return cls(
@@ -68,7 +69,7 @@ class NearRows:
         """Writes a Parquet file.
 
         Raises:
-            DataError: it cannot be written.
+            DataError: the file cannot be written.
         """
         words = np.empty(len(self.device), object)
         for name, rows in self.words.items():
@@ -81,10 +82,10 @@ class NearRows:
 
     @classmethod
     def load(cls, path: Path) -> NearRows:
-        """Returns the rows of a file.
+        """Reads the rows of a file.
 
         Raises:
-            OSError, ValueError, KeyError: it cannot be read.
+            OSError, ValueError, KeyError: the file cannot be read.
         """
         import pyarrow.parquet as parquet
 
@@ -105,7 +106,9 @@ class NearRows:
         )
 
     def releases(self, columns: Columns, software: TextArray) -> list[FloatArray]:
-        """Returns for each of N calls the releases in which its kind was measured, ascending."""
+        """Returns for each of N calls the releases in which its kind was measured, in ascending
+        order.
+        """
         words = _words(columns, software).tolist()
         known = {}
         for one in set(words):
@@ -121,12 +124,12 @@ class NearRows:
         device: DeviceSpec,
         effort_of: Callable[[Columns, TextArray], FloatArray],
     ) -> FloatArray:
-        """Returns float64 [N], what the nearest measurements add to the trees' log(time / nominal
-        time) of calls on a GPU; 0 where there is none.
+        """Returns float64 [N], the correction of the trees' log(time / nominal time) of calls on a
+        GPU by their nearest measurements; 0 without any.
 
         Args:
-            columns, software: of the calls.
-            effort_of: the trees' answer for calls of whatever sizes on this GPU.
+            columns, software: fields and software of the calls.
+            effort_of: predicts the trees' log(time / nominal time) of calls on this GPU.
         """
         found = np.zeros(len(software))
         release = columns["release"].astype(np.float64)
@@ -153,8 +156,8 @@ class NearRows:
         return found
 
     def _near(self, words: str, release: float, device: DeviceSpec, family: str) -> Any:
-        """Returns the rows of a kind of calls on a GPU and its siblings, and a tree of their places
-        as seen from a release; None where there are none.
+        """Returns the rows of a kind of calls on a GPU and its siblings, and a tree of their
+        coordinates relative to a release; None without rows.
         """
         from scipy.spatial import cKDTree
 
@@ -170,7 +173,7 @@ class NearRows:
 
 
 def _versions(releases: FloatArray, release: float) -> FloatArray:
-    """Returns float64 [N], octaves that rows are away in versions; later ones are farther."""
+    """Returns float64 [N], the distances of versions in octaves; later ones are farther."""
     known = np.unique(releases)
     before = np.searchsorted(known, release) - np.searchsorted(known, releases)
     after = np.searchsorted(known, releases, "right") - np.searchsorted(known, release, "right")
@@ -178,7 +181,7 @@ def _versions(releases: FloatArray, release: float) -> FloatArray:
 
 
 def _between(device: DeviceSpec, label: str, family: str) -> float:
-    """Returns how far a measured GPU is, octaves of size; inf where it is no sibling."""
+    """Returns the distance of a measured GPU, in octaves of size; inf if it is not a sibling."""
     if label == device.name:
         return 0.0
     other = get_device(label)
@@ -187,14 +190,14 @@ def _between(device: DeviceSpec, label: str, family: str) -> float:
 
 
 def _octaves(columns: Columns, rows: NDArray[np.intp], away: FloatArray) -> FloatArray:
-    """Returns float64 [R, sizes + 1]: the distance of two is the sum of what they differ by."""
+    """Returns float64 [R, sizes + 1], coordinates for the L1 distance."""
     own = {name: column[rows] for name, column in columns.items() if column.dtype.kind != "U"}
     own.pop("release")
     return np.stack([*(np.log2(np.maximum(one, 0.5)) for one in own.values()), away], axis=1)
 
 
 def _words(columns: Columns, software: TextArray) -> TextArray:
-    """Returns text [N], what two calls must share to be near."""
+    """Returns text [N], the words that two calls must share to be neighbours."""
     found = software
     for column in columns.values():
         if column.dtype.kind == "U":
@@ -203,12 +206,12 @@ def _words(columns: Columns, software: TextArray) -> TextArray:
 
 
 def _places_of(words: TextArray) -> tuple[list[str], list[NDArray[np.intp]]]:
-    """Returns the different words of N rows, and where each is."""
+    """Returns the different words of N rows, and the rows of each."""
     names, kind = np.unique(words, return_inverse=True)
     return list(map(str, names)), _rows_of(kind)
 
 
 def _rows_of(kind: NDArray[np.integer[Any]]) -> list[NDArray[np.intp]]:
-    """Returns the rows of each number from 0 on."""
+    """Returns the rows of each number, from 0."""
     order = np.argsort(kind, kind="stable")
     return np.split(order, np.cumsum(np.bincount(kind))[:-1])

@@ -1,4 +1,4 @@
-"""What the kernel models are to beat: another GPU's times, or a roofline, times one factor."""
+"""Baselines of the kernel models: another GPU's times, or a roofline, times a single factor."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cdmpp.analytic.gpu_kernels.unseen import octaves_between
 from cdmpp.arrays import FloatArray
 from cdmpp.devices.registry import get_device
 
-#: Factors that are tried, relative to the median ratio.
+#: Candidate factors, relative to the median ratio.
 _FACTORS = np.exp(np.linspace(-1.0, 1.0, 401))
 
 
 def best_factor(measured_s: FloatArray, predicted_s: FloatArray) -> float:
-    """Returns the factor on the predictions (float64 [N] both) with the least mean absolute
+    """Returns the factor on the predictions (float64 [N] both) with the smallest mean absolute
     percentage error.
     """
     ratio = predicted_s / measured_s
@@ -26,14 +26,14 @@ def best_factor(measured_s: FloatArray, predicted_s: FloatArray) -> float:
 
 
 def nearest_device(label: str, others: Sequence[str]) -> str:
-    """Returns the GPU whose peak, bandwidth, cores and L2 differ the least, in octaves."""
+    """Returns the GPU with the smallest difference in peak, bandwidth, cores and L2, in octaves."""
     distances = [octaves_between(get_device(label), get_device(other)) for other in others]
     return others[int(np.argmin(distances))]
 
 
 def neighbour_s(measured: Measured, label: str, neighbour: str) -> FloatArray:
-    """Returns float64 [N], the seconds that the neighbour measured of the same call; NaN in rows of
-    other devices than `label`, and where the neighbour has no such call.
+    """Returns float64 [N], the neighbour's measured seconds of the same call; NaN in rows of other
+    devices than `label`, and for calls that the neighbour lacks.
     """
     columns = list(measured.table.columns.values())
     rows = np.array([" ".join(map(str, row)) for row in zip(*columns, strict=True)])
@@ -46,12 +46,12 @@ def neighbour_s(measured: Measured, label: str, neighbour: str) -> FloatArray:
 
 
 def version_before_s(measured: Measured, *, has_factor: bool = True) -> FloatArray:
-    """Returns float64 [N], the seconds of the same call, kind of kernel and device in the newest
-    earlier version of the software; NaN where there is none.
+    """Returns float64 [N], the seconds of the same call, kind of kernel and device in the previous
+    measured version of the software; NaN without one.
 
     Args:
-        has_factor: times the factor on a device and version that has the least error on that
-            version itself.
+        has_factor: whether to multiply by the best factor for each device and version, chosen on
+            that version itself.
     """
     table = measured.table
     calls = [column for name, column in table.columns.items() if name != "release"]

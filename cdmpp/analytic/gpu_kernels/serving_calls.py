@@ -1,4 +1,4 @@
-"""Calls of the kernels of mixtures of experts, latent and linear attention, and exchanges."""
+"""Calls of kernels of mixtures of experts, latent, sparse and linear attention, and exchanges."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from cdmpp.analytic.gpu_kernels.call_checks import check_divides, check_sizes, c
 from cdmpp.errors import UsageError
 
 #: Types of expert layers: `int4_wo`, `w4a16_mxfp4` have 4-bit weights and 16-bit arithmetic,
-#: `w4a8_mxfp4_mxfp8` and `w4afp8` 8-bit arithmetic; the others as those of `Gemm`.
+#: `w4a8_mxfp4_mxfp8` and `w4afp8` 8-bit arithmetic; the others are as in `Gemm`.
 MOE_DTYPES = (
     "bfloat16", "fp8", "fp8_block", "nvfp4", "int4_wo", "w4a16_mxfp4", "w4a8_mxfp4_mxfp8", "w4afp8",
 )  # fmt: skip
-#: How tokens spread over the experts: evenly, or by a power law with this exponent.
+#: Distribution of tokens over experts: even, or a power law with this exponent.
 DISTRIBUTIONS = ("balanced", "power_law_1.01", "power_law_1.2")
-#: Kinds of kernels of an expert layer; "" = the one that the software chose most often in the data.
+#: Kinds of kernels of an expert layer; "" = the software's most frequent kind in the data.
 MOE_KERNELS = (
     "", "cutlass", "trtllm", "triton", "marlin", "deepgemm", "cutedsl", "min_latency", "other",
 )  # fmt: skip
 LATENT_KERNELS = ("", "trtllm", "triton", "flash")
 CACHE_DTYPES = ("bfloat16", "fp8")
 LINEAR_KINDS = ("gdn", "kda", "mamba2")
-#: Steps of a block of linear attention: the short convolution, and the recurrence.
+#: Steps of a linear attention block: the short convolution, and the recurrence.
 LINEAR_STEPS = ("conv", "scan")
 LINEAR_KERNELS = ("", "plain", "flash")
-#: GPUs of a machine that exchange tokens.
+#: GPUs per machine that exchange tokens.
 NODE_RANKS = 8
-#: Links of more bytes a second are NVLink's or the like; others go through the host.
+#: Minimum bytes per second of direct links (NVLink and similar); slower links go through the host.
 DIRECT_LINK_BYTES_PER_S = 100e9
-#: Sparse attention: DeepSeek-V3.2's and GLM-5's, two of DeepSeek-V4 and MiniMax-M3's.
+#: Kinds of sparse attention: DeepSeek-V3.2's and GLM-5's, two of DeepSeek-V4, and MiniMax-M3's.
 SPARSE_KINDS = ("dsa", "csa", "hca", "msa")
 SPARSE_MODELS = ("deepseek-v3.2", "glm-5", "deepseek-v4-pro", "deepseek-v4-flash", "minimax-m3")
 SPARSE_DTYPES = ("bfloat16", "fp8_block", "nvfp4")
@@ -38,25 +38,27 @@ _SPARSE_KINDS_OF = {
 }  # fmt: skip
 PHASES = ("prefill", "decode")
 EXCHANGE_STEPS = ("dispatch", "combine")
-#: Hyper-connections: before the parts of a layer, and after them.
+#: Steps of hyper-connections: before and after each part of a layer.
 HYPER_STEPS = ("pre", "post")
 EXCHANGE_MODES = ("normal", "low_latency")
 
 
 @dataclass(frozen=True)
 class MoeLayer:
-    """The fused expert layer of one rank: products of the experts that live on it.
+    """The fused expert layer of one rank: the products of the rank's own experts.
 
     Attributes:
-        tokens: of the whole group of ranks that share the experts.
-        hidden: elements of a token; `inter` of one expert, before tensor parallelism.
-        top_k: experts of a token, of `experts` in all.
+        tokens: tokens of all ranks that share the experts.
+        hidden: elements per token.
+        inter: elements per expert, before tensor parallelism.
+        top_k: experts per token.
+        experts: total number of experts.
         tensor_parallel: ranks that share each expert.
         expert_parallel: ranks that share the set of experts. With a power law the time is that of
             the rank with the highest load.
         dtype: one of `MOE_DTYPES`.
         distribution: one of `DISTRIBUTIONS`.
-        gated: 1 = three products an expert (SwiGLU), 0 = two.
+        gated: 1 = three products per expert (SwiGLU), 0 = two.
         kernel: one of `MOE_KERNELS`.
 
     Raises:
@@ -94,11 +96,11 @@ class LatentPrefill:
     heads of 192 for queries and keys and of 128 for values.
 
     Attributes:
-        batch: sequences.
-        length: new tokens a sequence.
-        heads: of this rank.
-        kv_dtype: of the cache, `bfloat16` or `fp8`.
-        kernel: one of `LATENT_KERNELS`; "" = the software's most frequent.
+        batch: number of sequences.
+        length: new tokens per sequence.
+        heads: heads of this rank.
+        kv_dtype: type of the cache, `bfloat16` or `fp8`.
+        kernel: one of `LATENT_KERNELS`; "" = the software's most frequent kind.
 
     Raises:
         UsageError: a size is not positive, or a word is unknown.
@@ -116,12 +118,12 @@ class LatentPrefill:
 
 @dataclass(frozen=True)
 class LatentDecode:
-    """Multi-head latent attention of one new token of each sequence to its cache of 512 + 64
-    elements a token, which all heads share.
+    """Multi-head latent attention of one new token per sequence to its cache of 512 + 64 elements
+    per token, which all heads share.
 
     Attributes:
-        context: tokens a sequence that are read, the new one among them.
-        batch, heads, kv_dtype, kernel: as `LatentPrefill`.
+        context: tokens per sequence that are read, including the new one.
+        batch, heads, kv_dtype, kernel: as in `LatentPrefill`.
 
     Raises:
         UsageError: as `LatentPrefill`.
@@ -145,17 +147,18 @@ def _check_latent(call: LatentPrefill | LatentDecode) -> None:
 
 @dataclass(frozen=True)
 class LinearAttention:
-    """One step of a block of linear attention; `steps` are all of a block.
+    """One step of a linear attention block; `steps` returns all steps of the block.
 
     Attributes:
         kind: one of `LINEAR_KINDS`.
         step: one of `LINEAR_STEPS`.
         phase: `prefill` or `decode`.
-        batch: sequences.
-        length: new tokens a sequence, 1 in decode.
-        key_heads: of queries and keys (mamba2: groups), `key_size` elements each (mamba2: state).
-        value_heads: of values (mamba2: heads), `value_size` elements each.
-        kernel: one of `LINEAR_KERNELS`; `flash` = FlashInfer's or FlashKDA's.
+        batch: number of sequences.
+        length: new tokens per sequence, 1 in decode.
+        key_heads: heads of queries and keys (mamba2: groups) of `key_size` elements (mamba2:
+            state).
+        value_heads: heads of values (mamba2: heads) of `value_size` elements.
+        kernel: one of `LINEAR_KERNELS`; `flash` = FlashInfer's or FlashKDA's kernel.
 
     Raises:
         UsageError: a size is not positive, or a word is unknown.
@@ -180,25 +183,26 @@ class LinearAttention:
         check_word(self, "kernel", LINEAR_KERNELS)
 
     def steps(self) -> list[LinearAttention]:
-        """Returns the calls whose times add up to the block's."""
+        """Returns the calls of all steps; their times add up to the block's time."""
         return [replace(self, step=step) for step in LINEAR_STEPS]
 
 
 @dataclass(frozen=True)
 class SparseBlock:
-    """A whole block of sparse attention on one rank: its products, the index and what it selects.
+    """A whole sparse attention block on one rank: products, index, and attention to its selection.
 
     Attributes:
-        model: whose sizes, one of `SPARSE_MODELS`.
-        kind: one of `SPARSE_KINDS` that the model has.
+        model: model that defines the sizes, one of `SPARSE_MODELS`.
+        kind: one of the model's `SPARSE_KINDS`.
         phase: `prefill` or `decode`.
-        batch: sequences.
-        length: new tokens a sequence, 1 in decode.
-        past: tokens that are in the cache already.
-        heads: of this rank.
-        indexed: 1 = the block selects tokens itself, 0 = it takes the selection of a block before.
-        dtype: of the products, one of `SPARSE_DTYPES`.
-        kv_dtype: of the cache, `bfloat16` or `fp8`.
+        batch: number of sequences.
+        length: new tokens per sequence, 1 in decode.
+        past: tokens that are already in the cache.
+        heads: heads of this rank.
+        indexed: 1 = the block selects tokens itself, 0 = it reuses the selection of an earlier
+            block.
+        dtype: type of the products, one of `SPARSE_DTYPES`.
+        kv_dtype: type of the cache, `bfloat16` or `fp8`.
 
     Raises:
         UsageError: a size is out of range, or a word is unknown.
@@ -228,16 +232,17 @@ class SparseBlock:
 
 @dataclass(frozen=True)
 class MoeExchange:
-    """Tokens of a rank on their way to their experts, or back (DeepEP).
+    """Exchange of a rank's tokens with the ranks of their experts (DeepEP).
 
     Attributes:
         step: `dispatch` or `combine`.
-        tokens: of one rank.
-        hidden: elements of a token.
-        top_k: experts of a token, of `experts` in all.
-        nodes: machines of 8 GPUs.
+        tokens: tokens of one rank.
+        hidden: elements per token.
+        top_k: experts per token.
+        experts: total number of experts.
+        nodes: number of machines with 8 GPUs.
         mode: `normal` or `low_latency`.
-        multiprocessors: that normal mode takes; 0 = as low-latency mode chooses.
+        multiprocessors: multiprocessors that normal mode uses; 0 = chosen by low-latency mode.
 
     Raises:
         UsageError: a size is out of range, or a word is unknown.
@@ -260,11 +265,11 @@ class MoeExchange:
 
 @dataclass(frozen=True)
 class OneShotReduce:
-    """An all-reduce by the framework's own kernel instead of NCCL's, inside one machine.
+    """An all-reduce inside one machine by the framework's own kernel instead of NCCL's.
 
     Attributes:
-        message_bytes: of the tensor.
-        gpus: that take part, at least 2.
+        message_bytes: size of the tensor.
+        gpus: number of GPUs, at least 2.
 
     Raises:
         UsageError: a number is out of range.
@@ -281,7 +286,7 @@ class OneShotReduce:
 
 @dataclass(frozen=True)
 class QuantizeMatrix:
-    """A matrix [rows, columns] of 16-bit numbers to fp8, with a scale that is known.
+    """Conversion of a 16-bit matrix [rows, columns] to fp8 with a known scale.
 
     Raises:
         UsageError: a size is not positive.
@@ -296,14 +301,14 @@ class QuantizeMatrix:
 
 @dataclass(frozen=True)
 class HyperConnections:
-    """Hyper-connections of both parts of a layer (DeepSeek-V4), of attention and of what feeds
-    forward: `pre` mixes the copies of a token into one, `post` spreads the result over them.
+    """Hyper-connections of the attention and feed-forward parts of a layer (DeepSeek-V4): `pre`
+    mixes the copies of a token into one, `post` spreads the result over them.
 
     Attributes:
         step: one of `HYPER_STEPS`.
-        tokens: of a rank.
-        hidden: elements of a token.
-        streams: copies of it.
+        tokens: tokens of a rank.
+        hidden: elements per token.
+        streams: copies of a token.
 
     Raises:
         UsageError: a size is not positive, or the step is unknown.

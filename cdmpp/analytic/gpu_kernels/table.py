@@ -1,4 +1,4 @@
-"""Measured kernels of serving frameworks: Parquet files -> columns, device and time a row.
+"""Reads measured kernels of serving frameworks from Parquet files: columns, device and time.
 
 Source: the layout of ai-dynamo/aiconfigurator's collected tables (Apache-2.0).
 """
@@ -86,7 +86,7 @@ _NAMES: Mapping[Family, Mapping[str, str]] = {
         "step": "op_name", "tokens": "num_tokens", "hidden": "hidden_size", "streams": "hc_mult",
     },
 }  # fmt: skip
-#: Further columns that are read of a family's file.
+#: Additional columns of a family's file that are read.
 _MORE: Mapping[Family, tuple[str, ...]] = {
     "collective": ("nccl_dtype",), "moe_tuned": ("op_name",),
     "latent_prefill": ("table",), "latent_decode": ("table",),
@@ -99,14 +99,14 @@ _MORE: Mapping[Family, tuple[str, ...]] = {
     "one_shot": ("kernel_source", "table"),
     "hyper": ("kernel_source",),
 }  # fmt: skip
-#: The same, of which a file may have none: its words are empty then.
+#: Additional columns that a file may lack; their words are then empty.
 _MAYBE: Mapping[Family, tuple[str, ...]] = {"prefill": ("kernel_source",)}
-#: Family -> the tables of its file that are its own.
+#: Family -> values of the column `table` of its rows.
 _TABLES: Mapping[Family, tuple[str, ...]] = {
     "latent_prefill": ("context_mla",), "latent_decode": ("generation_mla",),
     "one_shot": ("custom_allreduce",),
 }  # fmt: skip
-#: Part of the name of a kernel of the data -> its kind; the first that fits.
+#: Part of a kernel's name in the data -> its kind; the first match counts.
 _KINDS: Mapping[Family, Mapping[str, str]] = {
     "moe": {
         "min_latency": "min_latency", "marlin": "marlin", "deepgemm": "deepgemm",
@@ -117,7 +117,7 @@ _KINDS: Mapping[Family, Mapping[str, str]] = {
     "latent_decode": {"default": "trtllm", "trtllm": "trtllm", "triton": "triton"},
     "linear": {"flashinfer": "flash", "flashkda": "flash"},
 }  # fmt: skip
-#: Field of `LinearAttention` -> its column of gdn and kda, and of mamba2.
+#: Field of `LinearAttention` -> its column for gdn and kda, and for mamba2.
 _LINEAR_SIZES = {
     "key_heads": ("num_k_heads", "n_groups"), "value_heads": ("num_v_heads", "nheads"),
     "key_size": ("head_k_dim", "d_state"), "value_size": ("head_v_dim", "head_dim"),
@@ -127,8 +127,8 @@ _OTHER_KIND: Mapping[Family, str] = {
 }  # fmt: skip
 
 
-#: Family -> why rows are of no use -> column and part of the word that marks them. Source: the
-#: faults that the data's README names.
+#: Family -> reason for excluding rows -> column and part of the word that marks them. Source: the
+#: faults in the README of the data.
 FAULTS: Mapping[Family, Mapping[str, tuple[str, str]]] = {
     "moe_tuned": {
         "fp8 with scales per 32 elements, an unsupported type": ("moe_dtype", "mxfp8_mxfp8"),
@@ -141,21 +141,22 @@ FAULTS: Mapping[Family, Mapping[str, tuple[str, str]]] = {
 }
 
 
-#: Their times are those of the channels of one of queries, keys and values, at the same bandwidth
-#: that vLLM's rows of the whole reach: 1/3 to 1/6 of the whole on every device.
+#: These times cover the channels of only one of queries, keys and values, at the bandwidth that
+#: vLLM's rows of the whole convolution reach: 1/3 to 1/6 of the whole on every device.
 _KEYS_ALONE = "gdn's convolution of sglang and trtllm: only the keys' channels"
 #: SGLang's prefill on B200. Above 4,096 tokens a call without a window takes 0.83 of the time of
-#: the same with one of 128, with TensorRT-LLM's kernels 2 to 18 times of it. Triton's take nearly
-#: as long with a window of 128 as with one of 1,024, and 10 to 60 times what others take.
+#: the same call with a window of 128; with TensorRT-LLM's kernels it takes 2 to 18 times as long.
+#: Triton's kernels take nearly as long with a window of 128 as with one of 1,024, and 10 to 60
+#: times as long as others.
 _NO_KEYS = "without a window, timed as if with one that is shorter than 128"
 _ALL_KEYS = "Triton's kernels, which compute what the window hides"
-#: Fault 8 of the data's README.
+#: Fault 8 in the README of the data.
 _REFERENCE = "msa of trtllm on H100 and L40S: a reference path"
-#: They take 2 to 60 ms for one token, on B200 19 times vLLM's for the longest prompts and on GB300,
-#: the same chip, 1.6 times.
+#: These calls take 2 to 60 ms for one token. For the longest prompts they take 19 times as long as
+#: vLLM's on B200, and 1.6 times on GB300, the same chip.
 _FOR_ANY_TOKEN = "msa of trtllm, prefill: milliseconds for one token"
-#: They take 4 to 500 times what their work takes, up to 0.2 s for one token; vLLM's blocks of msa
-#: on that GPU are within a factor of two.
+#: These calls take 4 to 500 times as long as their work requires, up to 0.2 s for one token; vLLM's
+#: msa blocks on that GPU are within a factor of two.
 _PLAIN = "csa and hca of sglang on RTX PRO 6000: a reference path"
 
 
@@ -167,9 +168,9 @@ class GpuKernelTable(Rows):
         columns: fields of the family's call -> [N].
         device: text [N], labels of the registry.
         software: text [N], one of `SOFTWARE`.
-        version: text [N], of the software.
+        version: text [N], version of the software.
         latency_s: float64 [N].
-        fault: text [N], why a row is of no use, of `FAULTS`; empty = it is of use.
+        fault: text [N], reason for excluding a row; empty for usable rows.
     """
 
     columns: Columns
@@ -181,11 +182,11 @@ class GpuKernelTable(Rows):
 
 
 def families_in(folder: Path) -> list[Family]:
-    """Returns the families that a folder is for: those of `LIBRARIES` and of `SERVING` that it has
-    a file of, and all of `FAMILIES`, whose files it must have unless it has one of `SERVING`.
+    """Returns the families of a folder: those of `LIBRARIES` and `SERVING` with a file, and all of
+    `FAMILIES`; a folder with a file of `SERVING` need not have all files of `FAMILIES`.
 
     Raises:
-        DataError: no folder.
+        DataError: the folder does not exist.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -200,11 +201,11 @@ def families_in(folder: Path) -> list[Family]:
 
 
 def asked_families(folder: Path, names: Sequence[str]) -> list[Family]:
-    """Returns the families of a folder that are named; all where none is.
+    """Returns the named families of a folder; all families without names.
 
     Raises:
-        DataError: no folder.
-        UsageError: no such family, or the folder has no file of it.
+        DataError: the folder does not exist.
+        UsageError: unknown family, or the folder has no file of it.
     """
     known = families_in(folder)
     there = [family for family in known if (Path(folder) / FILES[family]).exists()]
@@ -223,11 +224,11 @@ def asked_families(folder: Path, names: Sequence[str]) -> list[Family]:
 
 
 def read_kernels(folder: Path, family: Family) -> GpuKernelTable:
-    """Returns the measured calls of a family.
+    """Reads the measured calls of a family.
 
     Raises:
         DataError: the file is missing or lacks a column.
-        DeviceError: a device that the registry does not know.
+        DeviceError: the registry does not know a device.
     """
     names = _NAMES[family]
     more = _MORE.get(family, ())
@@ -241,10 +242,10 @@ def read_kernels(folder: Path, family: Family) -> GpuKernelTable:
         raw = {name: column[own] for name, column in raw.items()}
     columns = {name: raw[place] for name, place in names.items()}
     if family in ("decode", "latent_decode"):
-        columns["context"] = columns["context"] + 1  # the new token beside those before it
+        columns["context"] = columns["context"] + 1  # includes the new token
     if family in SERVING:
         columns = {**columns, **_of_framework(family, raw)}
-        # In the order of a call's fields: the words of `NearRows` have one order.
+        # Same order as the fields of a call: the words of `NearRows` depend on it.
         columns = {name: columns[name] for name in (*field_names(family), "release")}
     if family == "collective":
         halves = np.where(raw["nccl_dtype"] == "half", 2, 1)
@@ -288,7 +289,7 @@ def _faults(family: Family, raw: Columns) -> TextArray:
 
 
 def _of_framework(family: Family, raw: Columns) -> dict[str, NDArray[np.generic]]:
-    """Returns the columns that a framework's names are read into."""
+    """Returns the columns that are derived from a framework's names."""
     found: dict[str, NDArray[np.generic]] = {"release": releases_of(raw["version"].astype(str))}
     if family in _KINDS:
         names, place = np.unique(raw["kernel_source"].astype(str), return_inverse=True)
@@ -317,7 +318,7 @@ def _of_framework(family: Family, raw: Columns) -> dict[str, NDArray[np.generic]
 
 
 def _of_sparse(raw: Columns) -> dict[str, NDArray[np.generic]]:
-    """Returns the columns of `SparseBlock` that the file has in other words."""
+    """Returns the columns of `SparseBlock` that are derived from the file's names."""
     names = {
         "DeepseekV32ForCausalLM": "deepseek-v3.2", "GlmMoeDsaForCausalLM": "glm-5",
         "MiniMaxM3ForCausalLM": "minimax-m3", "DeepseekV4ForCausalLM": "deepseek-v4-pro",

@@ -1,4 +1,4 @@
-"""Fits the kernel models, with their errors on devices and on shapes that were left out."""
+"""Fits the kernel models and measures their errors on held-out devices, shapes and versions."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def fit_kernels(
     onto: GpuKernels | None = None,
     families: Sequence[str] = (),
 ) -> GpuKernels:
-    """Returns the models of a folder of measured kernels.
+    """Fits the models to a folder of measured kernels.
 
-    A device of the fit has the errors of a fifth of the shapes that another fit left out; an
-    unknown one what devices that a fit of their own left out say (`left_out_errors`).
+    The errors of a device in the fit are from a fit that holds out a fifth of the shapes; those of
+    unseen devices are from fits that each hold out one device (`left_out_errors`).
 
     Args:
-        about: facts to keep with the model.
+        about: facts to store with the model.
         onto: a model whose other families are kept.
-        families: that are fitted; none = all of the folder.
+        families: families to fit; empty = all of the folder.
 
     Raises:
         DataError, DeviceError: as `read_measured`.
-        UsageError: the folder has none of a named family.
+        UsageError: the folder lacks a named family.
     """
     fitted: dict[Family, Efficiency] = {}
     devices: dict[Family, tuple[str, ...]] = {}
@@ -98,7 +98,7 @@ def _errors(measured: Measured, seed: int) -> DeviceErrors:
 
 
 def _version_errors(measured: Measured, seed: int) -> dict[str, LogErrors]:
-    """Returns group, and family -> the errors on versions that a fit of their own left out."""
+    """Returns group or family -> errors on versions that were each held out of a fit."""
     seconds = measured.version_left_out_s(seed)
     is_known = np.isfinite(seconds)
     logs = np.log(measured.table.latency_s[is_known] / seconds[is_known])

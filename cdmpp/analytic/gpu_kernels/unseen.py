@@ -1,10 +1,9 @@
-"""How far the kernel models are off on a GPU that was not measured, by what was measured of its
-like.
+"""Errors of the kernel models on unseen GPUs, from the errors on similar measured GPUs.
 
-Each device of a fit is left out of a fit of its own. Where the fit knows a sibling, another board
-of nearly the same chip, its error is like those of all devices together; where a kernel goes over
-links these must be alike too. Other devices err in ways of their own: their intervals have the
-widest ends of the devices that were left out, of the same vendor where the fit knows others of it.
+Each device is held out of one fit. If the fit has a sibling, i.e. another board of nearly the same
+chip (with similar links, for kernels that use links), a device's error is like those of all devices
+together. Other devices err in their own ways: their intervals have the widest ends over the
+held-out devices, restricted to those with the same vendor in the fit if this applies to the device.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ from cdmpp.arrays import FloatArray
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec, architecture_of
 
-#: Names of devices that a model was not fitted on, the nearest first: it was fitted on a sibling,
-#: on others of their vendor, or on neither.
+#: Classes of unseen devices, most similar first: the fit has a sibling, another device of the
+#: vendor, or neither.
 SIBLING, RELATIVE = "sibling", "relative"
 UNSEEN_NAMES = (SIBLING, RELATIVE, UNSEEN)
-#: Name of the errors of a version of a framework that the fit has no row of.
+#: Name of the errors on versions of a framework that are not in the fit.
 NEW_VERSION = "new version"
-#: Siblings are of one architecture, and differ by no more in cores and bandwidth.
+#: Maximum ratio of the cores and bandwidths of siblings, which have the same architecture.
 _MOST_RATIO = 1.5
 
 
 def unseen_as(device: DeviceSpec, fitted: Sequence[str], family: str) -> str:
-    """Returns which of `UNSEEN_NAMES` a device is for a family's kernels.
+    """Returns the class of a device for a family's kernels, one of `UNSEEN_NAMES`.
 
     Args:
-        fitted: labels of the fit; the device's own does not count.
+        fitted: labels of the fit; the device itself is ignored.
     """
     others = [get_device(label) for label in fitted if label != device.name]
     if any(are_siblings(device, other, family) for other in others):
@@ -48,13 +47,13 @@ def unseen_as(device: DeviceSpec, fitted: Sequence[str], family: str) -> str:
 def errors_of(
     errors: DeviceErrors, group: str, device: DeviceSpec, fitted: Sequence[str]
 ) -> LogErrors | None:
-    """Returns the errors of a group on a device: its own, else those of devices as near to it that
-    were left out, else of farther ones, else the widest of the group's family there.
+    """Returns the errors of a group on a device: its own, else those of its class of unseen
+    devices, else of less similar classes, else the widest of the family's groups on `UNSEEN`.
 
     Args:
         errors: device label or one of `UNSEEN_NAMES` -> group -> errors.
-        group: of `error_groups`; its first word is the family.
-        fitted: as of `unseen_as`.
+        group: one of `error_groups`; its first word is the family.
+        fitted: as in `unseen_as`.
     """
     family = group.split()[0]
     nearest = UNSEEN_NAMES.index(unseen_as(device, fitted, family))
@@ -74,16 +73,16 @@ def left_out_errors(
     but: str = "",
     is_near: bool = False,
 ) -> DeviceErrors:
-    """Returns name of `UNSEEN_NAMES` -> group -> errors. Those without enough rows are missing.
+    """Returns name of `UNSEEN_NAMES` -> group -> errors, without groups that have too few rows.
 
     Args:
         logs: float64 [N], log(measured / predicted) by a fit without the row's device.
         device: text [N], labels.
         groups: text [N].
-        fitted: labels of the fit, those that were left out in turn.
-        but: label of a device whose rows do not count.
-        is_near: whether a sibling's times are kept (`NearRows`): with one, the ends are the widest
-            of the devices that have one, where there are such.
+        fitted: labels of the fit, each of which was held out once.
+        but: label of a device whose rows are ignored.
+        is_near: whether the model stores measured calls (`NearRows`). The ends for a sibling are
+            then the widest over the devices with a sibling, if there are any.
     """
     found: DeviceErrors = {}
     labels = [label for label in fitted if label != but]
@@ -107,8 +106,8 @@ def left_out_errors(
 
 
 def are_siblings(first: DeviceSpec, second: DeviceSpec, family: str) -> bool:
-    """Whether two GPUs are boards of nearly the same chip, with like links where a family uses
-    links.
+    """Returns whether two GPUs are boards of nearly the same chip and, if the family uses links,
+    have similar links.
     """
     architecture = architecture_of(first)
     if architecture is None or architecture != architecture_of(second):
@@ -121,13 +120,13 @@ def are_siblings(first: DeviceSpec, second: DeviceSpec, family: str) -> bool:
 
 
 def _have_like_links(first: DeviceSpec, second: DeviceSpec) -> bool:
-    """Whether the links of two GPUs are direct and about as fast; over PCIe the machine decides."""
+    """Returns whether both GPUs have direct links of similar speed; PCIe depends on the machine."""
     ends = sorted(one.link_bandwidth_bytes_per_s or 0.0 for one in (first, second))
     return ends[0] > DIRECT_LINK_BYTES_PER_S and ends[1] <= _MOST_RATIO * ends[0]
 
 
 def octaves_between(first: DeviceSpec, second: DeviceSpec) -> float:
-    """Returns by how much the peaks, bandwidth, cores and L2 of two GPUs differ, octaves."""
+    """Returns the sum of differences of peak, bandwidth, cores and L2 of two GPUs, in octaves."""
     chips = chip_of(first), chip_of(second)
     numbers = [
         (one.bf16_flop_per_s, one.dram_bytes_per_s, one.core_count, one.l2_bytes) for one in chips
