@@ -1,8 +1,8 @@
-"""The closed-form model of layers whose counters nobody measured.
+"""The closed-form model of layers without measured counters.
 
-One smooth form an algorithm and device: arithmetic of the waves against traffic, plus a constant.
-The columns are times on an ideal device, so a coefficient is a share of a peak, and a form fitted
-on several devices serves one that was never measured.
+Each algorithm and device has one smooth form: arithmetic of the waves against traffic, plus a
+constant. The columns are times on an ideal device, so that a coefficient is a share of a peak and a
+form fitted to several devices applies to unseen ones.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 from cdmpp.files.stored import from_json, to_json
 
-#: Rows of an algorithm on a device below which the form of all devices serves.
+#: Minimum rows of an algorithm on a device for its own form; with fewer rows the pooled form is
+#: used.
 MIN_ROWS = 40
-#: Name under which the form of all devices is kept.
+#: Key of the forms of all devices.
 POOLED = "*"
 _FFT = (ConvAlgorithm.FFT, ConvAlgorithm.FFT_TILING)
 
@@ -39,7 +40,7 @@ class LatentModel:
     """Forms of all algorithms.
 
     Attributes:
-        forms: device label (or `POOLED`) -> algorithm -> its form.
+        forms: device label (or `POOLED`) -> algorithm -> form.
     """
 
     forms: dict[str, dict[ConvAlgorithm, SmoothTimes]]
@@ -47,7 +48,7 @@ class LatentModel:
     def predict(self, shapes: ConvShapes, device: DeviceSpec) -> tuple[FloatArray, IntArray]:
         """Returns (float64 [R, 8] milliseconds, int64 [R, 8] `KernelType`) of every algorithm.
 
-        inf and -1 where cuDNN does not have the algorithm or no layer showed it.
+        Values are inf and -1 if cuDNN does not support the algorithm or no measured layer used it.
         """
         time_ms = np.full((len(shapes), ALGORITHM_COUNT), np.inf)
         kind = np.full((len(shapes), ALGORITHM_COUNT), -1, np.int64)
@@ -73,12 +74,12 @@ class LatentModel:
 
     @classmethod
     def from_json(cls, value: Any) -> LatentModel:
-        """Returns the model of `to_json`."""
+        """Reads a value of `to_json`."""
         return cls(from_json(dict[str, dict[ConvAlgorithm, SmoothTimes]], value))
 
 
 def fit_latent(table: LayerTable) -> LatentModel:
-    """Returns the forms of the algorithms that the rows name, each device's and pooled.
+    """Fits a form to each algorithm that the rows name, per device and pooled.
 
     Raises:
         DataError: no row names its algorithm.
@@ -110,8 +111,8 @@ def fit_latent(table: LayerTable) -> LatentModel:
 
 
 def work_columns(algorithm: ConvAlgorithm, shapes: ConvShapes, device: DeviceSpec) -> FloatArray:
-    """Returns float64 [R, 5], an algorithm's columns: arithmetic, waves, main kernel's traffic,
-    traffic of its tiles or helpers, 1; of the variant that is ideally fastest for each layer.
+    """Returns float64 [R, 5], an algorithm's columns: arithmetic, waves, traffic of the main and
+    helper kernels, traffic of the tiles, 1; each row for the ideally fastest variant.
     """
     if algorithm in _FFT:
         works = [fft_work(algorithm, shapes, device)]

@@ -1,8 +1,7 @@
-"""Counters nobody measured: what a kernel must at least compute and move, in device units.
+"""Minimum compute and traffic of a kernel, as substitutes for unmeasured counters.
 
-Differs from the paper: there, trees predict measured DRAM transactions. Without counters the
-traffic stays latent; two bounds stand for it, every byte moved once and every block loading its
-tiles for itself.
+Differs from the paper, where trees predict measured DRAM transactions. Without counters the traffic
+is bounded from both sides: every byte moved once, and every block loading its own tiles.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ _FUSED_TILE = 4
 
 @dataclass(frozen=True)
 class LatentWork:
-    """What a variant has to do, as times on an ideal device.
+    """Work of a variant, as times on an ideal device.
 
     Attributes:
-        waves_ms: float64 [R], arithmetic of all waves, each as if it were full.
-        tail_ms: float64 [R], the same, the last wave only as deep as its fullest multiprocessor.
+        waves_ms: float64 [R], arithmetic of all waves, each counted as full.
+        tail_ms: float64 [R], the same, with the last wave as deep as its fullest multiprocessor.
         compulsory_ms: float64 [R], every byte of the main kernel moved once.
         tiles_ms: float64 [R], every block loads its tiles from DRAM.
         helpers_ms: float64 [R], traffic of the helper kernels (transforms, im2col).
-        waves: float64 [R].
+        waves: float64 [R], number of waves.
     """
 
     waves_ms: FloatArray
@@ -57,7 +56,7 @@ def device_peaks(device: DeviceSpec) -> tuple[float, float, int]:
     """Returns (fp32 operations/s, bytes/s, multiprocessors).
 
     Raises:
-        DeviceError: one of them is not known.
+        DeviceError: one of them is unknown.
     """
     values = (
         device.peak_fp32_flop_per_s,
@@ -77,7 +76,7 @@ def latent_work(variant: ConvVariant, shapes: ConvShapes, device: DeviceSpec) ->
     """Returns the work of a variant on a device.
 
     Raises:
-        DeviceError: as `device_peaks` and `blocks.resident_blocks`.
+        DeviceError: as `device_peaks` and `cdmpp.analytic.conv.blocks.resident_blocks`.
     """
     flop_per_s, bytes_per_s, cores = device_peaks(device)
     started = launch(variant, shapes, device)
@@ -96,7 +95,7 @@ def latent_work(variant: ConvVariant, shapes: ConvShapes, device: DeviceSpec) ->
 
 
 def fft_work(algorithm: ConvAlgorithm, shapes: ConvShapes, device: DeviceSpec) -> LatentWork:
-    """Returns the work of an FFT algorithm: transforms as traffic, products in the frequencies."""
+    """Returns the work of an FFT algorithm: transforms as traffic, products of frequencies."""
     flop_per_s, bytes_per_s, _ = device_peaks(device)
     if algorithm == ConvAlgorithm.FFT_TILING:
         size = np.full(len(shapes), 32.0)
@@ -104,14 +103,14 @@ def fft_work(algorithm: ConvAlgorithm, shapes: ConvShapes, device: DeviceSpec) -
     else:
         size = 2.0 ** np.ceil(np.log2(shapes.in_width + 2 * shapes.padding))
         count = np.ones(len(shapes))
-    # Half of the frequencies of a real transform, two numbers each.
+    # A real transform has half of the frequencies, two numbers each.
     spectrum = count * size * (size / 2 + 1) * 2
     n, cin, cout = (
         getattr(shapes, name).astype(np.float64)
         for name in ("batch", "in_channels", "out_channels")
     )
     transformed = spectrum * (n * cin + n * cout) + spectrum / count * cin * cout
-    # A complex product is three or four real ones; the coefficient takes up which.
+    # A complex product is three or four real ones; the fitted coefficient absorbs the difference.
     products = spectrum / 2 * 4 * n * cin * cout
     arithmetic = products * _FLOP_PER_PRODUCT / flop_per_s * _MS
     return LatentWork(
@@ -125,7 +124,7 @@ def fft_work(algorithm: ConvAlgorithm, shapes: ConvShapes, device: DeviceSpec) -
 
 
 def usual_variants(algorithm: ConvAlgorithm) -> tuple[ConvVariant, ...]:
-    """Returns the variants that stand for an algorithm where the kernel is not known."""
+    """Returns the variants that represent an algorithm with an unknown kernel."""
     names = {
         ConvAlgorithm.IMPLICIT_GEMM: ("algo0_32x32", "algo0_128x128"),
         ConvAlgorithm.IMPLICIT_PRECOMP_GEMM: ("algo1_128x32", "algo1_128x64", "algo1_128x128"),
@@ -146,7 +145,7 @@ def roofline_ms(shapes: ConvShapes, device: DeviceSpec) -> FloatArray:
 
 
 def _deepest(started: BlockLaunch, cores: int) -> FloatArray:
-    """Returns float64 [R], blocks of the last wave on the multiprocessor that has most of them."""
+    """Returns float64 [R], blocks of the last wave on the fullest multiprocessor."""
     last = started.blocks - (started.waves - 1) * started.resident
     return np.ceil(last / cores)
 
@@ -154,8 +153,8 @@ def _deepest(started: BlockLaunch, cores: int) -> FloatArray:
 def _parts(
     variant: ConvVariant, shapes: ConvShapes
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Returns float64 [R] each: products of a block, elements that a block loads, elements that
-    the main kernel moves at least, elements that the helper kernels move.
+    """Returns float64 [R] each: products of a block, elements that a block loads, minimum elements
+    that the main kernel moves, elements that the helper kernels move.
     """
     pixels, channels = variant.tile_pixels, variant.tile_channels
     weights = shapes.reduction_by_channels

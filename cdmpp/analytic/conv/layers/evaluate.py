@@ -1,4 +1,4 @@
-"""How good a model of layers is on rows it was not fitted on."""
+"""Evaluates a model of layers on rows that were not in its fit."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from cdmpp.arrays import FloatArray
 def split_layers(
     table: LayerTable, split: SplitKind | Literal["none"], *, seed: int
 ) -> tuple[LayerTable, LayerTable]:
-    """Returns (rows to fit, rows to judge); `none` = all for both.
+    """Returns (training rows, test rows); `none` = all rows for both.
 
     Raises:
-        DataError: a side would be empty.
+        DataError: a part would be empty (not checked for `original`).
     """
     if split == "none":
         return table, table
@@ -30,10 +30,10 @@ def split_layers(
 
 
 def evaluate_layers(model: LayerModel, table: LayerTable) -> tuple[dict[str, Any], FloatArray]:
-    """Returns the errors, all together and by device, and float64 [R] predicted milliseconds.
+    """Returns the errors over all devices and by device, and float64 [R] predicted milliseconds.
 
-    `coverage` of a device is the share of times without drift in their intervals; None = the model
-    has none.
+    `coverage` of a device is the share of its times without drift inside their intervals; None if
+    the model has no intervals.
     """
     found = model.predict(table)
     predicted = found.time_ms + model.drift_ms(table)

@@ -1,4 +1,4 @@
-"""What the learned part of the layer model sees: the physical terms of every variant, as logs."""
+"""Input features of the layer model's trees: logs of the physical terms of every variant."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BYTES = 4
 
 def layer_features(table: LayerTable, closed: LatentModel) -> FloatArray:
     """Returns float64 [R, F]: physical terms of each variant, the closed form's time of each
-    algorithm, the shape, and scales of the device; times and sizes as natural logs.
+    algorithm, the shape, and rates of the device; times and sizes as natural logs.
     """
     parts: list[tuple[np.ndarray[tuple[int, ...], np.dtype[np.int64]], FloatArray]] = []
     for spec, rows in device_rows(table):
@@ -39,7 +39,7 @@ def layer_features(table: LayerTable, closed: LatentModel) -> FloatArray:
 
 
 def shape_features(shapes: ConvShapes) -> FloatArray:
-    """Returns float64 [R, 9], logs of the shape's sizes, and whether widths and channels divide."""
+    """Returns float64 [R, 9], logs of the shape's sizes, and the width modulo 2 and 4."""
     widths = shapes.in_width.astype(np.float64)
     return np.concatenate(
         [_log(shapes.matrix(_SHAPE)), np.stack([widths % 2, widths % 4], axis=1)], axis=1
@@ -64,7 +64,7 @@ def _device_features(shapes: ConvShapes, spec: DeviceSpec, closed: LatentModel) 
 
 
 def _works(shapes: ConvShapes, spec: DeviceSpec) -> list[LatentWork]:
-    """Returns the work of every variant that stands for an algorithm, then of the FFT ones."""
+    """Returns the work of every variant in `usual_variants`, then of the FFT algorithms."""
     usual = {variant.name for a in ConvAlgorithm for variant in usual_variants(a)}
     works = [latent_work(v, shapes, spec) for v in conv_variants() if v.name in usual]
     return [

@@ -1,4 +1,4 @@
-"""Layer times of any fp32 convolution on any device: SEER's terms, and what is learned on top."""
+"""Times of any fp32 convolution layer on any device: SEER's terms, and boosted trees on top."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _ALGORITHM_FILE = "algorithm-trees.json"
 
 @dataclass(frozen=True)
 class BoostOptions:
-    """Gradient-boosted trees of the learned part.
+    """Options of the gradient-boosted trees.
 
     Attributes:
-        rounds: trees.
-        depth: of a tree.
+        rounds: number of trees.
+        depth: maximum depth of a tree.
         learning_rate: step of each tree.
-        row_share: of the rows that a tree sees.
-        column_share: of the columns that a tree sees.
-        min_child_weight: least rows of a leaf.
-        algorithm_rounds: trees a class of the algorithm's classifier.
-        threads: that fit.
+        row_share: share of the rows that a tree is fitted to.
+        column_share: share of the columns that a tree is fitted to.
+        min_child_weight: minimum number of rows in a leaf.
+        algorithm_rounds: trees per class of the algorithm's classifier.
+        threads: number of threads of a fit.
     """
 
     rounds: int = 500
@@ -53,13 +53,13 @@ class BoostOptions:
 
 @dataclass(frozen=True)
 class LayerOptions:
-    """What the model is made of.
+    """Options of the model.
 
     Attributes:
-        residual: what the trees learn: `direct` = the time from the physical terms; `ratio` = the
-            time over that of the fastest closed form; `none` = closed forms alone.
-        has_drift: whether the drift of the measuring is fitted and taken out.
-        boost: of the trees.
+        residual: target of the trees: `direct` = the time, from the physical terms; `ratio` = the
+            time over that of the fastest closed form; `none` = closed forms only.
+        has_drift: whether the drift of the measurements is fitted and removed.
+        boost: options of the trees.
     """
 
     residual: Literal["direct", "ratio", "none"] = "direct"
@@ -69,12 +69,12 @@ class LayerOptions:
 
 @dataclass(frozen=True)
 class LayerPrediction:
-    """What is predicted for each layer.
+    """Predictions for R layers.
 
     Attributes:
         time_ms: float64 [R], without drift.
-        algorithm: int64 [R], cuDNN's number: the classifier's where there is one, otherwise the
-            fastest closed form.
+        algorithm: int64 [R], cuDNN's number: from the classifier, or without one the fastest closed
+            form.
         closed_ms: float64 [R, 8], closed form of every algorithm; inf = not available.
         kernel_type: int64 [R], `KernelType` of the algorithm's closed form.
     """
@@ -90,13 +90,13 @@ class LayerModel(AnalyticModel):
     """A fitted model; see `fit_layers`.
 
     Attributes:
-        options: as it was fitted.
+        options: options of the fit.
         closed: closed forms.
-        drifts: device label -> what was taken out of its times.
-        algorithms: cuDNN's numbers in the order of the classifier's classes.
-        time_trees: booster of the times, None without.
-        algorithm_trees: booster of the algorithm, None without.
-        errors: of its validation; None = fitted without (`fit_validated_layers` is with).
+        drifts: device label -> drift that was removed from its times.
+        algorithms: cuDNN's numbers, in the order of the classifier's classes.
+        time_trees: booster of the times; None with closed forms only.
+        algorithm_trees: booster of the algorithm; None with closed forms only.
+        errors: errors of its validation; None without one (`fit_validated_layers` validates).
     """
 
     what = "convolution model"
@@ -112,7 +112,7 @@ class LayerModel(AnalyticModel):
     errors: ConvErrors | None = None
 
     def predict(self, table: LayerTable) -> LayerPrediction:
-        """Returns the predictions for the shapes and devices of a table; its times are not read."""
+        """Returns the predictions for a table's shapes and devices; its times are not read."""
         closed_ms, kinds = closed_times(self.closed, table)
         time_ms = closed_ms.min(axis=1)
         algorithm = closed_ms.argmin(axis=1)
@@ -128,7 +128,7 @@ class LayerModel(AnalyticModel):
         )
 
     def drift_ms(self, table: LayerTable) -> FloatArray:
-        """Returns float64 [R], what the measuring added to each row's time; 0 on other devices."""
+        """Returns float64 [R], the drift in each row's time; 0 on devices without one."""
         added = np.zeros(len(table))
         for spec, rows in device_rows(table):
             added[rows] = self.drifts.get(spec.name, no_drift()).added_ms(table.position[rows])
@@ -158,7 +158,7 @@ class LayerModel(AnalyticModel):
 def fit_layers(
     table: LayerTable, options: LayerOptions | None = None, *, seed: int = 0
 ) -> LayerModel:
-    """Returns the model of measured layers: drift, closed forms, then trees.
+    """Fits the model to measured layers: drift, closed forms, then trees.
 
     Raises:
         DataError: no row names its algorithm.
@@ -199,7 +199,7 @@ def fit_drifts(table: LayerTable) -> dict[str, Drift]:
 
 
 def remove_drifts(table: LayerTable, drifts: dict[str, Drift]) -> LayerTable:
-    """Returns the rows with the drifts taken out of their times."""
+    """Returns the rows with the drifts removed from their times."""
     time_ms = table.time_ms.copy()
     for spec, rows in device_rows(table):
         drift = drifts.get(spec.name)
@@ -226,7 +226,7 @@ def boost(
     seed: int,
     class_count: int | None = None,
 ) -> Any:
-    """Returns an xgboost booster of squared error, or of a class where `class_count` is given."""
+    """Fits a booster with squared error, or with `class_count` a classifier."""
     parameters: dict[str, Any] = {
         "objective": "reg:squarederror",
         "max_depth": options.depth,

@@ -1,4 +1,4 @@
-"""Measured convolution layers: the time of the fastest algorithm, no counters."""
+"""Measured convolution layers: the time of one algorithm per layer, without counters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LAYER_COLUMNS = (
     "device", "batch", "in_channels", "in_width", "out_channels", "kernel", "stride", "padding",
     "algorithm", "time_ms",
 )  # fmt: skip
-#: Other names of columns, as in published tables.
+#: Alternative names of columns in published tables.
 _OTHER_NAMES = {"in_width": "size", "time_ms": "latency_ms", "algorithm": "cudnn_algorithm"}
 NO_ALGORITHM = -1
 _SIZES = LAYER_COLUMNS[1:8]
@@ -34,12 +34,12 @@ class LayerTable(Rows):
     """Layers measured on one or more devices.
 
     Attributes:
-        shapes: of the layers.
-        devices: the devices; their order gives `device`.
+        shapes: shapes of the layers.
+        devices: the devices that `device` indexes.
         device: int64 [R], index into `devices`.
         time_ms: float64 [R].
         algorithm: int64 [R], cuDNN's number; -1 = not recorded.
-        position: float64 [R], how far the measuring of that device had got, 0 to 1.
+        position: float64 [R], position of the row among its device's rows, 0 to 1.
     """
 
     shapes: ConvShapes
@@ -51,14 +51,14 @@ class LayerTable(Rows):
 
 
 def read_layers(path: Path) -> LayerTable:
-    """Returns the layers of a CSV file (`.csv`, `.csv.gz`) with the columns of `LAYER_COLUMNS`.
+    """Reads the layers of a CSV file (`.csv`, `.csv.gz`) with the columns of `LAYER_COLUMNS`.
 
-    `size`, `latency_ms` and `cudnn_algorithm` are understood too. The rows of a device are taken to
-    be in the order in which they were measured.
+    `size`, `latency_ms` and `cudnn_algorithm` are alternative names. The rows of a device are
+    assumed to be in the order of measurement.
 
     Raises:
         DataError: the file is missing or malformed.
-        DeviceError: an unknown device.
+        DeviceError: unknown device.
     """
     table = TableFile.read(path, _NEEDED, what="convolution layers", other_names=_OTHER_NAMES)
     sizes = {name: np.array(table.values(name, _whole), np.int64) for name in _SIZES}
@@ -96,6 +96,6 @@ def _positions(device: IntArray) -> FloatArray:
 
 
 def device_rows(table: LayerTable) -> Sequence[tuple[DeviceSpec, IntArray]]:
-    """Returns (device, its row numbers) of every device that has rows."""
+    """Returns (device, its row indices) of every device with rows."""
     found = ((spec, np.flatnonzero(table.device == i)) for i, spec in enumerate(table.devices))
     return [(spec, rows) for spec, rows in found if len(rows)]

@@ -1,4 +1,4 @@
-"""A fit of measured layers together with its validation on layers and devices left out."""
+"""A fit of measured layers with its validation on held-out layers and devices."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from cdmpp.analytic.conv.seer.splits import family_split
 from cdmpp.analytic.intervals import ErrorSamples
 from cdmpp.errors import DataError
 
-#: Fits that leave rows out, at least; one a device where there are more.
+#: Minimum number of validation fits; with more devices there is one per device.
 _LEAST_FITS = 3
 
 
 def fit_validated_layers(
     table: LayerTable, options: LayerOptions | None = None, *, seed: int = 0
 ) -> LayerModel:
-    """Returns the model of measured layers with the errors of its validation.
+    """Fits the model to measured layers and measures its errors on held-out data.
 
     Raises:
         DataError: as `fit_layers`.
@@ -31,15 +31,15 @@ def fit_validated_layers(
 
 
 def held_out_errors(model: LayerModel, table: LayerTable, *, seed: int = 0) -> ConvErrors:
-    """Returns how far the model's like is off where it was not fitted.
+    """Returns the errors of refits on held-out layers and devices.
 
-    As many fits as devices, three at least. Each leaves out values of channels and width
-    (`family_split`) and all rows of one device, and is judged on the layers with a value left out:
-    on that device they are `UNSEEN`, on the others a device of the fit. Times are those without the
-    drift that the model found. Rows that cannot be divided leave the errors unknown.
+    There is one fit per device, but at least three. Each fit holds out values of channels and width
+    (`family_split`) and all rows of one device. It is evaluated on the layers with a held-out
+    value: these are `UNSEEN` on the held-out device and seen on the others. Times are without the
+    model's drift. Rows that cannot be split have unknown errors.
 
     Args:
-        table: the rows that the model was fitted on.
+        table: the rows that the model was fitted to.
     """
     clean = remove_drifts(table, model.drifts)
     options = replace(model.options, has_drift=False)

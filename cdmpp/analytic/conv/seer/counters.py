@@ -1,4 +1,4 @@
-"""Sub-models of the hardware counters: fp32 instructions and DRAM transactions of a block."""
+"""Sub-models of hardware counters: fp32 instructions and DRAM transactions of a block."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Counters(Rows):
 
 @dataclass(frozen=True)
 class CounterModel:
-    """Counters of a variant's blocks from the layer's shape.
+    """Predicts the counters of a variant's blocks from the layer's shape.
 
     Attributes:
-        instructions: a line over the length of the reduction.
+        instructions: linear in the length of the reduction.
         read_ratio: tree of reads over the reduction (Winograd: over the input channels).
         writes: tree of the writes.
     """
@@ -61,7 +61,7 @@ class CounterModel:
 
 
 def fit_counters(variant: ConvVariant, table: ConvTable, options: TreeOptions) -> CounterModel:
-    """Returns the counter model of a variant, from rows with every counter."""
+    """Fits the counter model of a variant to rows with every counter."""
     features = traffic_features(variant, table.shapes, table.blocks.astype(np.int64))
     ratio = table.reads_per_block / _read_unit(variant, table.shapes)
     return CounterModel(
@@ -82,9 +82,9 @@ def measured_counters(table: ConvTable) -> Counters:
 
 
 def traffic_features(variant: ConvVariant, shapes: ConvShapes, blocks: IntArray) -> FloatArray:
-    """Returns float64 [R, F], what the trees of the DRAM transactions see.
+    """Returns float64 [R, F], inputs of the trees of DRAM transactions.
 
-    For algo1_128x32 output channels below 32 count as 32: its blocks are that wide.
+    For algo1_128x32, output channels below 32 count as 32, the width of its blocks.
     """
     if variant.name == _CLAMPED_VARIANT:
         wide = np.maximum(shapes.out_channels, _CLAMPED_CHANNELS)

@@ -1,6 +1,4 @@
-"""How good a convolution model is: errors of time, counters and types, and of the algorithm
-picked.
-"""
+"""Evaluates a convolution model: errors of time, counters, types and the picked algorithm."""
 
 from __future__ import annotations
 
@@ -16,19 +14,19 @@ from cdmpp.analytic.conv.seer.table import ConvTable, KernelType, PickTable
 from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.metrics import absolute_percentage_error
 
-#: A pick is wrong when its measured time is more than this above the measured best.
+#: Maximum excess of a pick's measured time over the measured best; above it the pick is wrong.
 PICK_TOLERANCE = 0.10
 
 
 @dataclass(frozen=True)
 class TimeErrors:
-    """Errors of predicted times; shares and percentages as fractions, `None` without rows.
+    """Errors of predicted times; shares and percentages are fractions, None without rows.
 
     Attributes:
-        n: rows.
+        n: number of rows.
         rmspe: root mean square percentage error (the original calls it "mspe").
         mape: mean absolute percentage error.
-        median_ape: its median.
+        median_ape: median absolute percentage error.
         rmse_ms: root mean square error, milliseconds (the original calls it "mse").
         within_10pct: share of rows with an error of at most 10 %.
         within_20pct: the same for 20 %.
@@ -68,9 +66,9 @@ def pick_errors(table: PickTable, pick: IntArray) -> dict[str, float | int | Non
     """Returns the errors of picks (int64 [R]; below 0 = no pick).
 
     `n` layers with a pick, `error_rate` (share of picks more than 10 % slower than the best),
-    `exact_rate` (share that are the measured best), `mean_regret` and `p95_regret` of (time of the
-    pick / best time - 1); None without picks. A pick that was measured as not available counts as
-    wrong, with no regret to add.
+    `exact_rate` (share of picks that are the measured best), `mean_regret` and `p95_regret` of
+    (time of the pick / best time - 1); None without picks. A pick that was measured as not
+    available counts as wrong and has no regret.
     """
     rows = np.flatnonzero(pick >= 0)
     names = ("error_rate", "exact_rate", "mean_regret", "p95_regret")
@@ -89,7 +87,7 @@ def pick_errors(table: PickTable, pick: IntArray) -> dict[str, float | int | Non
 
 
 def is_wrong_pick(time_ms: FloatArray, pick: IntArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Returns bool [R]: whether the pick's measured time is over 10 % above the best.
+    """Returns bool [R], whether the pick's measured time is over 10 % above the best.
 
     Args:
         time_ms: float64 [R, A], measured; NaN or inf = not available.
@@ -101,10 +99,11 @@ def is_wrong_pick(time_ms: FloatArray, pick: IntArray) -> np.ndarray[Any, np.dty
 
 
 def kernel_errors(model: SeerModel, tables: Mapping[str, ConvTable]) -> dict[str, Any]:
-    """Returns Test-set-I: each kernel by itself, with its measured launch.
+    """Returns the errors on Test-set-I: isolated kernels with their measured launch.
 
-    Type, counters and time are predicted. Per variant, algorithm and over all: errors of the time
-    (also by measured type), share of wrong types, RMSPE of instructions, reads and writes.
+    Type, counters and time are predicted. The result has per variant, per algorithm and in total:
+    errors of the time (also by measured type), share of wrong types, and RMSPE of instructions,
+    reads and writes.
     """
     parts: dict[str, dict[str, FloatArray]] = {}
     for name, table in tables.items():
@@ -138,14 +137,14 @@ def kernel_errors(model: SeerModel, tables: Mapping[str, ConvTable]) -> dict[str
 
 
 def layer_errors(model: SeerModel, table: PickTable) -> dict[str, Any]:
-    """Returns Test-set-II: the layer's predicted time (best of all algorithms) beside the measured
-    best, the pick, and cuDNN's own where it was recorded.
+    """Returns the errors on Test-set-II: of the layer's predicted time (best of all algorithms)
+    against the measured best, of the pick, and of cuDNN's own pick if it was recorded.
     """
     found = model.predict(table.shapes)
     is_single = bool((np.isfinite(table.time_ms).sum(axis=1) == 1).all())
     result: dict[str, Any] = {"layer": asdict(time_errors(table.best_ms, found.layer_ms))}
     result["algorithm_accuracy"] = float(np.mean(found.pick == table.best))
-    # Regret needs the time of the algorithm that was picked, not only of the best one.
+    # Regret needs the time of the picked algorithm, not only of the best one.
     result["pick"] = None if is_single else pick_errors(table, found.pick)
     result["cudnn_pick"] = (
         pick_errors(table, table.cudnn_pick) if (table.cudnn_pick >= 0).any() else None
@@ -154,7 +153,7 @@ def layer_errors(model: SeerModel, table: PickTable) -> dict[str, Any]:
 
 
 def evaluate_folder(model: SeerModel, folder: ConvFolder) -> dict[str, Any]:
-    """Returns the errors on all that a folder has: kernels, layers, picks and cuDNN's own picks."""
+    """Returns the errors on all parts of a folder: kernels, layers, picks and cuDNN's own picks."""
     result: dict[str, Any] = {"kernels": kernel_errors(model, folder.test)}
     if folder.layers is not None:
         result["layers"] = layer_errors(model, folder.layers)
@@ -169,7 +168,7 @@ def evaluate_folder(model: SeerModel, folder: ConvFolder) -> dict[str, Any]:
 def kernel_times(
     model: SeerModel, tables: Mapping[str, ConvTable]
 ) -> tuple[FloatArray, FloatArray]:
-    """Returns (measured, predicted) milliseconds, float64 [R], of the kernels that it knows."""
+    """Returns (measured, predicted) milliseconds, float64 [R], of the fitted kernels."""
     parts = [
         (table.time_ms, model.variants[name].predict(table.shapes, table.launch).time_ms)
         for name, table in tables.items()
@@ -202,6 +201,6 @@ def _kernel_errors(parts: list[dict[str, FloatArray]]) -> dict[str, Any]:
 
 
 def _counter_rmspe(measured: FloatArray, predicted: FloatArray) -> float | None:
-    """Returns the RMSPE over rows that have some; a kernel may write nothing to DRAM."""
+    """Returns the RMSPE over rows with a count above 0; a kernel may write nothing to DRAM."""
     some = measured > 0
     return rmspe(measured[some], predicted[some]) if some.any() else None

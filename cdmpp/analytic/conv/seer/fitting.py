@@ -1,4 +1,4 @@
-"""Fits a `SeerModel` from tables: one a kernel variant, and those of the FFT and helper kernels."""
+"""Fits a `SeerModel` to tables: one per kernel variant, and those of the FFT and helper kernels."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from cdmpp.analytic.conv.seer.variant_model import fit_variant
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 
-#: Ends the name of a table of helper kernels, e.g. `algo2_pre`, `algo7_128x64_3x3_pre`.
+#: Suffix of the tables of helper kernels, e.g. `algo2_pre`, `algo7_128x64_3x3_pre`.
 HELPER_SUFFIX = "_pre"
 FFT_TABLES = ("algo4_16", "algo4_32", "algo4_64", "algo4_128", "algo4_256", "algo4")
 FFT_TILING_TABLE = "algo5"
-#: The rows of algo5 that have counters, for its type.
+#: Rows of algo5 with counters, for its kernel type.
 FFT_TILING_TYPE_TABLE = "algo5-ctree"
 
 
 @dataclass(frozen=True)
 class SeerOptions:
-    """How a model is fitted.
+    """Options of a fit.
 
     Attributes:
-        form: the original's three regimes or the smooth one.
-        trees: of every tree.
+        form: the original's three regimes or the smooth form.
+        trees: options of every tree.
     """
 
     form: TimeForm = "original"
@@ -51,7 +51,7 @@ class SeerOptions:
 
 
 def table_names() -> tuple[str, ...]:
-    """Returns every table name that the model knows."""
+    """Returns every known table name."""
     nonfused = [v.name for v in variants_of(ConvAlgorithm.WINOGRAD_NONFUSED)]
     return (
         *(variant.name for variant in conv_variants()),
@@ -66,11 +66,11 @@ def table_names() -> tuple[str, ...]:
 def fit_seer(
     tables: Mapping[str, ConvTable], device: DeviceSpec, options: SeerOptions | None = None
 ) -> SeerModel:
-    """Returns the model of a device.
+    """Fits the model of a device.
 
     Args:
-        tables: names as the original's workbooks (`table_names`) -> rows to fit.
-        device: for the blocks that it holds at once where a table does not say.
+        tables: name as in the original's workbooks (`table_names`) -> training rows.
+        device: gives the resident blocks where a table lacks them.
 
     Raises:
         DataError: no kernel variant and no FFT table, an unknown name, or a table without counters.
@@ -105,7 +105,7 @@ def fit_seer(
 def _residents(
     tables: Mapping[str, ConvTable], names: list[str], device: DeviceSpec
 ) -> dict[str, int]:
-    """Returns what the tables measured; by the rules of occupancy where they did not."""
+    """Returns the measured resident blocks, or those by occupancy rules without measurements."""
     found: dict[str, int] = {}
     for name in names:
         measured = tables[name].resident

@@ -1,4 +1,4 @@
-"""A folder of workbooks: one a kernel variant, as the original has them."""
+"""A folder of workbooks in the original's layout, one per kernel variant."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _TRAIN, _TEST = SHEETS
 
 @dataclass(frozen=True)
 class ConvFolder:
-    """What a folder holds, already divided.
+    """The tables of a folder, split into training and test rows.
 
     Attributes:
-        train: table name -> rows to fit.
-        test: table name -> rows to judge.
-        layers: layers with the time of their best algorithm (Test-set-II), None = none there.
-        picks: layers with the time of every algorithm, None = none there.
+        train: table name -> training rows.
+        test: table name -> test rows.
+        layers: layers with the time of their best algorithm (Test-set-II); None without the table.
+        picks: layers with the time of every algorithm; None without the table.
     """
 
     train: dict[str, ConvTable]
@@ -42,17 +42,17 @@ def read_folder(
     seed: int = 0,
     is_checked: bool = True,
 ) -> ConvFolder:
-    """Returns the workbooks of a folder, `.xlsx` or csv, under the names of `fitting.table_names`.
+    """Reads the workbooks of a folder, `.xlsx` or csv, named as in `fitting.table_names`.
 
     Args:
-        algo_convention: meaning of the algorithm numbers; None = what each file says.
-        split: how all rows of a workbook are divided anew; None = its sheets `train` and `test`.
-        seed: of the split.
-        is_checked: whether rows that contradict the convention are refused.
+        algo_convention: convention of the algorithm numbers; None = the one that each file names.
+        split: split of all rows of a workbook; None = its sheets `train` and `test`.
+        seed: seed of the split.
+        is_checked: whether rows that contradict the convention are rejected.
 
     Raises:
         UsageError: a convention is needed and not given, or openpyxl is missing.
-        DataError: no workbook, a malformed one, or one whose name says nothing.
+        DataError: no workbook, a malformed one, or an unknown name.
     """
     folder = Path(folder)
     _check_names(folder)
@@ -110,10 +110,10 @@ def _divided(
 
 
 def _check_names(folder: Path) -> None:
-    """Checks that no table of the folder is left out: each says by its name what it is of.
+    """Checks that all tables of the folder have known names, so that none is ignored.
 
     Raises:
-        DataError: names that say nothing.
+        DataError: unknown names.
     """
     known = {*table_names(), LAYER_TABLE, PICK_TABLE}
     unknown = [

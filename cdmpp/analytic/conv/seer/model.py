@@ -1,4 +1,4 @@
-"""SEER: the time of a convolution layer is that of the fastest predicted algorithm."""
+"""SEER: the time of a convolution layer is that of the algorithm predicted fastest."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from cdmpp.files.atomic import write_json
 from cdmpp.files.stored import read_model, to_json
 
 FORMAT = "cdmpp-conv-seer/1"
-#: Type of an algorithm whose kernels are not classified.
+#: Type of an algorithm with unclassified kernels.
 UNCLASSIFIED = -1
 _CHOICE_FEATURES = ("in_channels", "in_width", "out_channels", "out_width", "kernel", "stride")
 
 
 @dataclass(frozen=True)
 class LayerEstimate:
-    """What is predicted for each layer.
+    """Predictions for R layers.
 
     Attributes:
         time_ms: float64 [R, 8], by cuDNN's algorithm number; inf = not available.
@@ -65,12 +65,12 @@ class LayerEstimate:
 
     @property
     def layer_ms(self) -> FloatArray:
-        """float64 [R], time of the pick."""
+        """float64 [R], time of the fastest algorithm."""
         return np.asarray(self.time_ms.min(axis=1), np.float64)
 
     @property
     def pick_type(self) -> IntArray:
-        """int64 [R], type of the pick's kernel."""
+        """int64 [R], kernel type of the fastest algorithm."""
         return np.asarray(self.kernel_type[np.arange(len(self.pick)), self.pick], np.int64)
 
 
@@ -79,17 +79,17 @@ class SeerModel(AnalyticModel):
     """Fitted models of all algorithms of one device.
 
     Attributes:
-        device: its label.
-        resident: variant name -> blocks that the device holds at once.
+        device: label of the device.
+        resident: variant name -> number of blocks that the device holds at once.
         variants: variant name -> its model.
-        choices: algorithm -> tree of the variant that it takes, for algorithms with several fitted
-            ones (nonfused Winograd: one a filter width, as `algorithm:kernel`).
-        fft: polynomials of FFT, None = not fitted.
-        fft_tiling: polynomial of FFT_TILING, None = not fitted.
-        fft_tiling_type: tree of its kernel type, None = unclassified.
+        choices: algorithm -> tree that selects its variant, for algorithms with several fitted ones
+            (nonfused Winograd: one per filter width, as `algorithm:kernel`).
+        fft: polynomials of FFT; None if not fitted.
+        fft_tiling: polynomial of FFT_TILING; None if not fitted.
+        fft_tiling_type: tree of its kernel type; None if unclassified.
         helpers: variant name, or `algo2` for all of GEMM -> polynomial of the helper kernels.
-        arithmetic: of the blocks; older releases had another one.
-        errors: of its validation; None = fitted without (`fit_validated_seer` is with).
+        arithmetic: formulas of the blocks; older releases used others.
+        errors: errors of its validation; None without one (`fit_validated_seer` validates).
     """
 
     what = "convolution model"
@@ -110,7 +110,7 @@ class SeerModel(AnalyticModel):
         """Returns the time of every algorithm for every layer.
 
         Raises:
-            DataError: a layer for which no algorithm is fitted.
+            DataError: no algorithm is fitted for a layer.
         """
         time_ms = np.full((len(shapes), ALGORITHM_COUNT), np.inf)
         kernel_type = np.full((len(shapes), ALGORITHM_COUNT), UNCLASSIFIED, np.int64)
@@ -142,14 +142,14 @@ class SeerModel(AnalyticModel):
                 f"{int(np.flatnonzero(lost)[0])}; fit more variants (fitted: "
                 f"{', '.join(sorted(self.variants)) or 'none'})"
             )
-        # A polynomial may dip to 0 far from its rows; no kernel is free.
+        # A polynomial may reach 0 far from its rows.
         return LayerEstimate(np.maximum(time_ms, _SHORTEST_MS), kernel_type)
 
     def variant_names(self, algorithm: ConvAlgorithm, shapes: ConvShapes) -> list[str]:
-        """Returns the variant that an algorithm takes for each layer; "" = none is fitted."""
+        """Returns the variant that an algorithm uses for each layer; "" if none is fitted."""
         fitted = [v.name for v in variants_of(algorithm) if v.name in self.variants]
         if algorithm == ConvAlgorithm.IMPLICIT_PRECOMP_GEMM:
-            # A rule on the output channels; variants that were not fitted cannot be asked.
+            # A rule on the output channels, restricted to the fitted variants.
             return [
                 name if name in fitted else (fitted[-1] if fitted else "")
                 for name in precomp_variant_names(shapes.out_channels)
@@ -191,17 +191,17 @@ _SHORTEST_MS = 1e-6
 
 
 def tiling_type_features(shapes: ConvShapes) -> FloatArray:
-    """Returns float64 [R, 4], what the type of FFT_TILING is told by."""
+    """Returns float64 [R, 4], inputs of the tree for the type of FFT_TILING."""
     return shapes.matrix(("in_channels", "out_channels", "out_width", "kernel"))
 
 
 def choice_features(shapes: ConvShapes) -> FloatArray:
-    """Returns float64 [R, 6], what the choice of a variant is made by."""
+    """Returns float64 [R, 6], inputs of the trees that select a variant."""
     return shapes.matrix(_CHOICE_FEATURES)
 
 
 def choice_key(algorithm: ConvAlgorithm, kernel: int) -> str:
-    """Returns the name of the tree that chooses an algorithm's variant."""
+    """Returns the key of the tree that selects an algorithm's variant."""
     if algorithm == ConvAlgorithm.WINOGRAD_NONFUSED:
         return f"{algorithm.name}:{kernel}"
     return algorithm.name
@@ -210,7 +210,7 @@ def choice_key(algorithm: ConvAlgorithm, kernel: int) -> str:
 def _choice_groups(
     algorithm: ConvAlgorithm, fitted: list[str], shapes: ConvShapes
 ) -> list[tuple[str, list[str], IntArray]]:
-    """Returns (key of the tree, fitted variants, rows) for rows that share a choice."""
+    """Returns (key of the tree, fitted variants, rows) for rows that share a tree."""
     if algorithm != ConvAlgorithm.WINOGRAD_NONFUSED:
         return [(choice_key(algorithm, 0), fitted, np.arange(len(shapes)))]
     groups = []
@@ -222,7 +222,7 @@ def _choice_groups(
 
 
 def device_residents(device: DeviceSpec, names: list[str]) -> dict[str, int]:
-    """Returns variant name -> blocks that a device holds at once, by the rules of occupancy."""
+    """Returns variant name -> blocks that a device holds at once, by occupancy rules."""
     return {name: resident_blocks(find_variant(name), device) for name in names}
 
 

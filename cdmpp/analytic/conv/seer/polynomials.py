@@ -1,4 +1,4 @@
-"""Times that are plain polynomials of the shape: the FFT algorithms and the helper kernels."""
+"""Times that are polynomials of the shape: FFT algorithms and helper kernels."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from cdmpp.arrays import FloatArray
 from cdmpp.errors import DataError
 from cdmpp.files.stored import from_json, to_json
 
-#: Upper widths of the buckets that FFT is fitted in.
+#: Upper widths of the buckets of FFT.
 FFT_BUCKETS = (16, 32, 64, 128, 256)
 _FFT_NAMES = ("in_channels", "products", "out_channels", "constant")
 
 
 @dataclass(frozen=True)
 class FftModel:
-    """FFT: one polynomial a bucket of the input width.
+    """FFT: one polynomial per bucket of the input width.
 
     Attributes:
-        fits: upper width of a bucket -> its coefficients; a bucket without rows has none.
+        fits: upper width of a bucket -> coefficients; buckets without rows are missing.
     """
 
     fits: dict[int, LinearFit]
 
     def predict(self, shapes: ConvShapes) -> FloatArray:
-        """Returns float64 [R], milliseconds; inf where no bucket was fitted."""
+        """Returns float64 [R], milliseconds; inf in buckets without a fit."""
         time_ms = np.full(len(shapes), np.inf)
         bucket = _bucket(shapes)
         columns = channel_columns(shapes)
@@ -45,12 +45,12 @@ class FftModel:
 
     @classmethod
     def from_json(cls, value: Any) -> FftModel:
-        """Returns the model of `to_json`."""
+        """Reads a value of `to_json`."""
         return cls(from_json(dict[int, LinearFit], value))
 
 
 def fit_fft(shapes: ConvShapes, time_ms: FloatArray) -> FftModel:
-    """Returns the polynomials of FFT, one for each bucket that has rows."""
+    """Fits the polynomials of FFT, one for each bucket with rows."""
     bucket = _bucket(shapes)
     columns = channel_columns(shapes)
     fits = {}
@@ -66,7 +66,7 @@ def fit_fft(shapes: ConvShapes, time_ms: FloatArray) -> FftModel:
 
 
 def fit_fft_tiling(shapes: ConvShapes, time_ms: FloatArray) -> LinearFit:
-    """Returns the polynomial of FFT_TILING: that of FFT, times the number of tiles."""
+    """Fits the polynomial of FFT_TILING: that of FFT, times the number of tiles."""
     return relative_fit(fft_tiling_columns(shapes), time_ms, _FFT_NAMES)
 
 
@@ -83,7 +83,7 @@ def fft_tiling_columns(shapes: ConvShapes) -> FloatArray:
 
 
 def im2col_columns(shapes: ConvShapes) -> tuple[FloatArray, tuple[str, ...]]:
-    """Returns (float64 [R, 3], names): the helper kernel of GEMM.
+    """Returns (float64 [R, 3], names) for the helper kernel of GEMM.
 
     Its time is a N Wout² k² Cin + b Cout k² Cin + c.
     """
@@ -96,8 +96,8 @@ def im2col_columns(shapes: ConvShapes) -> tuple[FloatArray, tuple[str, ...]]:
 
 
 def transform_columns(shapes: ConvShapes) -> tuple[FloatArray, tuple[str, ...]]:
-    """Returns (float64 [R, 4], names): the transforms of nonfused Winograd; that of the filter
-    scales with the batch as in the original's formula, which the kernel's does not.
+    """Returns (float64 [R, 4], names) for the transforms of nonfused Winograd. The filter's term
+    scales with the batch as in the original's formula, although the kernel does not.
     """
     weights = shapes.reduction_by_channels * shapes.batch
     columns = (shapes.inputs, weights, shapes.outputs, np.ones(len(shapes)))

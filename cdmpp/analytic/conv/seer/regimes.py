@@ -1,4 +1,4 @@
-"""From counters and waves to milliseconds: the original's three regimes, and a smooth form."""
+"""Milliseconds from counters and waves: the original's three regimes, and a smooth form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cdmpp.errors import DataError
 
 TimeForm = Literal["original", "smooth"]
 
-#: Rows of a type below which its coefficients come from the rows of all types.
+#: Minimum rows of a type for its own coefficients; with fewer, all rows are used.
 MIN_ROWS = 8
 _SMOOTH_NAMES = ("instructions", "wave", "reads", "writes", "constant")
 _LARGEST_POWER = 64.0
@@ -29,8 +29,8 @@ class RegimeTimes:
     """The original's formulas: one linear form per kernel type.
 
     Attributes:
-        fits: the coefficients of each type.
-        pooled: types with too few rows; their formula is fitted on the rows of all types.
+        fits: kernel type -> coefficients.
+        pooled: types with too few rows, which are fitted to the rows of all types.
     """
 
     fits: dict[KernelType, LinearFit]
@@ -49,15 +49,15 @@ class RegimeTimes:
 
 @dataclass(frozen=True)
 class SmoothTimes:
-    """T = (Tc^p + Td^p)^(1/p) + c, without a jump between the types.
+    """T = (Tc^p + Td^p)^(1/p) + c, continuous over the types.
 
     Tc = waves (a resident instructions + b), Td = d reads + e writes of the whole kernel.
 
     Attributes:
         coefficients: a, b, d, e, c.
-        power: p, at least 1; large = the larger of the two, 1 = their sum.
+        power: p, at least 1; large = the larger of Tc and Td, 1 = their sum.
         rmspe: on the fitted rows, a fraction.
-        row_count: rows that were fitted.
+        row_count: number of fitted rows.
     """
 
     coefficients: FloatArray
@@ -67,7 +67,7 @@ class SmoothTimes:
     form: Literal["smooth"] = "smooth"
 
     def predict(self, kernel_type: IntArray, counters: Counters, launch: BlockLaunch) -> FloatArray:
-        """Returns float64 [R], milliseconds; the type is not needed."""
+        """Returns float64 [R], milliseconds; the type is ignored."""
         del kernel_type
         return self.predict_columns(_smooth_columns(counters, launch))
 
@@ -76,7 +76,7 @@ class SmoothTimes:
         return _smooth_ms(self.coefficients, self.power, columns)
 
     def dominant(self, columns: FloatArray) -> IntArray:
-        """Returns int64 [R], `KernelType` by the largest of compute, memory and constant part."""
+        """Returns int64 [R], `KernelType` of the largest of compute, memory and constant part."""
         parts = columns * self.coefficients
         sums = np.stack([parts[:, :2].sum(axis=1), parts[:, 2:4].sum(axis=1), parts[:, 4]])
         return np.asarray(sums.argmax(axis=0), np.int64)
@@ -88,10 +88,10 @@ TimeModel = RegimeTimes | SmoothTimes
 def regime_columns(
     kind: KernelType, counters: Counters, launch: BlockLaunch
 ) -> tuple[FloatArray, tuple[str, ...]]:
-    """Returns (float64 [R, C], names): what the time of a type is a sum of.
+    """Returns (float64 [R, C], names), the columns whose weighted sum is the time of a type.
 
-    Only the compute term pays for whole waves: (waves - 1 + fill) x resident is the number of
-    blocks, so the DRAM terms are the whole kernel's traffic.
+    Only the compute term counts whole waves. The number of blocks is (waves - 1 + fill) x resident,
+    so the DRAM terms are the whole kernel's traffic.
     """
     waves = launch.waves.astype(np.float64)
     one = np.ones(len(waves))
@@ -120,10 +120,10 @@ def regime_columns(
 def fit_regimes(
     kernel_type: IntArray, counters: Counters, launch: BlockLaunch, time_ms: FloatArray
 ) -> RegimeTimes:
-    """Returns the coefficients of every type.
+    """Fits the coefficients of every type.
 
-    A type with fewer than `MIN_ROWS` rows is fitted on the rows of all types and listed as pooled;
-    the original leaves its coefficients at one.
+    A type with fewer than `MIN_ROWS` rows is fitted to the rows of all types and listed in
+    `pooled`; the original leaves its coefficients at one.
 
     Raises:
         DataError: no rows.
@@ -141,7 +141,7 @@ def fit_regimes(
 
 
 def fit_smooth(counters: Counters, launch: BlockLaunch, time_ms: FloatArray) -> SmoothTimes:
-    """Returns the smooth form with the least relative error; its power is fitted too.
+    """Fits the smooth form and its power by least relative error.
 
     Raises:
         DataError: no rows, or a time that is not above 0.
@@ -150,7 +150,7 @@ def fit_smooth(counters: Counters, launch: BlockLaunch, time_ms: FloatArray) -> 
 
 
 def fit_smooth_columns(columns: FloatArray, time_ms: FloatArray) -> SmoothTimes:
-    """Returns the smooth form of float64 [R, 5] columns: two of the compute time, two of the memory
+    """Fits the smooth form to float64 [R, 5] columns: two of the compute time, two of the memory
     time, and one of the constant.
 
     Raises:
@@ -160,10 +160,10 @@ def fit_smooth_columns(columns: FloatArray, time_ms: FloatArray) -> SmoothTimes:
 
     if not len(time_ms) or not (time_ms > 0).all():
         raise DataError(f"a smooth fit got {len(time_ms)} rows; expected some, all above 0 ms")
-    # The sum of both is linear: it gives the scale of every coefficient and the start.
+    # With power 1 the form is linear: this gives the scale of every coefficient and the start.
     start = relative_fit(columns, time_ms, _SMOOTH_NAMES).coefficients
     scale = 1.0 / np.maximum((columns / time_ms[:, None]).max(axis=0), 1e-300)
-    # Six numbers need no more rows than this; evenly spaced in order of time.
+    # Six parameters need no more rows than this; the rows are evenly spaced in order of time.
     order = np.argsort(time_ms, kind="stable")
     rows = order[np.unique(np.linspace(0, len(order) - 1, _MOST_SMOOTH_ROWS).astype(np.int64))]
     searched, searched_ms = columns[rows], time_ms[rows]
@@ -208,6 +208,6 @@ def _smooth_ms(coefficients: FloatArray, power: float, columns: FloatArray) -> F
     memory = parts[:, 2] + parts[:, 3]
     larger = np.maximum(np.maximum(compute, memory), 1e-300)
     power = min(power, _LARGEST_POWER)
-    # Divided by the larger one first: high powers of milliseconds leave the range of a float.
+    # Dividing by the larger one first keeps high powers in the range of a float.
     joined = ((compute / larger) ** power + (memory / larger) ** power) ** (1.0 / power)
     return np.asarray(larger * joined + parts[:, 4], np.float64)

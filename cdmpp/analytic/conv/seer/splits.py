@@ -1,4 +1,4 @@
-"""Which rows are for fitting and which for judging."""
+"""Splits of rows into training and test parts."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _CYCLE_TRAIN = 7
 
 
 def original_split(time_ms: FloatArray) -> tuple[BoolArray, BoolArray]:
-    """Returns (train, test), bool [R]: rows in order of time, seven of every ten for training.
+    """Returns (train, test), bool [R]: of every ten rows in order of time, seven for training.
 
     Rows outside 1 to 1000 ms are in neither. Differs from the original, which loses the fastest row
-    by an error of one.
+    by an off-by-one error.
     """
     kept = np.flatnonzero((time_ms > _SHORTEST_MS) & (time_ms < _LONGEST_MS))
     ordered = kept[np.argsort(time_ms[kept], kind="stable")]
@@ -38,16 +38,15 @@ def original_split(time_ms: FloatArray) -> tuple[BoolArray, BoolArray]:
 def family_split(
     shapes: ConvShapes, *, seed: int, test_share: float = 0.3
 ) -> tuple[BoolArray, BoolArray]:
-    """Returns (train, test), bool [R]: held-out values of input channels, output channels and
+    """Returns (train, test), bool [R], with held-out values of input channels, output channels and
     width.
 
-    Values are held out of each of the three at random; a row with at least one of them is a test
-    row. So no test row has all of its values in training, and no held-out value is seen there,
-    whatever device a row was measured on. As many values are held out as give a share of test rows
-    near `test_share`.
+    Values of each of the three are held out at random; a row with at least one of them is a test
+    row. No held-out value is in the training part, on any device. The number of held-out values is
+    chosen so that the share of test rows is near `test_share`.
 
     Raises:
-        DataError: a side would be empty.
+        DataError: a part would be empty.
     """
     rng = np.random.default_rng(seed)
     columns = [getattr(shapes, name) for name in _DIMENSIONS]
@@ -55,7 +54,7 @@ def family_split(
     for column in columns:
         values, place = np.unique(column, return_inverse=True)
         order = rng.permutation(len(values))
-        # A lone value cannot be held out: nothing would be left to fit.
+        # A single value cannot be held out: no rows would be left for training.
         share = (order + 1) / len(values) if len(values) > 1 else np.full(1, 2.0)
         ranks.append(share[place.ravel()])
     lowest = np.min(ranks, axis=0)
@@ -73,13 +72,13 @@ def family_split(
 def octave_split(
     shapes: ConvShapes, *, seed: int, test_share: float = 0.3
 ) -> tuple[BoolArray, BoolArray]:
-    """Returns (train, test), bool [R]: whole blocks of shapes are held out, a block being the rows
-    whose input channels, output channels and width lie in the same powers of two.
+    """Returns (train, test), bool [R], with held-out blocks of shapes: rows whose input channels,
+    output channels and width are in the same powers of two.
 
-    Harder than `family_split`: no shape near a test row is seen.
+    Harder than `family_split`: no shape near a test row is in the training part.
 
     Raises:
-        DataError: a side would be empty.
+        DataError: a part would be empty.
     """
     octaves = np.stack(
         [np.log2(getattr(shapes, name)).astype(np.int64) for name in _DIMENSIONS], axis=1
@@ -93,10 +92,10 @@ def octave_split(
 def divide(
     shapes: ConvShapes, time_ms: FloatArray, split: SplitKind, *, seed: int
 ) -> tuple[BoolArray, BoolArray]:
-    """Returns (train, test), bool [R], of one of the splits.
+    """Returns (train, test), bool [R], by one of the splits.
 
     Raises:
-        DataError: a side would be empty.
+        DataError: a part would be empty (not checked for `original`).
     """
     if split == "original":
         return original_split(time_ms)

@@ -1,4 +1,4 @@
-"""Measured convolution kernels: one row a launch, columns by name."""
+"""Measured convolution kernels: one row per launch."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.analytic.rows import Rows
 from cdmpp.arrays import FloatArray, IntArray
 
-#: Level (0 to 10) from which a pipe counts as saturated.
+#: Minimum level (0 to 10) of a saturated pipe.
 SATURATED_LEVEL = 8
 
 
 class KernelType(IntEnum):
-    """What limits a kernel."""
+    """What bounds a kernel."""
 
     COMPUTE_BOUND = 0
     DRAM_BOUND = 1
@@ -32,14 +32,14 @@ class ConvTable(Rows):
     """Launches of convolution kernels with their counters; NaN = not measured.
 
     Attributes:
-        shapes: of the layers.
+        shapes: shapes of the layers.
         algorithm: int64 [R], cuDNN's number.
         time_ms: float64 [R].
-        fp32_instructions: float64 [R], thread-level, of the whole kernel.
+        fp32_instructions: float64 [R], thread-level instructions of the whole kernel.
         dram_reads: float64 [R], transactions of 32 bytes of the whole kernel.
         dram_writes: float64 [R], the same.
         resident: float64 [R], blocks that the device holds at once.
-        blocks: float64 [R], launched.
+        blocks: float64 [R], launched blocks.
         fp32_level: float64 [R], use of the fp32 pipe, 0 to 10.
         dram_level: float64 [R], use of the DRAM, 0 to 10.
     """
@@ -57,7 +57,7 @@ class ConvTable(Rows):
 
     @property
     def launch(self) -> BlockLaunch:
-        """The measured launch of every row; rows must have blocks and resident blocks."""
+        """The measured launch of every row; requires `blocks` and `resident` in all rows."""
         return BlockLaunch(self.blocks.astype(np.int64), self.resident.astype(np.int64))
 
     @property
@@ -86,7 +86,7 @@ class ConvTable(Rows):
 
     @property
     def kernel_type(self) -> IntArray:
-        """int64 [R], `KernelType` by the measured levels: compute first, then DRAM."""
+        """int64 [R], `KernelType` by the measured levels: first compute, then DRAM."""
         return np.where(
             self.fp32_level >= SATURATED_LEVEL,
             int(KernelType.COMPUTE_BOUND),
@@ -103,9 +103,9 @@ class PickTable:
     """Layers measured with every algorithm.
 
     Attributes:
-        shapes: of the layers.
+        shapes: shapes of the layers.
         time_ms: float64 [R, 8], by cuDNN's algorithm number; NaN or inf = not available.
-        cudnn_pick: int64 [R], first choice of cuDNN's own heuristic; -1 = not recorded.
+        cudnn_pick: int64 [R], first choice of cuDNN's heuristic; -1 = not recorded.
     """
 
     shapes: ConvShapes
@@ -125,7 +125,7 @@ class PickTable:
 
 
 def pick_table(tables: Sequence[ConvTable]) -> PickTable:
-    """Returns the layers that occur in any of the tables, with the fastest time per algorithm."""
+    """Merges the layers of all tables, with the fastest time of each layer and algorithm."""
     rows = ConvTable.concatenate(tables)
     keys = np.stack([rows.shapes.matrix((name,))[:, 0] for name in _IDENTITY], axis=1)
     _, first, place = np.unique(keys, axis=0, return_index=True, return_inverse=True)

@@ -1,6 +1,4 @@
-"""Small decision trees, kept as plain arrays: they are written as JSON and need scikit-learn only
-to be fitted.
-"""
+"""Small decision trees as plain arrays, stored as JSON; only the fit needs scikit-learn."""
 
 from __future__ import annotations
 
@@ -20,13 +18,13 @@ _LEAF = -1
 
 @dataclass(frozen=True)
 class TreeOptions:
-    """How a tree is fitted.
+    """Options of a fit.
 
     Attributes:
-        max_splits: most inner nodes.
-        search_evaluations: hyper-parameter settings that are tried by cross-validation; 0 = the
+        max_splits: maximum number of inner nodes.
+        search_evaluations: number of hyper-parameter settings tried by cross-validation; 0 = the
             largest tree that `max_splits` allows.
-        seed: of the search.
+        seed: seed of the search.
     """
 
     max_splits: int = 64
@@ -39,11 +37,11 @@ class SmallTree:
     """A fitted tree. Node 0 is the root.
 
     Attributes:
-        feature: int64 [nodes], column that a node asks; -1 = a leaf.
-        threshold: float64 [nodes]; a row goes left when its value, as float32, is at most this.
-        left: int64 [nodes], node of those rows.
-        right: int64 [nodes], node of the others.
-        value: float64 [nodes, V], what a leaf answers: one number, or a probability per class.
+        feature: int64 [nodes], column that a node tests; -1 = a leaf.
+        threshold: float64 [nodes]; a row goes left if its value, as float32, is at most this.
+        left: int64 [nodes], left child.
+        right: int64 [nodes], right child.
+        value: float64 [nodes, V], output of a leaf: one number, or a probability per class.
         classes: labels of a classifier's columns; empty for a regressor.
     """
 
@@ -55,7 +53,7 @@ class SmallTree:
     classes: tuple[int, ...] = ()
 
     def leaf_values(self, columns: FloatArray) -> FloatArray:
-        """Returns float64 [R, V], the leaf's values of every row of `columns` float64 [R, F]."""
+        """Returns float64 [R, V], the leaf's values for every row of `columns` float64 [R, F]."""
         # scikit-learn chose the thresholds between float32 values; a comparison in float64 could
         # send a row the other way.
         rows = columns.astype(np.float32)
@@ -69,7 +67,7 @@ class SmallTree:
             node[inner] = np.where(goes_left, self.left[at], self.right[at])
 
     def predict(self, columns: FloatArray) -> FloatArray:
-        """Returns float64 [R], the regressor's value, or the classifier's likeliest label."""
+        """Returns float64 [R], the regressor's value, or the classifier's most likely label."""
         values = self.leaf_values(columns)
         if not self.classes:
             return np.asarray(values[:, 0], np.float64)
@@ -83,9 +81,10 @@ def fit_tree(
     kind: TreeKind,
     options: TreeOptions,
 ) -> SmallTree:
-    """Returns a tree with at most `max_splits` inner nodes.
+    """Fits a tree with at most `max_splits` inner nodes.
 
-    The smallest leaf and the number of splits are searched (Bayesian, cross-validated error).
+    The smallest leaf and the number of splits are tuned by Bayesian search on the cross-validated
+    error.
     """
     settings = {"max_leaf_nodes": options.max_splits + 1, "min_samples_leaf": 1}
     if options.search_evaluations and len(target) >= 2 * _FOLDS and len(np.unique(target)) > 1:
@@ -100,7 +99,7 @@ def _search(
 
     order = np.random.default_rng(options.seed).permutation(len(target)) % _FOLDS
     largest_leaf = max(1, len(target) // (2 * _FOLDS))
-    # What scikit-learn makes of any columns; checking them takes longer than small trees do.
+    # The layout that scikit-learn's own checks produce; they take longer than fitting small trees.
     narrow = np.ascontiguousarray(columns, np.float32)
     folds = [(order != fold, order == fold) for fold in range(_FOLDS)]
 
@@ -122,7 +121,7 @@ def _search(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=options.seed))
-        # The largest tree is one of the settings, so that the search never does worse in sample.
+        # Includes the largest tree, so that the search is never worse in cross-validation.
         study.enqueue_trial({"max_leaf_nodes": options.max_splits + 1, "min_samples_leaf": 1})
         study.optimize(error, n_trials=options.search_evaluations)
     finally:

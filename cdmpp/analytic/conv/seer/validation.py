@@ -1,4 +1,4 @@
-"""A fit of measured kernels together with its validation on rows left out."""
+"""A fit of measured kernels with its validation on held-out rows."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from cdmpp.arrays import FloatArray
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 
-#: Fits that leave rows out.
+#: Number of validation fits.
 _FITS = 2
-#: Settings that these fits try for each tree: most of a fit is their search.
+#: Maximum number of settings that a validation fit tries per tree; the search dominates its time.
 _SEARCH_EVALUATIONS = 10
 
 
@@ -35,11 +35,11 @@ def fit_validated_seer(
     *,
     seed: int = 0,
 ) -> SeerModel:
-    """Returns the model of a device with the errors of its validation.
+    """Fits the model of a device and measures its errors on held-out rows.
 
-    Each of two fits leaves values of channels and width out of every table (`family_split`) and is
-    judged on the rows with such a value, by algorithm; its trees are searched less long. Tables
-    that cannot be divided are fitted whole and judge nothing.
+    Each of two fits holds values of channels and width out of every table (`family_split`) and is
+    evaluated, by algorithm, on the rows with such a value; its trees get a shorter search. Tables
+    that cannot be split are used in full and not evaluated.
 
     Raises:
         DataError: as `fit_seer`.
@@ -58,7 +58,7 @@ def fit_validated_seer(
             train[name], test[name] = table[kept], table[left_out]
         try:
             fitted = fit_seer(train, device, quick)
-        except DataError:  # the rows that are left have no counters
+        except DataError:  # the remaining rows have no counters
             continue
         for algorithm, measured, predicted in judged_kernels(fitted, test):
             samples.add(device.name, algorithm.name, measured, predicted, is_seen=True)

@@ -1,4 +1,4 @@
-"""The model of one kernel variant: shape -> counters and type -> milliseconds."""
+"""The model of one kernel variant: from the shape to counters and type, and to milliseconds."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _TYPE_FEATURES = ("in_channels", "in_width", "out_channels", "out_width", "kerne
 
 @dataclass(frozen=True)
 class AlgorithmEstimate:
-    """What a variant is predicted to do for each layer.
+    """Predictions of a variant for R layers.
 
     Attributes:
         time_ms: float64 [R].
         kernel_type: int64 [R], `KernelType`.
-        counters: of one block.
+        counters: counters of one block.
     """
 
     time_ms: FloatArray
@@ -49,11 +49,11 @@ class VariantModel:
     """A fitted kernel variant.
 
     Attributes:
-        variant: which.
+        variant: the variant.
         counters: sub-models of instructions and DRAM transactions.
         types: tree of the kernel type.
         times: from counters and waves to milliseconds.
-        row_count: rows that it was fitted on.
+        row_count: number of fitted rows.
     """
 
     variant: ConvVariant
@@ -74,7 +74,7 @@ class VariantModel:
 def fit_variant(
     variant: ConvVariant, table: ConvTable, form: TimeForm, options: TreeOptions
 ) -> VariantModel:
-    """Returns the model of a variant, fitted on rows with every counter.
+    """Fits the model of a variant to rows with every counter.
 
     Raises:
         DataError: no row has every counter.

@@ -1,9 +1,9 @@
-"""The original's workbooks of 18 columns: one a kernel variant, sheets `train` and `test`, which
-may be called `Training-set` and `Test-set-I`.
+"""The original's workbooks of 18 columns: one per kernel variant, with sheets `train` and `test`
+(or `Training-set` and `Test-set-I`).
 
-`NAME.xlsx` has the sheets inside; as csv every sheet is a file `NAME.SHEET.csv`. The first row
-names the columns; the ninth is `algo_cudnn` or `algo_readme`, so that a file says what its
-algorithm numbers mean. Files without names (the original's) are read as well.
+`NAME.xlsx` contains the sheets; as csv every sheet is a file `NAME.SHEET.csv`. The first row names
+the columns. The ninth column is `algo_cudnn` or `algo_readme`, the convention of the file's
+algorithm numbers. Files without names (the original's) can be read as well.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from cdmpp.text import csv_text
 
 #: The two sheets of a kernel's workbook.
 SHEETS = ("train", "test")
-#: Other names of these two, without regard to case, blanks and underscores.
+#: Alternative names of these sheets, ignoring case, blanks and underscores.
 _OTHER_SHEETS = {
     "training-set": "train", "train-set": "train", "training": "train", "test-set-i": "test",
     "test-set-1": "test", "test-set": "test",
@@ -46,7 +46,7 @@ _MEASURED = (
 )  # fmt: skip
 _ALGORITHM_COLUMN = 8
 _COLUMN_COUNT = len(SHAPE_NAMES) + 1 + len(_MEASURED)
-#: Rows of one number from which "3x3 with stride 1 only" is taken as a sign of Winograd.
+#: Minimum number of rows of one algorithm for which "3x3 with stride 1 only" indicates Winograd.
 _TELLING_ROWS = 8
 _WIDE_NUMBERS = (4, 5)
 
@@ -54,16 +54,16 @@ _WIDE_NUMBERS = (4, 5)
 def read_workbook(
     path: Path, *, algo_convention: AlgoConvention | None = None, is_checked: bool = True
 ) -> dict[str, ConvTable]:
-    """Returns sheet name -> rows of a workbook (`NAME.xlsx`, or `NAME` or `NAME.SHEET.csv` for
-    csv); other names of the sheets `train` and `test` become these.
+    """Reads a workbook (`NAME.xlsx`, or `NAME` or `NAME.SHEET.csv` for csv); returns sheet name ->
+    rows. Alternative names of the sheets `train` and `test` become these.
 
     Args:
-        algo_convention: meaning of the algorithm numbers; None = what the file says of itself.
-        is_checked: whether rows that contradict the convention are refused.
+        algo_convention: convention of the algorithm numbers; None = the one that the file names.
+        is_checked: whether rows that contradict the convention are rejected.
 
     Raises:
-        UsageError: the file does not say its convention and none is given, or openpyxl is missing.
-        DataError: the file is missing or malformed, says another convention, or its rows
+        UsageError: neither the file nor the caller names a convention, or openpyxl is missing.
+        DataError: the file is missing or malformed, names another convention, or its rows
             contradict it.
     """
     found: dict[str, ConvTable] = {}
@@ -79,7 +79,7 @@ def read_workbook(
 def write_workbook(
     path: Path, sheets: Mapping[str, ConvTable], *, algo_convention: AlgoConvention = "cudnn"
 ) -> list[Path]:
-    """Writes a workbook and returns its files: one `.xlsx`, or one csv a sheet otherwise.
+    """Writes a workbook and returns its files: one `.xlsx`, or one csv per sheet.
 
     Raises:
         UsageError: openpyxl is missing.
@@ -94,11 +94,11 @@ def write_workbook(
 def read_pick_workbook(
     path: Path, *, algo_convention: AlgoConvention | None = None
 ) -> dict[str, PickTable]:
-    """Returns sheet name -> layers of an algorithm-pick workbook: columns 9 to 16 are the times of
-    algorithms 0 to 7, 17 the best, 18 cuDNN's pick.
+    """Reads an algorithm-pick workbook; returns sheet name -> layers. Columns 9 to 16 are the times
+    of algorithms 0 to 7, 17 the best algorithm, 18 cuDNN's pick.
 
     Raises:
-        UsageError: no convention is given or said.
+        UsageError: neither the file nor the caller names a convention.
         DataError: the file is malformed, or the recorded best is not the fastest time.
     """
     found: dict[str, PickTable] = {}
@@ -127,11 +127,11 @@ def read_pick_workbook(
 
 
 def check_convention(table: ConvTable, convention: AlgoConvention, where: str) -> None:
-    """Checks the numbers of a table against what cuDNN's algorithms can do.
+    """Checks a table's algorithm numbers against the shapes that cuDNN's algorithms support.
 
     Raises:
         DataError: Winograd rows with another filter or stride, or FFT rows that are all 3x3 with
-            stride 1, as only Winograd's are.
+            stride 1, which indicates Winograd.
     """
     advice = (
         f"check the convention {convention!r} of its algorithm numbers; give the other one with "
@@ -233,7 +233,7 @@ def _cell(value: float) -> float | None:
 
 
 def _split_header(rows: Sequence[Sequence[Any]], where: str) -> tuple[list[str], FloatArray]:
-    """Returns (texts of the first row if it is no row of numbers, float64 [R, 18])."""
+    """Returns (texts of the first row if it is a header, float64 [R, 18])."""
     rows = [row for row in rows if any(cell not in (None, "") for cell in row)]
     header: list[str] = []
     if rows and not _is_number(rows[0][0]):
