@@ -1,4 +1,4 @@
-"""cuDNN's forward algorithms, their tile variants, and where each can be used."""
+"""cuDNN's forward algorithms, their tile variants, and the shapes that each supports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KernelFamily = Literal["gemm", "winograd", "winograd_nonfused"]
 
 
 class ConvAlgorithm(IntEnum):
-    """cuDNN's numbers of its forward algorithms. DIRECT has never been implemented."""
+    """cuDNN's numbers of its forward algorithms. DIRECT is not implemented in any version."""
 
     IMPLICIT_GEMM = 0
     IMPLICIT_PRECOMP_GEMM = 1
@@ -31,8 +31,8 @@ class ConvAlgorithm(IntEnum):
 
 
 ALGORITHM_COUNT = len(ConvAlgorithm)
-#: Number in the original's readme -> cuDNN's number: the readme swaps 4, 5 with 6, 7. It is its own
-#: inverse.
+#: Number in the original's readme -> cuDNN's number: the readme swaps 4, 5 with 6, 7. The mapping
+#: is its own inverse.
 _README_TO_CUDNN = (0, 1, 2, 3, 6, 7, 4, 5)
 _LARGEST_FFT_WIDTH = 256
 _NONFUSED_TILE = {3: 4, 5: 9}
@@ -40,12 +40,12 @@ _NONFUSED_TILE = {3: 4, 5: 9}
 
 @dataclass(frozen=True)
 class KernelResources:
-    """What one thread block of a kernel takes of a multiprocessor.
+    """Resources of one thread block of a kernel.
 
     Attributes:
-        threads: of a block.
-        registers: of a thread.
-        shared_bytes: of a block.
+        threads: threads per block.
+        registers: registers per thread.
+        shared_bytes: shared memory per block.
     """
 
     threads: int
@@ -57,19 +57,19 @@ class KernelResources:
 class ConvVariant:
     """One tile variant of an algorithm's main kernel.
 
-    The threads are those of the kernels' launches; registers and shared memory are inferred: the
-    smallest round numbers with which the occupancy rules give the resident blocks published for
-    the Titan Xp. Measured tables carry their own resident blocks.
+    The threads are those of the kernels' launches. Registers and shared memory are inferred: the
+    smallest round numbers for which the occupancy rules give the resident blocks published for the
+    Titan Xp. Measured tables have their own resident blocks.
 
     Attributes:
-        name: as in the original's workbooks, e.g. `algo0_32x32`.
-        algorithm: which it belongs to.
-        family: decides the arithmetic of blocks and the features of the counters.
+        name: name in the original's workbooks, e.g. `algo0_32x32`.
+        algorithm: algorithm of the variant.
+        family: selects the formulas of blocks and the features of the counters.
         tile_pixels: output pixels (nonfused Winograd: input tiles) of a block.
         tile_channels: output channels of a block.
         tile_images: (images, rows of 2x2 tiles) of a block; fused Winograd only.
-        kernels: filter widths that it serves; empty = all.
-        resources: of a block.
+        kernels: filter widths that the variant supports; empty = all.
+        resources: resources of a block.
     """
 
     name: str
@@ -82,12 +82,12 @@ class ConvVariant:
     kernels: tuple[int, ...] = ()
 
     def to_json(self) -> str:
-        """Returns the name: what a file of a model says of a variant."""
+        """Returns the name, which a model file stores for a variant."""
         return self.name
 
     @classmethod
     def from_json(cls, name: str) -> ConvVariant:
-        """Returns the variant of that name; see `find_variant`."""
+        """Returns the variant with this name; see `find_variant`."""
         return find_variant(name)
 
 
@@ -97,7 +97,7 @@ _LARGE = KernelResources(256, 128)
 
 
 def conv_variants() -> tuple[ConvVariant, ...]:
-    """Returns every variant, in the order of algorithm and tile."""
+    """Returns all variants, ordered by algorithm and tile."""
     gemm, precomp, explicit = (
         ConvAlgorithm.IMPLICIT_GEMM,
         ConvAlgorithm.IMPLICIT_PRECOMP_GEMM,
@@ -137,7 +137,7 @@ def find_variant(name: str) -> ConvVariant:
     """Returns a variant by name.
 
     Raises:
-        DataError: no such variant.
+        DataError: unknown variant.
     """
     for variant in conv_variants():
         if variant.name == name:
@@ -148,17 +148,17 @@ def find_variant(name: str) -> ConvVariant:
 
 
 def variants_of(algorithm: ConvAlgorithm) -> tuple[ConvVariant, ...]:
-    """Returns the variants of one algorithm; none for the FFT ones, which are not modelled by
+    """Returns the variants of one algorithm; empty for the FFT ones, which are not modelled by
     kernel.
     """
     return tuple(variant for variant in conv_variants() if variant.algorithm == algorithm)
 
 
 def to_cudnn(numbers: IntArray, convention: AlgoConvention) -> IntArray:
-    """Returns int64 [R], cuDNN's numbers of algorithms given in a convention.
+    """Returns int64 [R], cuDNN's numbers of algorithms numbered by a convention.
 
     Raises:
-        DataError: a number that is no algorithm.
+        DataError: a number is not an algorithm.
     """
     numbers = np.asarray(numbers, np.int64)
     wrong = (numbers < 0) | (numbers >= ALGORITHM_COUNT)
@@ -171,15 +171,15 @@ def to_cudnn(numbers: IntArray, convention: AlgoConvention) -> IntArray:
 
 
 def from_cudnn(algorithms: IntArray, convention: AlgoConvention) -> IntArray:
-    """Returns int64 [R], the numbers that a convention gives cuDNN's algorithms."""
+    """Returns int64 [R], the numbers of cuDNN's algorithms in a convention."""
     return to_cudnn(algorithms, convention)
 
 
 def is_supported(algorithm: ConvAlgorithm, shapes: ConvShapes) -> NDArray[np.bool_]:
-    """Returns bool [R], whether cuDNN has the algorithm for these shapes.
+    """Returns bool [R], whether cuDNN supports the algorithm for these shapes.
 
     FFT and FFT_TILING need stride 1, FFT a width of at most 256; WINOGRAD a 3x3 filter and stride
-    1; WINOGRAD_NONFUSED a 3x3 or 5x5 filter and stride 1; DIRECT is never there.
+    1; WINOGRAD_NONFUSED a 3x3 or 5x5 filter and stride 1; DIRECT is never supported.
     """
     everywhere = np.ones(len(shapes), np.bool_)
     unit: NDArray[np.bool_] = shapes.stride == 1
@@ -189,7 +189,7 @@ def is_supported(algorithm: ConvAlgorithm, shapes: ConvShapes) -> NDArray[np.boo
     elif algorithm == ConvAlgorithm.FFT:
         served = unit & (shapes.in_width <= _LARGEST_FFT_WIDTH)
     elif algorithm == ConvAlgorithm.FFT_TILING:
-        # A transform of 32 has room for a filter of at most 32.
+        # A transform of 32 fits a filter of at most 32.
         served = unit & (shapes.kernel <= 32)
     elif algorithm == ConvAlgorithm.WINOGRAD:
         served = unit & (shapes.kernel == 3)
@@ -202,7 +202,7 @@ def nonfused_tile(kernel: int) -> int:
     """Returns the width of the output tile of nonfused Winograd: 4 for 3x3, 9 for 5x5.
 
     Raises:
-        DataError: another filter.
+        DataError: unsupported filter.
     """
     if kernel not in _NONFUSED_TILE:
         raise DataError(f"nonfused Winograd serves 3x3 and 5x5 filters; got {kernel}x{kernel}")
@@ -210,7 +210,7 @@ def nonfused_tile(kernel: int) -> int:
 
 
 def precomp_variant_names(out_channels: IntArray) -> list[str]:
-    """Returns the variant that IMPLICIT_PRECOMP_GEMM takes, from the output channels alone."""
+    """Returns the variant of IMPLICIT_PRECOMP_GEMM for each number of output channels."""
     upper = (
         (32, 32), (64, 64), (96, 32), (128, 128), (192, 64), (256, 128), (320, 64),
     )  # fmt: skip

@@ -1,6 +1,4 @@
-"""Thread blocks of a convolution kernel: how many are launched, how many run at once, how many
-waves that makes.
-"""
+"""Thread blocks of a convolution kernel: number of launched and resident blocks, and of waves."""
 
 from __future__ import annotations
 
@@ -21,10 +19,10 @@ _FFT_TILE = 32
 
 @dataclass(frozen=True)
 class BlockLaunch(Rows):
-    """How a kernel fills a device.
+    """Blocks of a kernel on a device.
 
     Attributes:
-        blocks: int64 [R], launched.
+        blocks: int64 [R], launched blocks.
         resident: int64 [R], blocks that the whole device holds at once.
     """
 
@@ -38,9 +36,9 @@ class BlockLaunch(Rows):
 
 
 def launched_blocks(variant: ConvVariant, shapes: ConvShapes) -> IntArray:
-    """Returns int64 [R], blocks of the variant's main kernel.
+    """Returns int64 [R], number of blocks of the variant's main kernel.
 
-    Differs from the original, which divides 128x128 nonfused Winograd by 64 channels a block.
+    Differs from the original, which uses 64 channels per block for 128x128 nonfused Winograd.
     """
     if variant.family == "gemm":
         pixels = shapes.batch * shapes.out_width**2
@@ -67,11 +65,11 @@ def launched_blocks(variant: ConvVariant, shapes: ConvShapes) -> IntArray:
 
 
 def resident_blocks(variant: ConvVariant, device: DeviceSpec) -> int:
-    """Returns the blocks of a variant that a device holds at once, by the rules of occupancy.
+    """Returns the number of blocks of a variant that a device holds at once, by occupancy rules.
 
     Raises:
-        DeviceError: no NVIDIA GPU with known limits, unknown multiprocessors, or a kernel that
-            cannot be launched there.
+        DeviceError: not an NVIDIA GPU with known limits, unknown number of multiprocessors, or a
+            kernel that the device cannot launch.
     """
     if device.core_count is None:
         raise DeviceError(
@@ -100,7 +98,7 @@ def launch(variant: ConvVariant, shapes: ConvShapes, device: DeviceSpec) -> Bloc
 
 
 def fft_tiles(shapes: ConvShapes) -> IntArray:
-    """Returns int64 [R], transforms of 32 that tile an output: ceil(Wout / (32 - k + 1))²."""
+    """Returns int64 [R], number of transforms of 32 per output: ceil(Wout / (32 - k + 1))²."""
     return _ceil(shapes.out_width, _FFT_TILE - shapes.kernel + 1) ** 2
 
 

@@ -1,4 +1,4 @@
-"""Errors of a convolution model on layers that were held out of its fit."""
+"""Errors of a convolution model on layers held out of its fit."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from cdmpp.analytic.intervals import (
     errors_on,
 )
 
-#: Name of a layer's own time, beside those of the algorithms.
+#: Key of the errors of a whole layer's time, beside those of the algorithms.
 LAYER = "layer"
 
 
 @dataclass(frozen=True)
 class ConvErrors:
-    """What a validation says of the predicted times.
+    """Errors of predicted times, from a validation.
 
     Attributes:
-        by_device: device label or `UNSEEN` -> `LAYER` or an algorithm's name -> errors. An
-            algorithm's are those of layers that were measured with it.
-        filters: (width, stride) of the filters that were measured.
+        by_device: device label or `UNSEEN` -> `LAYER` or an algorithm's name -> errors. Errors of
+            an algorithm are from layers that were measured with it.
+        filters: (width, stride) of the measured filters.
     """
 
     by_device: DeviceErrors
     filters: frozenset[tuple[int, int]]
 
     def of(self, device: str) -> Mapping[str, LogErrors]:
-        """Returns `LAYER` or algorithm -> errors on a device; empty = unknown."""
+        """Returns `LAYER` or algorithm -> errors on a device; empty if unknown."""
         return errors_on(self.by_device, device)
 
     def is_unmeasured(self, shapes: ConvShapes) -> list[bool]:
-        """Returns for each layer whether no filter of its width and stride was measured."""
+        """Returns for each layer whether its filter width and stride were not measured."""
         pairs = zip(shapes.kernel, shapes.stride, strict=True)
         return [(int(kernel), int(stride)) not in self.filters for kernel, stride in pairs]
 

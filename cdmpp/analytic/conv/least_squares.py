@@ -1,4 +1,4 @@
-"""Relative least squares in closed form: what is linear in its coefficients needs no solver."""
+"""Relative least squares in closed form, for models that are linear in their coefficients."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class LinearFit:
     """Coefficients of a sum of columns.
 
     Attributes:
-        names: of the coefficients.
+        names: names of the coefficients.
         coefficients: float64 [C].
-        standard_errors: of the coefficients; None where one sits at its bound of 0, or where there
-            are no more rows than coefficients.
-        row_count: rows that were fitted.
+        standard_errors: of the coefficients; None for a coefficient at its bound of 0, and for all
+            if there are no more rows than coefficients.
+        row_count: number of fitted rows.
         rmspe: root mean square percentage error on these rows, a fraction.
     """
 
@@ -40,15 +40,15 @@ class LinearFit:
 def relative_fit(
     columns: FloatArray, target: FloatArray, names: Sequence[str], *, is_non_negative: bool = True
 ) -> LinearFit:
-    """Returns the coefficients that minimise sum((columns b / target - 1)²).
+    """Fits the coefficients b that minimise sum((columns b / target - 1)²).
 
-    Differs from the original: it starts a general solver at all ones; the optimum is closed form.
+    Differs from the original, which starts a general solver at all ones.
 
     Args:
         columns: float64 [R, C].
         target: float64 [R], above 0.
-        names: of the columns.
-        is_non_negative: whether coefficients below 0 are refused (then the optimum on the others).
+        names: names of the columns.
+        is_non_negative: whether coefficients are bounded by 0 from below.
 
     Raises:
         DataError: no rows, or a target that is not above 0.
@@ -71,7 +71,7 @@ def relative_fit(
     kept = np.flatnonzero(used)[active]
     coefficients = np.zeros(columns.shape[1])
     if len(kept):
-        # Solved once more on what the bounds leave free: exact to rounding, without iteration.
+        # Solved again on the free coefficients: exact to rounding, without iteration.
         coefficients[kept] = np.linalg.lstsq(scaled[:, active], ones, rcond=None)[0] / scale[kept]
         if is_non_negative:
             coefficients = np.maximum(coefficients, 0.0)
@@ -92,7 +92,7 @@ def _standard_errors(
     residual: FloatArray,
     columns: FloatArray,
 ) -> tuple[float | None, ...]:
-    """Returns sqrt(diag(s² (AᵀA)⁻¹)) of the free coefficients, undone from the scaling."""
+    """Returns sqrt(diag(s² (AᵀA)⁻¹)) of the free coefficients, with the scaling undone."""
     errors: list[float | None] = [None] * columns.shape[1]
     degrees = len(residual) - len(kept)
     if degrees < 1 or not len(kept):

@@ -1,4 +1,4 @@
-"""The convolutions of known networks."""
+"""Convolution layers of known networks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.arrays import IntArray
 from cdmpp.errors import UsageError
 
-#: (in channels, width, out channels, kernel, stride, padding, how often)
+#: (input channels, width, output channels, kernel, stride, padding, count)
 _Layer = tuple[int, int, int, int, int, int, int]
 
 _VGG19: tuple[_Layer, ...] = (
@@ -16,7 +16,7 @@ _VGG19: tuple[_Layer, ...] = (
     (128, 112, 128, 3, 1, 1, 1), (128, 56, 256, 3, 1, 1, 1), (256, 56, 256, 3, 1, 1, 3),
     (256, 28, 512, 3, 1, 1, 1), (512, 28, 512, 3, 1, 1, 3), (512, 14, 512, 3, 1, 1, 4),
 )  # fmt: skip
-# width, in, 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5, pool projection
+# width, input channels, 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5, pool projection
 _INCEPTIONS = (
     (28, 192, 64, 96, 128, 16, 32, 32), (28, 256, 128, 128, 192, 32, 96, 64),
     (14, 480, 192, 96, 208, 16, 48, 64), (14, 512, 160, 112, 224, 24, 64, 64),
@@ -24,7 +24,7 @@ _INCEPTIONS = (
     (14, 528, 256, 160, 320, 32, 128, 128), (7, 832, 256, 160, 320, 32, 128, 128),
     (7, 832, 384, 192, 384, 48, 128, 128),
 )  # fmt: skip
-# width of the input, channels in, bottleneck, channels out, blocks, stride of the first block
+# input width, input channels, bottleneck, output channels, blocks, stride of the first block
 _RESNET50_STAGES = (
     (56, 64, 64, 256, 3, 1), (56, 256, 128, 512, 4, 2), (28, 512, 256, 1024, 6, 2),
     (14, 1024, 512, 2048, 3, 2),
@@ -34,10 +34,10 @@ NETWORKS = ("vgg19", "inception-v1", "resnet50")
 
 
 def network_layers(name: str, batch: int = 128) -> tuple[ConvShapes, IntArray]:
-    """Returns (distinct convolution layers, int64 [R] how often each occurs) at 224x224 images.
+    """Returns (distinct convolution layers, int64 [R] count of each) for 224x224 images.
 
     Raises:
-        UsageError: an unknown network.
+        UsageError: unknown network.
     """
     layers = {"vgg19": _VGG19, "inception-v1": _inception(), "resnet50": _resnet50()}.get(name)
     if layers is None:

@@ -1,7 +1,7 @@
-"""Times of the other operators of a CNN: max-pooling, layout change, 1x1 and gradients.
+"""Times of the other operators of a CNN: max-pooling, layout change, 1x1 convolution, gradients.
 
-Polynomials of the shape, and for gradients trees of their time over the forward convolution's.
-Differs from the paper: the trees learn the logarithm of that ratio.
+Operators are polynomials of the shape. Gradients are trees of the ratio of their time to the
+forward convolution's. Differs from the paper: the trees learn the logarithm of that ratio.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from cdmpp.files.stored import read_model, to_json
 from cdmpp.text import agreed, counted
 
 FORMAT = "cdmpp-conv-operators/1"
-#: Operators whose time is told as a share of the forward convolution's.
+#: Operators whose time is predicted as a multiple of the forward convolution's.
 GRADIENTS = ("conv_grad_input", "conv_grad_filter")
 _FORWARD = "conv_forward"
-#: Up to so many output channels a 1x1 convolution has a formula of its own.
+#: Maximum number of output channels of a narrow 1x1 convolution, which has its own formula.
 _NARROW_CHANNELS = 128
 _NARROW, _WIDE = "conv_1x1:narrow", "conv_1x1:wide"
 _TREE_FEATURES = ("in_channels", "in_width", "out_channels", "out_width", "kernel", "stride")
@@ -42,7 +42,7 @@ class TimedOperators:
     """Measured operators.
 
     Attributes:
-        shapes: [R], the layer of each row.
+        shapes: [R], layer of each row.
         time_ms: float64 [R].
     """
 
@@ -55,12 +55,12 @@ class OtherOperators(AnalyticModel):
     """Fitted times of one device.
 
     Attributes:
-        device: its label.
-        fits: operator (of 1x1 convolutions `conv_1x1:narrow` and `conv_1x1:wide`) -> polynomial.
+        device: label of the device.
+        fits: operator (for 1x1 convolutions `conv_1x1:narrow` and `conv_1x1:wide`) -> polynomial.
         ratios: operator in `GRADIENTS` -> tree of log(its time / time of the forward convolution).
-        errors: operator -> errors on rows that were held out; without those that were too few. A
-            gradient's are of its ratio.
-        filters: operator -> (width, stride) of what was measured.
+        errors: operator -> errors on held-out rows, without operators with too few rows. Errors of
+            a gradient are those of its ratio.
+        filters: operator -> (width, stride) of the measured filters.
     """
 
     what = "model of other operators"
@@ -99,7 +99,7 @@ class OtherOperators(AnalyticModel):
         return time_ms
 
     def is_unmeasured(self, operator: str, shapes: ConvShapes) -> list[bool]:
-        """Returns for each layer whether no filter of its width and stride was measured."""
+        """Returns for each layer whether its filter width and stride were not measured."""
         known = self.filters.get(operator, frozenset())
         pairs = zip(shapes.kernel, shapes.stride, strict=True)
         return [(int(kernel), int(stride)) not in known for kernel, stride in pairs]
@@ -113,7 +113,7 @@ class OtherOperators(AnalyticModel):
 
 
 def read_operators(paths: Sequence[Path]) -> dict[str, TimedOperators]:
-    """Returns operator -> its rows of the tables that `collect --operator` writes.
+    """Reads the tables that `collect --operator` writes; returns operator -> its rows.
 
     Raises:
         DataError: a file is missing or malformed.
@@ -138,7 +138,7 @@ def read_operators(paths: Sequence[Path]) -> dict[str, TimedOperators]:
 def fit_operators(
     tables: Mapping[str, TimedOperators], device: str, *, seed: int = 0
 ) -> OtherOperators:
-    """Returns the model of a device, with errors on channels and widths that fits left out.
+    """Fits the model of a device, with errors on held-out channels and widths.
 
     Raises:
         DataError: an unknown operator, or a gradient without its forward convolution.
@@ -163,7 +163,7 @@ def fit_operators(
 def _fit_one(
     device: str, operator: str, shapes: ConvShapes, target: FloatArray, seed: int
 ) -> OtherOperators:
-    """Returns a model of one operator; `target` float64 [R] is in ms, of gradients their ratio."""
+    """Fits a model of one operator; `target` float64 [R] is in ms, for gradients a ratio."""
     if operator in GRADIENTS:
         options = TreeOptions(seed=seed)
         tree = fit_tree(_tree_columns(shapes), np.log(target), "regressor", options)
@@ -179,7 +179,7 @@ def _fit_one(
 def _held_out_errors(
     device: str, operator: str, shapes: ConvShapes, target: FloatArray, seed: int
 ) -> LogErrors | None:
-    """Returns the errors on channels and widths that fits left out; None = too few."""
+    """Returns the errors on held-out channels and widths; None if there are too few rows."""
     found = []
     for fold in range(_FOLDS):
         try:
@@ -188,7 +188,7 @@ def _held_out_errors(
             )
             fitted = _fit_one(device, operator, shapes[kept], target[kept], seed)
             predicted = fitted.predict(operator, shapes[left_out], np.ones(len(left_out)))
-        except (DataError, UsageError):  # too few sizes to leave any out
+        except (DataError, UsageError):  # too few sizes to hold any out
             continue
         found.append(np.log(target[left_out] / predicted))
     return LogErrors.of(np.concatenate(found)) if found else None

@@ -1,4 +1,4 @@
-"""Times and algorithms of layers, from a model of kernels or one of layers."""
+"""Times and algorithms of layers, from a model of kernels or a model of layers."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _WINOGRAD_SHARE = 0.25
 
 
 def load_model(path: Path | str) -> SeerModel | LayerModel:
-    """Returns the model of a file (kernels) or a folder (layers); `pretrained` is the packaged one.
+    """Loads the model of a file (kernels) or a folder (layers); `pretrained` is the packaged one.
 
     Raises:
-        DataError: there is none, or of another version.
+        DataError: the model is missing or of another version.
     """
     path = LayerModel.packaged_path() if str(path) == PRETRAINED else Path(path)
     return LayerModel.load(path) if path.is_dir() else SeerModel.load(path)
@@ -44,14 +44,14 @@ def load_model(path: Path | str) -> SeerModel | LayerModel:
 def predict_layers(
     model: SeerModel | LayerModel, shapes: ConvShapes, device: str | None
 ) -> LayerPrediction:
-    """Returns what a model says of layers.
+    """Returns the predictions of a model for layers.
 
     Args:
-        device: label; None = the one that a model of kernels was fitted on.
+        device: label; None = the device that a model of kernels was fitted on.
 
     Raises:
-        UsageError: a model of layers needs a device, one of kernels has its own.
-        DeviceError: an unknown device.
+        UsageError: a model of layers without a device, or a model of kernels with another device.
+        DeviceError: unknown device.
     """
     if isinstance(model, SeerModel):
         if device is not None and get_device(device).name != model.device:
@@ -71,9 +71,9 @@ def predict_layers(
 
 
 def least_ms(shapes: ConvShapes, device: DeviceSpec) -> FloatArray:
-    """Returns float64 [R], milliseconds that no algorithm goes below: every tensor once, and the
-    products at the peak. With a stride of 1, Winograd saves three of four of a 3x3 filter, and
-    Fourier transforms save all but one for larger ones.
+    """Returns float64 [R], a lower bound of all algorithms in milliseconds: every tensor once, and
+    the products at the peak. With a stride of 1, Winograd saves three of four products of a 3x3
+    filter, and Fourier transforms save all but one per larger filter.
     """
     skipped = (1.0 - np.minimum(shapes.kernel / shapes.stride, 1.0) ** 2) * shapes.inputs
     saving = np.where(shapes.kernel > 3, 1.0 / shapes.kernel**2, _WINOGRAD_SHARE)
@@ -95,12 +95,12 @@ class LayerIntervals:
     """Intervals of a `LayerPrediction`, milliseconds.
 
     Attributes:
-        layer: of each layer's time.
-        closed: for each layer, algorithm -> that of its closed form.
-        is_unmeasured: for each layer, whether no filter of its width and stride was measured; its
-            interval is that of others.
-        evidence: where those of `layer` are from.
-        closed_evidence: where those of `closed` are from.
+        layer: interval of each layer's time.
+        closed: for each layer, algorithm -> interval of its closed form.
+        is_unmeasured: for each layer, whether its filter width and stride were not measured; its
+            interval is from other filters.
+        evidence: source of the intervals in `layer`.
+        closed_evidence: source of the intervals in `closed`.
     """
 
     layer: list[Ends]
@@ -110,10 +110,10 @@ class LayerIntervals:
     closed_evidence: Evidence
 
     def total_ms(self, count: IntArray) -> Ends:
-        """Returns both ends of the sum of all layers, as if all erred alike.
+        """Returns the interval of the sum of all layers, with fully correlated errors.
 
         Args:
-            count: int64 [R], how often each layer occurs.
+            count: int64 [R], number of occurrences of each layer.
         """
         low_ms = high_ms = 0.0
         for (low, high), times in zip(self.layer, count, strict=True):
@@ -126,10 +126,10 @@ class LayerIntervals:
 def layer_intervals(
     model: SeerModel | LayerModel, found: LayerPrediction, shapes: ConvShapes, device: str | None
 ) -> LayerIntervals:
-    """Returns the intervals of what `predict_layers` said of these layers and this device.
+    """Returns the intervals of a result of `predict_layers` for the same layers and device.
 
-    A model of layers was judged on whole layers, one of kernels on each algorithm: its layers have
-    the interval of the algorithm picked.
+    A model of layers has the errors of whole layers. A model of kernels has the errors of each
+    algorithm; its layers get the interval of the chosen algorithm.
     """
     label = model.device if isinstance(model, SeerModel) else _as_fitted(model, device or "").name
     errors = {} if model.errors is None else model.errors.of(label)
@@ -164,11 +164,11 @@ def layer_intervals(
 def _evidence(
     model: SeerModel | LayerModel, errors: Mapping[str, LogErrors], label: str, what: str
 ) -> Evidence:
-    """Returns what intervals rest on.
+    """Returns the source of intervals.
 
     Args:
-        errors: of the device.
-        what: was judged there.
+        errors: errors on the device.
+        what: what was evaluated there.
     """
     by_device = None if model.errors is None else model.errors.by_device
     if by_device is None or not errors:
@@ -177,10 +177,10 @@ def _evidence(
 
 
 def limit_shares(found: LayerPrediction, count: IntArray) -> dict[str, dict[str, float]]:
-    """Returns what limits the kernels -> its share of the layers and of their time.
+    """Returns what bounds the kernels -> its share of the layers and of their time.
 
     Args:
-        count: int64 [R], how often each layer occurs.
+        count: int64 [R], number of occurrences of each layer.
     """
     kind, time_ms = found.kernel_type, found.time_ms * count
     return {
@@ -194,13 +194,13 @@ def limit_shares(found: LayerPrediction, count: IntArray) -> dict[str, dict[str,
 
 @dataclass(frozen=True)
 class OperatorPrediction:
-    """What is said of another operator of R layers, milliseconds.
+    """Predictions of another operator for R layers, milliseconds.
 
     Attributes:
         time_ms: float64 [R].
-        low_ms, high_ms: ends of the intervals; None = unknown.
-        is_unmeasured: for each layer, whether no filter of its width and stride was measured.
-        evidence: where the intervals are from.
+        low_ms, high_ms: ends of the intervals; None if unknown.
+        is_unmeasured: for each layer, whether its filter width and stride were not measured.
+        evidence: source of the intervals.
     """
 
     time_ms: FloatArray
@@ -212,12 +212,12 @@ class OperatorPrediction:
 
 @dataclass(frozen=True)
 class ForwardTimes:
-    """Times of forward convolutions, which those of gradients are multiples of.
+    """Times of forward convolutions, by which the ratios of gradients are multiplied.
 
     Attributes:
         time_ms: float64 [R].
-        ends: of their intervals.
-        evidence: where these are from.
+        ends: their intervals.
+        evidence: source of the intervals.
     """
 
     time_ms: FloatArray
@@ -239,11 +239,11 @@ def forward_times(model: SeerModel | LayerModel, shapes: ConvShapes, device: str
 def operator_times(
     model: OtherOperators, operator: str, shapes: ConvShapes, forward: ForwardTimes | None
 ) -> OperatorPrediction:
-    """Returns the times of another operator. The interval of a gradient reaches from the low end of
-    its ratio and of the forward convolution to both high ends.
+    """Returns the times of another operator. The interval of a gradient combines the low ends of
+    its ratio and of the forward convolution, and both high ends.
 
     Args:
-        forward: of the same layers; gradients need it.
+        forward: times of the same layers; required for gradients.
 
     Raises:
         UsageError, DataError: as `OtherOperators.predict`.

@@ -1,4 +1,4 @@
-"""Shapes of convolution layers, many at once."""
+"""Shapes of convolution layers, as columns."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ConvShapes(Rows):
         stride: ArrayLike = 1,
         padding: ArrayLike = 0,
     ) -> ConvShapes:
-        """Returns shapes with the output width worked out; scalars are repeated.
+        """Computes the output width; scalars are broadcast.
 
         Raises:
             DataError: a value below 1 (padding: below 0), or a filter larger than its input.
@@ -81,7 +81,7 @@ class ConvShapes(Rows):
         return cls(n, cin, win, cout, wout, k, s, pad)
 
     def row(self, row: int) -> dict[str, int]:
-        """Returns one layer: name -> size."""
+        """Returns one layer as name -> size."""
         return {name: int(getattr(self, name)[row]) for name in SHAPE_NAMES}
 
     def matrix(self, names: Sequence[str]) -> FloatArray:
@@ -90,7 +90,7 @@ class ConvShapes(Rows):
 
     @property
     def reduction(self) -> FloatArray:
-        """float64 [R], products summed for one output: k² Cin."""
+        """float64 [R], products per output element: k² Cin."""
         return (self.kernel**2 * self.in_channels).astype(np.float64)
 
     @property
@@ -100,7 +100,7 @@ class ConvShapes(Rows):
 
     @property
     def reduction_by_pixels(self) -> FloatArray:
-        """float64 [R], elements of the im2col matrix of an image: Wout² Cin k²."""
+        """float64 [R], elements of the im2col matrix per image: Wout² Cin k²."""
         return self.reduction * self.out_width.astype(np.float64) ** 2
 
     @property

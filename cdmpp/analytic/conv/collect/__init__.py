@@ -1,1 +1,1 @@
-"""Convolution kernels and their counters, collected on a GPU with cuDNN."""
+"""Collection of convolution kernels and their counters on a GPU with cuDNN."""

@@ -24,16 +24,16 @@ from cdmpp.errors import DataError, UsageError
 
 @dataclass(frozen=True)
 class CollectOptions:
-    """How layers are measured.
+    """Options of the measurement.
 
     Attributes:
-        algorithms: cuDNN's numbers; empty = all that a layer allows.
-        is_free: whether cuDNN chooses; then `algorithms` is not used.
-        repeats: timed runs; the median counts.
-        warmups: runs before them.
-        flush_bytes: copied before each timed run; 0 = caches stay warm.
-        math: `fma` for fp32 products, as the model wants them.
-        max_workspace_bytes: algorithms that need more are left out.
+        algorithms: cuDNN's numbers; empty = all that support a layer.
+        is_free: whether cuDNN chooses; then `algorithms` is ignored.
+        repeats: number of timed runs; the result is their median.
+        warmups: number of runs before them.
+        flush_bytes: bytes copied before each timed run; 0 = caches stay warm.
+        math: `fma` for fp32 products, which the model needs.
+        max_workspace_bytes: algorithms that need more are skipped.
     """
 
     algorithms: tuple[int, ...] = ()
@@ -50,11 +50,11 @@ class Collected:
     """One measured (layer, algorithm).
 
     Attributes:
-        row: of the layers.
-        algorithm: cuDNN's number; -1 where cuDNN could not choose.
-        time_ms: median of the runs; None = not measured.
-        reason: why not, "" = measured.
-        times_ms: every timed run.
+        row: index of the layer.
+        algorithm: cuDNN's number; -1 if cuDNN could not choose or the layer could not be created.
+        time_ms: median of the runs; None if not measured.
+        reason: why it was not measured; "" if measured.
+        times_ms: all timed runs.
     """
 
     row: int
@@ -67,7 +67,7 @@ class Collected:
 def collect(
     library: CudnnLibrary, layers: ConvShapes, options: CollectOptions | None = None
 ) -> Iterator[Collected]:
-    """Yields the measurements, layer by layer; what cannot run is yielded with the reason."""
+    """Yields the measurements layer by layer; failed ones have a reason."""
     options = options or CollectOptions()
     for row in range(len(layers)):
         n, cin, win, cout, wout, k, s, pad = (
@@ -82,14 +82,14 @@ def collect(
                 for algorithm in asked:
                     yield _measured(layer, row, algorithm, options)
         except CudnnError as error:
-            # The layer itself could not be made (e.g. no memory); the next one may.
+            # The layer could not be created (e.g. out of memory); the next one may.
             yield Collected(row, -1, None, str(error))
 
 
 def collected_rows(
     layers: ConvShapes, found: Iterable[Collected], *, device: str
 ) -> list[dict[str, Any]]:
-    """Returns the measurements as rows of a layer file, with the reason of those without a time."""
+    """Returns the measurements as rows of a layer file, with the reason of failed ones."""
     return [
         {
             "device": device,
@@ -132,7 +132,7 @@ def original_grid(algorithm: ConvAlgorithm) -> ConvShapes:
     """Returns the layers on which the original measured an algorithm for training.
 
     Raises:
-        UsageError: DIRECT, which has never been there.
+        UsageError: DIRECT, which cuDNN does not implement.
     """
     if algorithm == ConvAlgorithm.DIRECT:
         raise UsageError("cuDNN does not implement the algorithm DIRECT; expected another one")
@@ -153,9 +153,8 @@ def original_grid(algorithm: ConvAlgorithm) -> ConvShapes:
 
 
 def read_layer_list(path: Path) -> ConvShapes:
-    """Returns the layers of a list: a count, then lines of eight whole numbers (batch, input
-    channels, input width, output channels, output width, kernel, stride, padding). What follows a
-    `#` is a comment.
+    """Reads a list of layers: a count, then lines of eight whole numbers (batch, input channels,
+    input width, output channels, output width, kernel, stride, padding). A `#` starts a comment.
 
     Raises:
         DataError: the file is missing or malformed.

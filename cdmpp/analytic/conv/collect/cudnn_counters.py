@@ -1,4 +1,4 @@
-"""Counters of convolution kernels from Nsight Compute: the command, its output, kernel names."""
+"""Counters of convolution kernels from Nsight Compute: command, output parser, kernel names."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ _NAME_COLUMN = "Kernel Name"
 
 @dataclass(frozen=True)
 class KernelCounters:
-    """One kernel launch as Nsight Compute saw it.
+    """Counters of one kernel launch from Nsight Compute.
 
     Attributes:
-        name: of the kernel.
-        time_ms: of the launch.
+        name: name of the kernel.
+        time_ms: time of the launch.
         fp32_instructions: thread-level fp32 instructions.
-        dram_reads: sectors of 32 bytes.
-        dram_writes: the same.
+        dram_reads: read sectors of 32 bytes.
+        dram_writes: written sectors of 32 bytes.
         dram_level: use of the DRAM, 0 to 10.
         fp32_level: use of the fp32 pipe, 0 to 10.
-        blocks: launched.
+        blocks: launched blocks.
         resident: blocks that the device holds at once.
     """
 
@@ -68,8 +68,8 @@ class KernelName:
     """One line of the table of kernel names.
 
     Attributes:
-        pattern: found in the name, letter case ignored.
-        table: workbook that the kernel belongs to; None = to none.
+        pattern: regular expression that is searched in the name, ignoring case.
+        table: workbook of the kernel; None = no workbook.
     """
 
     pattern: str
@@ -79,7 +79,7 @@ class KernelName:
 def ncu_command(program: Sequence[str]) -> list[str]:
     """Returns the command that runs a program under Nsight Compute and prints CSV.
 
-    The clocks stay as they are, so that times are those of an unprofiled run.
+    Clocks are not locked, so that times are those of an unprofiled run.
     """
     return [
         "ncu", "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
@@ -88,12 +88,12 @@ def ncu_command(program: Sequence[str]) -> list[str]:
 
 
 def parse_ncu(text: str) -> list[KernelCounters]:
-    """Returns the launches in the output of `ncu_command`.
+    """Parses the launches in the output of `ncu_command`.
 
     Lines before the table (messages of the program and of ncu) are skipped.
 
     Raises:
-        DataError: no table, a missing metric, or no rights to read the counters.
+        DataError: no table, a missing metric, or no permission to read the counters.
     """
     if "ERR_NVGPUCTRPERM" in text:
         raise DataError(
@@ -117,7 +117,7 @@ def parse_ncu(text: str) -> list[KernelCounters]:
 
 
 def read_kernel_names(path: Path | None = None) -> tuple[KernelName, ...]:
-    """Returns the table of kernel names; None = the one shipped beside this module.
+    """Reads the table of kernel names; None = the one shipped beside this module.
 
     Raises:
         DataError: the file is missing or malformed, or names an unknown variant.
@@ -143,8 +143,8 @@ def read_kernel_names(path: Path | None = None) -> tuple[KernelName, ...]:
 def tables_of(
     launches: Sequence[KernelCounters], names: Sequence[KernelName]
 ) -> tuple[list[str | None], Counter[str]]:
-    """Returns (table of each launch, None where it belongs to none; how often each name that no
-    pattern knows occurs).
+    """Returns (table of each launch, None without a table; count of each kernel name that matches
+    no pattern).
     """
     tables: list[str | None] = []
     unmatched: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""cuDNN and the CUDA runtime through ctypes: no compiler, only the libraries that torch brings."""
+"""cuDNN and the CUDA runtime through ctypes, with the libraries that torch installs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CROSS_CORRELATION = 1
 _MATH_TYPES: dict[MathType, int] = {"default": 0, "tensor": 1, "fma": 3}
 _HOST_TO_DEVICE, _DEVICE_TO_DEVICE = 1, 3
 _OK = 0
-#: Random bytes that are repeated in larger buffers.
+#: Size of the random bytes that fill larger buffers by repetition.
 _PATTERN_BYTES = 4 << 20
 
 
@@ -42,11 +42,11 @@ class ForwardChoice(ctypes.Structure):
 
 
 class CudnnError(DeviceError):
-    """A call into cuDNN or the CUDA runtime that failed.
+    """A failed call of cuDNN or the CUDA runtime.
 
     Attributes:
-        function: its name.
-        status: what it returned.
+        function: name of the function.
+        status: returned status.
     """
 
     def __init__(self, function: str, status: int, text: str) -> None:
@@ -56,17 +56,17 @@ class CudnnError(DeviceError):
 
 
 class CudnnLibrary:
-    """The calls that timing forward convolutions needs.
+    """The calls for timing forward convolutions.
 
-    Every call is checked; a failure is a `CudnnError`.
+    Every call is checked; a failure raises `CudnnError`.
     """
 
     def __init__(self, cudnn: Any, cudart: Any) -> None:
-        """Makes a handle.
+        """Creates a handle.
 
         Args:
-            cudnn: `ctypes.CDLL` of libcudnn, or anything with its functions.
-            cudart: the same of libcudart.
+            cudnn: `ctypes.CDLL` of libcudnn, or an object with its functions.
+            cudart: the same for libcudart.
         """
         self._cudnn = cudnn
         self._cudart = cudart
@@ -74,7 +74,7 @@ class CudnnLibrary:
         self._call("cudnnCreate", ctypes.byref(self._handle))
 
     def close(self) -> None:
-        """Gives the handle back."""
+        """Destroys the handle."""
         self._call("cudnnDestroy", self._handle)
 
     @property
@@ -88,12 +88,12 @@ class CudnnLibrary:
     def convolution(
         self, sizes: tuple[int, int, int, int, int, int, int, int], math: MathType
     ) -> Iterator[Convolution]:
-        """Yields a layer with its buffers on the device; everything is freed afterwards.
+        """Yields a layer with its buffers on the device; all resources are freed afterwards.
 
         Args:
             sizes: batch, input channels, input width, output channels, output width, kernel,
                 stride, padding.
-            math: what products may be made of; `fma` = fp32 only.
+            math: arithmetic of the products; `fma` = fp32 only.
         """
         made = Convolution(self, sizes, math)
         try:
@@ -107,7 +107,7 @@ class CudnnLibrary:
         status = int(getattr(library, name)(*arguments))
         if status != _OK:
             text = self._error_text(name, status)
-            # The runtime keeps an error until someone asks: cuDNN's next call would return it.
+            # The runtime keeps an error until it is read: cuDNN's next call would return it.
             self._cudart.cudaGetLastError()
             raise CudnnError(name, status, text)
 
@@ -124,7 +124,7 @@ class CudnnLibrary:
 
 
 class Convolution:
-    """One layer: descriptors, buffers, and timed runs. Made by `CudnnLibrary.convolution`."""
+    """One layer: descriptors, buffers and timed runs. Created by `CudnnLibrary.convolution`."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Convolution:
         sizes: tuple[int, int, int, int, int, int, int, int],
         math: MathType,
     ) -> None:
-        """Only notes what is asked; see `allocate`."""
+        """Stores the arguments; see `allocate`."""
         self._call = library._call
         self._handle = library._handle
         self._sizes = sizes
@@ -142,7 +142,7 @@ class Convolution:
         self._events: list[ctypes.c_void_p] = []
 
     def allocate(self) -> None:
-        """Makes the descriptors, the buffers of input, filter and output, and the two events."""
+        """Creates the descriptors, the buffers of input, filter and output, and two events."""
         n, cin, win, cout, wout, kernel, stride, padding = self._sizes
         self._input = self._tensor(n, cin, win)
         self._output = self._tensor(n, cout, wout)
@@ -165,7 +165,7 @@ class Convolution:
             self._events.append(event)
 
     def choose(self) -> int:
-        """Returns the algorithm that cuDNN's own heuristic puts first."""
+        """Returns the first choice of cuDNN's heuristic."""
         returned = ctypes.c_int()
         choices = (ForwardChoice * 8)()
         self._call(
@@ -178,10 +178,10 @@ class Convolution:
         raise CudnnError("cudnnGetConvolutionForwardAlgorithm_v7", _OK, "it returned no algorithm")
 
     def workspace_bytes(self, algorithm: int) -> int:
-        """Returns what an algorithm needs beside the layer's buffers.
+        """Returns the bytes that an algorithm needs in addition to the layer's buffers.
 
         Raises:
-            CudnnError: cuDNN does not have the algorithm for this layer.
+            CudnnError: cuDNN does not support the algorithm for this layer.
         """
         size = ctypes.c_size_t()
         self._call(
@@ -197,13 +197,13 @@ class Convolution:
 
         Args:
             algorithm: cuDNN's number.
-            repeats: timed runs.
-            warmups: runs before them.
-            flush_bytes: copied before each timed run so that the caches hold nothing of the layer;
-                0 = none.
+            repeats: number of timed runs.
+            warmups: number of runs before them.
+            flush_bytes: bytes copied before each timed run to evict the layer from the caches; 0 =
+                no copy.
 
         Raises:
-            CudnnError: cuDNN does not have the algorithm for this layer, or a run failed.
+            CudnnError: cuDNN does not support the algorithm for this layer, or a run failed.
         """
         workspace_bytes = self.workspace_bytes(algorithm)
         workspace = self._buffer(workspace_bytes) if workspace_bytes else ctypes.c_void_p()
@@ -227,7 +227,7 @@ class Convolution:
         return times
 
     def free(self) -> None:
-        """Gives everything back, also after a failed `allocate`."""
+        """Frees all resources, also after a failed `allocate`."""
         for event in self._events:
             self._call("cudaEventDestroy", event)
         for buffer in self._buffers:
@@ -258,8 +258,8 @@ class Convolution:
         return made
 
     def _random(self, size: int) -> ctypes.c_void_p:
-        """Returns device memory with normal random numbers: zeros need less power, so that a GPU
-        at its power limit multiplies them faster.
+        """Returns device memory with normal random numbers. Zeros need less power, so a GPU at its
+        power limit would multiply them faster.
         """
         made = self._buffer(size)
         assert made.value is not None
@@ -285,10 +285,10 @@ class Convolution:
 
 
 def open_cudnn() -> CudnnLibrary:
-    """Returns cuDNN, from the packages that torch installs or from the system.
+    """Loads cuDNN from the packages that torch installs or from the system.
 
     Raises:
-        DeviceError: a library is not there, or it finds no GPU.
+        DeviceError: a library is missing, or there is no GPU.
     """
     cudart = _load("libcudart.so*")
     cudnn = _load("libcudnn.so*")
@@ -304,7 +304,7 @@ def open_cudnn() -> CudnnLibrary:
 
 def _load(pattern: str) -> Any:
     site = Path(sysconfig.get_paths()["purelib"])
-    # Wheels of CUDA 12 have a folder a library, those of CUDA 13 one for all.
+    # Wheels of CUDA 12 have one folder per library, those of CUDA 13 one folder for all.
     found = sorted(glob.glob(str(site / "nvidia" / "*" / "lib" / pattern)), reverse=True)
     for name in [*found, pattern.rstrip("*")]:
         try:

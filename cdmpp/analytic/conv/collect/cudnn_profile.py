@@ -1,4 +1,4 @@
-"""Counters of forward convolutions: every (layer, algorithm) is run once under Nsight Compute."""
+"""Counters of forward convolutions: Nsight Compute profiles every (layer, algorithm) once."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from cdmpp.analytic.conv.shapes import SHAPE_NAMES, ConvShapes
 from cdmpp.errors import DeviceError
 from cdmpp.files.atomic import make_folder
 
-#: Runs a command and returns its output; a test puts a recording in its place.
+#: Runs a command and returns its output; tests replace it by a recording.
 Runner = Callable[[Sequence[str]], str]
 
 
 @dataclass(frozen=True)
 class Profiled:
-    """Rows for the workbooks.
+    """Rows of the workbooks.
 
     Attributes:
-        tables: workbook name -> its rows; helper kernels of one call are added up.
-        unmatched: kernel names that no pattern knows -> how often they occurred.
+        tables: workbook name -> rows; the counters of a call's kernels in one table are added up.
+        unmatched: kernel name that matches no pattern -> count.
     """
 
     tables: dict[str, ConvTable]
@@ -57,11 +57,11 @@ def profile(
         algorithms: cuDNN's number for each layer.
         names: table of kernel names.
         math: as in `CollectOptions`.
-        runner: runs a command; None = as a process.
+        runner: runs a command; None = `run_command`.
 
     Raises:
         DeviceError: ncu is missing or failed.
-        DataError: its output cannot be understood.
+        DataError: the output of ncu cannot be parsed.
     """
     runner = runner or run_command
     rows: dict[str, list[ConvTable]] = {}
@@ -87,8 +87,8 @@ def write_counters(
     *,
     math: MathType = "fma",
 ) -> dict[str, int]:
-    """Profiles what could be measured and writes a workbook (csv) for each variant; returns the
-    kernels that no pattern knows and how often they occurred.
+    """Profiles the measured layers and writes a workbook (csv) for each variant; returns the count
+    of each kernel name that matches no pattern.
 
     Raises:
         DeviceError, DataError: as `profile`, or the folder cannot be written.
@@ -119,7 +119,7 @@ def run_command(command: Sequence[str]) -> str:
     """Returns the output of a command.
 
     Raises:
-        DeviceError: it is missing or failed.
+        DeviceError: the command is missing or failed.
     """
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -143,7 +143,7 @@ def _program(layer: ConvShapes, algorithm: int, math: MathType) -> list[str]:
 
 
 def table_row(layer: ConvShapes, algorithm: int, launches: Sequence[KernelCounters]) -> ConvTable:
-    """Returns one row: sums over the launches, levels and launch sizes of the longest one."""
+    """Returns one row: sums over the launches, with levels and launch sizes of the longest one."""
     longest = max(launches, key=lambda launch: launch.time_ms)
 
     def total(name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:

@@ -1,9 +1,9 @@
-"""Counters of convolution kernels from nvprof, for owners of GPUs before compute capability 7.5.
+"""Counters of convolution kernels from nvprof, for GPUs before compute capability 7.5.
 
-nvprof prints two tables, one row a launch: times and launch sizes with `--print-gpu-trace --csv`,
-counters with `--print-gpu-trace --csv --metrics ...` (`NVPROF_METRICS`). Neither knows a layer:
-the program ran a list of layers with one algorithm, in order, and so every layer launched equally
-many kernels.
+nvprof prints two tables with one row per launch: times and launch sizes with `--print-gpu-trace
+--csv`, counters with `--print-gpu-trace --csv --metrics ...` (`NVPROF_METRICS`). Neither has the
+layer: the program must run a list of layers in order with one algorithm, so that every layer
+launches the same number of kernels.
 
 Source: CUDA profiler user's guide, GPU-trace mode and the table of metrics.
 """
@@ -26,7 +26,7 @@ from cdmpp.errors import DataError
 from cdmpp.files.open_text import csv_rows, read_text
 from cdmpp.text import agreed, counted
 
-#: Metric of nvprof -> (attribute of `KernelCounters`, its description, which may stand instead).
+#: Metric of nvprof -> (attribute of `KernelCounters`, description that may replace the name).
 NVPROF_METRICS = {
     "inst_fp_32": ("fp32_instructions", "FP Instructions(Single)"),
     "dram_read_transactions": ("dram_reads", "Device Memory Read Transactions"),
@@ -58,14 +58,14 @@ def nvprof_tables(
     """Returns the rows of the workbooks.
 
     Args:
-        traces: of runs of the same program; their times are averaged.
-        metrics: of one more run.
+        traces: trace files of runs of the same program; their times are averaged.
+        metrics: file with the metrics of another run.
         algorithm: cuDNN's number.
         names: table of kernel names.
 
     Raises:
-        DataError: a file is not such a table, or the launches are not those of the layers.
-        DeviceError: the GPU's limits of occupancy or number of cores are not known.
+        DataError: a file is not such a table, or the launches do not match the layers.
+        DeviceError: the GPU's limits of occupancy or number of cores are unknown.
     """
     launches = read_launches(traces, metrics, device)
     tables, unmatched = tables_of(launches, names)
@@ -93,7 +93,7 @@ def nvprof_tables(
 def read_launches(
     traces: Sequence[Path], metrics: Path, device: DeviceSpec
 ) -> list[KernelCounters]:
-    """Returns the launches of a program in their order, times averaged over the traces.
+    """Returns the launches of a program in order, with times averaged over the traces.
 
     Raises:
         DataError, DeviceError: as `nvprof_tables`.
@@ -143,7 +143,7 @@ def _counters(
 
 
 def _rows(path: Path, wanted: Sequence[str], *, has_units: bool) -> list[dict[str, str]]:
-    """Returns the rows below the line of names; the unit of column NAME is in `NAME unit`."""
+    """Returns the rows below the line of names; `NAME unit` has the unit of column NAME."""
     lines = csv_rows(read_text(path))
     start = next((i for i, line in enumerate(lines) if set(wanted) <= set(line)), None)
     below = [] if start is None else [line for line in lines[start + 1 :] if len(line) > 1]
@@ -171,7 +171,7 @@ def _metric_column(row: Mapping[str, str], name: str, path: Path) -> str:
 
 
 def _number(text: str) -> float:
-    """Returns a count, or the level of a text such as `Mid (5)`."""
+    """Parses a count, or the level in a text such as `Mid (5)`."""
     level = _LEVEL.search(text)
     return float(level[1] if level else text.replace(",", ""))
 

@@ -1,6 +1,6 @@
-"""Times of the other operators of a CNN, in torch: max-pooling, layout change, gradients.
+"""Times of the other operators of a CNN in torch: max-pooling, layout change, gradients.
 
-Differs from the paper: there TensorFlow was measured. 15 runs, the first five dropped, as there.
+Differs from the paper, which measured TensorFlow. As there, the first five of 15 runs are dropped.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class OperatorTime:
     """One measured operator.
 
     Attributes:
-        row: of the layers.
-        operator: its name; `conv_grad` gives `conv_forward`, `conv_grad_input` and
+        row: index of the layer.
+        operator: name of the operator; `conv_grad` yields `conv_forward`, `conv_grad_input` and
             `conv_grad_filter`.
-        time_ms: mean of the runs that count.
+        time_ms: mean of the runs that are not dropped.
     """
 
     row: int
@@ -41,10 +41,10 @@ def time_operators(
     """Yields the times of an operator for every layer.
 
     Args:
-        device: `cuda` (timed by events) or `cpu` (by the clock).
+        device: `cuda` (timed by events) or `cpu` (timed by the clock).
 
     Raises:
-        UsageError: an unknown operator.
+        UsageError: unknown operator.
         DeviceError: no GPU.
     """
     import torch
@@ -64,7 +64,7 @@ def time_operators(
 def _calls(
     operator: TorchOperator, sizes: dict[str, int], device: str
 ) -> dict[str, Callable[[], Any]]:
-    """Returns name -> what to time."""
+    """Returns name -> function to time."""
     import torch
     from torch.nn import functional
     from torch.nn.grad import conv2d_input, conv2d_weight
