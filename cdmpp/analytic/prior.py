@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: recognised embedding lookups on any GPU, and the roofline for everything else.
 PriorModelName = Literal["roofline", "auto"]
 PriorSource = Literal["roofline", "conv", "embedding"]
-#: Index of a source in `PriorTimes.source`.
+#: All sources, in the order of the indices in `PriorTimes.source`.
 PRIOR_SOURCES: tuple[PriorSource, ...] = get_args(PriorSource)
 
 

@@ -72,8 +72,8 @@ def predict_layers(
 
 def least_ms(shapes: ConvShapes, device: DeviceSpec) -> FloatArray:
     """Returns float64 [R], a lower bound of all algorithms in milliseconds: every tensor once, and
-    the products at the peak. With a stride of 1, Winograd saves three of four products of a 3x3
-    filter, and Fourier transforms save all but one per larger filter.
+    the products at the peak. With a stride of 1, Winograd needs a quarter of the products of a 3x3
+    filter, and Fourier transforms one product per larger filter and position.
     """
     skipped = (1.0 - np.minimum(shapes.kernel / shapes.stride, 1.0) ** 2) * shapes.inputs
     saving = np.where(shapes.kernel > 3, 1.0 / shapes.kernel**2, _WINOGRAD_SHARE)

@@ -16,7 +16,7 @@ def zipf_probabilities(rows: int, exponent: float) -> FloatArray:
     """Returns float64 [rows], the probability of each rank: proportional to 1 / rank ** exponent.
 
     Args:
-            exponent: 0 = uniform; must not be negative.
+        exponent: 0 = uniform; must not be negative.
     """
     weight = np.arange(1, rows + 1, dtype=np.float64) ** -exponent
     return np.asarray(weight / weight.sum(), np.float64)

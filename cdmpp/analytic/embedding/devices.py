@@ -96,7 +96,7 @@ def kernel_device(name: str) -> KernelDevice:
     """Returns the GPU of a label, with measured rates or else those of its data sheet.
 
     Data sheets have no L2 bandwidth: if the registry lacks it, three times the DRAM bandwidth is
-    used, as on the measured V100; `source` names this.
+    assumed, as on the measured V100, and named in `source`.
 
     Raises:
         DeviceError: unknown name, not a GPU, or a value is missing.

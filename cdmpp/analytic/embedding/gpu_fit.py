@@ -44,13 +44,13 @@ class Calibration:
 def predict_gpu(
     points: Sequence[CpuPoint], device: KernelDevice, options: KernelOptions
 ) -> FloatArray:
-    """Returns float64 [N], seconds of each point; only the version `lru` reads its access."""
+    """Returns float64 [N], seconds of each point; only the version `lru` uses the Zipf exponent."""
     found = [estimate_point(point, device, options).latency_s for point in points]
     return np.array(found, np.float64)
 
 
 def estimate_point(point: CpuPoint, device: KernelDevice, options: KernelOptions) -> LookupEstimate:
-    """Returns traffic and time of one point on a GPU; only the version `lru` reads its access.
+    """Returns traffic and time of one point; only the version `lru` uses the Zipf exponent.
 
     Raises:
         UsageError: the version does not describe the pass or kernel.

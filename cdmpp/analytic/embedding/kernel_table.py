@@ -100,7 +100,7 @@ def read_kernel_table(
 
     Args:
         keep: `embedding` = kernels with `batched_embedding` in their name; `none` = every row.
-        least_batch, least_rows: minimum batch and rows of a table of the rows to keep.
+        least_batch, least_rows: rows with a smaller batch, or fewer rows per table, are dropped.
 
     Raises:
         DataError: the file cannot be read, lacks kernel_name or kernel_runtime (or a size that has

@@ -187,7 +187,7 @@ def _nominal_weights(
 
 
 def _columns(work: KernelWork, software: TextArray, names: Sequence[str]) -> FloatArray:
-    """Returns float64 [N, software + terms], the columns of which the nominal time is a sum."""
+    """Returns float64 [N, software + terms]; the nominal time is their weighted sum."""
     launches = [np.asarray(software == name, np.float64) for name in names]
     return np.stack([*launches, *work.terms.values()], axis=1)
 

@@ -115,7 +115,7 @@ def work_on(family: Family, columns: Columns, device: DeviceSpec) -> KernelWork:
     """Returns the work of calls on one GPU.
 
     Raises:
-        DeviceError: not a GPU, no pipe for a call, or the registry lacks a value.
+        DeviceError: not a GPU, a call needs a pipe that it lacks, or the registry lacks a value.
     """
     chip = chip_of(device)
     _check_pipes(family, columns, chip, device.name)

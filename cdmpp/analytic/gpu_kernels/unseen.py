@@ -3,7 +3,8 @@
 Each device is held out of one fit. If the fit has a sibling, i.e. another board of nearly the same
 chip (with similar links, for kernels that use links), a device's error is like those of all devices
 together. Other devices err in their own ways: their intervals have the widest ends over the
-held-out devices, restricted to those with the same vendor in the fit if this applies to the device.
+held-out devices. If the device's vendor is in the fit, only the held-out devices whose vendor was
+still in their fit count.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class SweptKernels:
         software: str | None = None,
         version: str | None = None,
     ) -> GpuKernelTimes:
-        """Returns the times of `GpuKernels.times`, corrected for the calls that `corrected` names.
+        """Returns the times of `GpuKernels.times`, corrected where `corrected` is True.
 
         Args:
             software: also `TORCH`. If the device has no torch sweep, the packaged sweep of another

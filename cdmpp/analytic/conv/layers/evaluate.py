@@ -21,7 +21,7 @@ def split_layers(
     """Returns (training rows, test rows); `none` = all rows for both.
 
     Raises:
-        DataError: a part would be empty (not checked for `original`).
+        DataError: a part would be empty (not checked for `original` and `none`).
     """
     if split == "none":
         return table, table

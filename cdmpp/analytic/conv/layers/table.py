@@ -1,4 +1,4 @@
-"""Measured convolution layers: the time of one algorithm per layer, without counters."""
+"""Measured convolution layers: the time of the fastest algorithm, without counters."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _LAUNCH_S = 20.0e-6
 #: Distribution of rows whose tokens draw experts uniformly, where the source does not describe the
 #: draw; fewer experts are read than with an even spread.
 _DRAWN = "drawn"
-#: Standard deviations below the mean number of hit experts that bound a draw.
+#: A draw is assumed to hit at least the mean number of experts minus this many standard deviations.
 _DEVIATIONS = 3.0
 
 
@@ -53,8 +53,8 @@ def tuned_moe_work(columns: Columns, chip: ChipRows) -> KernelWork:
 def moe_work(columns: Columns, chip: ChipRows) -> KernelWork:
     """Returns the work of expert layers (`MoeLayer`, and `release`).
 
-    The lower bound assumes evenly spread tokens, at most those of a power law's busiest rank, and
-    the fewest experts that can hold them or that a draw hits.
+    The lower bound assumes evenly spread tokens (a power law's busiest rank has at least as many)
+    and the fewest experts that can hold them or that a draw hits.
     """
     tokens, hidden, inter, top_k, experts, shared, ranks = (
         number(columns, name)
