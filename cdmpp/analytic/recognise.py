@@ -57,8 +57,8 @@ class ConvLoops:
         products: multiply-adds.
         outputs: elements of the result.
         inputs: elements of both parameters together.
-        smaller, larger: elements that the products touch of either parameter, smaller first; tiles
-            that overlap the edge count more than the tensor has.
+        smaller, larger: elements that the products touch of either parameter, smaller first; more
+            than the tensor's elements if tiles overlap its edge.
     """
 
     products: float

@@ -69,6 +69,7 @@ def read_table(path: Path) -> OperatorTable:
 
     Raises:
         DataError: the file cannot be read, lacks a column, or has a value that is not a number.
+        DeviceError: unknown device.
     """
     table = TableFile.read(path, ("device", "op", "latency_ms"), what=_WHAT)
     names = ("batch", "m", "n", "k") if "k" in table.columns else ("rows", "cols")
@@ -82,7 +83,7 @@ def read_instances(path: Path) -> dict[str, InstanceTable]:
     """Reads the table of operator instances; returns family -> its rows, in file order.
 
     Raises:
-        DataError: as `read_table`.
+        DataError, DeviceError: as `read_table`.
     """
     columns = (
         "device", "op_class", "op", "shape", "input_shapes", "output_shape", "measured_ms",

@@ -38,7 +38,7 @@ def operator_bounds(
     `fitted_low_s` and so on, `interval_source`).
 
     Raises:
-        DataError: unknown operator, or a size is missing.
+        UsageError: unknown operator, or a size is missing.
         DeviceError: not a GPU, or the registry lacks values of the device.
     """
     known, judged = known_hardware(labels), packaged_operators()
