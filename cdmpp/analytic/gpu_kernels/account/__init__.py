@@ -1,1 +1,1 @@
-"""Work of kernels by family: lower bounds, terms of the nominal time, and learned inputs."""
+"""Work of kernels by family: lower bounds, nominal times, and inputs of the learned part."""
