@@ -1,1 +1,1 @@
-"""Reports: tables, plots and one self-contained HTML page."""
+"""Reports: tables, plots and self-contained HTML pages."""

@@ -1,4 +1,4 @@
-"""The error of a new device's model against the number of measured tasks: text, page and plot."""
+"""Learning curve of a new device's model over the number of measured tasks: text, page, plot."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from cdmpp.report.tables import plain_table
 from cdmpp.text import aligned, counted, percent_text
 from cdmpp.training.finetune.choice import SAYS
 
-#: Start of a model in `curve.json` -> heading.
+#: Key of a starting model in `curve.json` -> heading.
 STARTS = {
     "pretrained": "pre-trained start",
     "one_factor": "one factor",
     "scratch": "from scratch",
     "trees": "trees from scratch",
 }
-#: Starts of which the MAPE says enough.
+#: Starts for which the table has only the MAPE.
 _BRIEF = ("scratch", "trees")
 
 
-#: Errors from here on (a factor) are not told apart in text.
+#: Errors and ratios from this factor are printed as `> ...`.
 _BEYOND = 100.0
-#: The plot ends at this error, or those of a few useless starts would hide all others.
+#: Maximum error in the plot; the errors of a few useless starts would hide all others.
 _MOST_DRAWN = 10.0
 
 
 def curve_text(curve: Mapping[str, Any]) -> str:
-    """Returns the table of a curve with what was measured, the knee and the time.
+    """Returns the table of a curve with the measurements, the knee and the durations, as text.
 
     Args:
-        curve: what `curve.json` of a device's run folder holds.
+        curve: content of `curve.json` in a device's run folder.
     """
     rows = [["tasks", *STARTS.values()], *_rows(curve)]
     return f"{_heading(curve)}\n\n{aligned(rows, 'r')}\n\n" + "\n".join(_sentences(curve))
@@ -41,8 +41,8 @@ def curve_page(curve: Mapping[str, Any], *, command: str, plot: str | None = Non
     """Returns the page of a curve.
 
     Args:
-        command: what made the page.
-        plot: file of the plot beside the page; None = none.
+        command: command that made the page.
+        plot: file name of the plot in the page's folder; None = no plot.
     """
     titles = ["measured tasks", *STARTS.values()]
     spec = [
@@ -68,7 +68,7 @@ def curve_page(curve: Mapping[str, Any], *, command: str, plot: str | None = Non
 
 
 def curve_svg(curve: Mapping[str, Any]) -> str:
-    """Returns a plot of the MAPE against the number of measured tasks, the knee marked."""
+    """Returns a plot of the MAPE against the number of measured tasks, with the knee."""
     from cdmpp.report.plots import AXIS, COLOURS, Mark, legend, log_scale, new_figure, svg_text
 
     figure, axes = new_figure()
@@ -136,7 +136,7 @@ def _factor(value: float) -> str:
 
 
 def _percent(fraction: float) -> str:
-    """Returns a fraction in percent; one beyond all bounds (an exponential of nonsense) short."""
+    """Returns a fraction in percent; `> 10000 %` for a huge one, such as an overflow."""
     return percent_text(fraction, 0) if fraction < _BEYOND else f"> {percent_text(_BEYOND, 0)}"
 
 

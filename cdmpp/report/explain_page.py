@@ -1,4 +1,4 @@
-"""The page of explained programs and networks."""
+"""HTML page of explained programs and networks."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def explain_page(rows: Sequence[Mapping[str, Any]], source: Path) -> Page:
     """Returns the page of explanations.
 
     Args:
-        rows: as `cdmpp explain --json` prints them.
-        source: the file.
+        rows: output of `cdmpp explain --json`.
+        source: the explained file.
     """
     sections: list[Section] = []
     for row in rows:
@@ -44,7 +44,7 @@ def explain_page(rows: Sequence[Mapping[str, Any]], source: Path) -> Page:
 
 
 def heat(share: float | None) -> int:
-    """Returns how strongly a line is painted, 0 to 10."""
+    """Returns the colour intensity of a line, 0 to 10."""
     return 0 if share is None else min(_STEPS, round(_STEPS * share))
 
 

@@ -1,4 +1,4 @@
-"""How far off a model is on devices that nobody measured: what leaving devices out says."""
+"""Leave-one-device-out errors: the expected error of a model on devices without measurements."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cdmpp.text import counted, listed, percent_text
 
 
 def left_out_tables(metrics: dict[str, Any]) -> list[Table]:
-    """Returns the mean over the devices that were left out, then a table of each.
+    """Returns the table of the mean over left-out devices, then a table for each.
 
     Args:
-        metrics: what metrics.json of a run for devices without measurements holds.
+        metrics: content of metrics.json of a run for devices without measurements.
     """
     facts, model = metrics["unmeasured"], metrics["model"]
     title = f"mean of {counted(len(facts['left_out']), 'device')}, each left out"
@@ -32,7 +32,7 @@ def left_out_tables(metrics: dict[str, Any]) -> list[Table]:
 
 
 def left_out_sentence(metrics: dict[str, Any]) -> str:
-    """Returns what error is to be expected, and how it was found."""
+    """Returns a sentence with the expected error and how it was computed."""
     facts, model = metrics["unmeasured"], metrics["model"]
     errors = {name: one["test"][model]["mape"] for name, one in facts["left_out"].items()}
     low, high = min(errors, key=errors.__getitem__), max(errors, key=errors.__getitem__)
@@ -47,7 +47,7 @@ def left_out_sentence(metrics: dict[str, Any]) -> str:
 
 
 def left_out_intervals(metrics: dict[str, Any]) -> str:
-    """Returns what the intervals of new devices are, and how intervals made like them did."""
+    """Returns how intervals of new devices were made, and their leave-one-device-out coverage."""
     facts = metrics["unmeasured"]
     if facts["calibration_tasks"] is None:
         return "not its own, because of too few test tasks: the model's intervals, widened"
@@ -70,7 +70,7 @@ def left_out_intervals(metrics: dict[str, Any]) -> str:
 
 
 def left_out_section(metrics: dict[str, Any]) -> Section:
-    """Returns the part of the page that stands where other runs have their test part."""
+    """Returns the page's section of leave-one-device-out results."""
     tables = left_out_tables(metrics)
     return Section(
         "Devices left out",

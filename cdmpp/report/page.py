@@ -1,5 +1,6 @@
-"""The one page of results: as Markdown, and as one HTML file that loads nothing, plots inline; its
-one script names the marks of the plots.
+"""Pages of results as Markdown and as self-contained HTML.
+
+The HTML has inline plots and one script, which shows the names of the plots' marks.
 """
 
 from __future__ import annotations
@@ -16,18 +17,19 @@ from cdmpp.files.places import package_folder
 from cdmpp.report.tables import Cell, Table
 from cdmpp.text import markdown_table, markdown_text
 
-#: How a cell with a number begins.
+#: Start of a cell with a number.
 _NUMBER = re.compile(r"[-+±$<>≤≥~*=\[ ]*\d[\d.,]*+(?![A-Z])|-?$")
 _WITH_UNIT = re.compile(r"[-+]?[\d.,]+ (%|[nµm]?s|x|J|W|[MG]i?B)")
 
 
 @dataclass(frozen=True)
 class ListingLine:
-    """A line of a listing with colour.
+    """A coloured line of a listing.
 
     Attributes:
-        mark: what stands before it, such as `42 %`; empty = nothing.
-        heat: how strong its colour is, 0 (none) to 10.
+        mark: prefix such as `42 %`; may be empty.
+        text: the line.
+        heat: colour intensity, 0 (none) to 10.
     """
 
     mark: str
@@ -37,18 +39,18 @@ class ListingLine:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page; what is empty is left out.
+    """A section of a page; empty parts are left out.
 
     Attributes:
         title: heading.
-        note: what was split how, on how much.
-        verdict: sentences that follow from the numbers, at the top of the Markdown.
-        points: a list.
-        code: a listing.
-        painted: a listing with colours.
-        plots: (caption, SVG); only in HTML.
-        tables: those with a title fold in HTML; open is one that is the first.
-        is_folded: whether all of it is folded in HTML, below its title and note.
+        note: paragraph below the heading: data, split, sample sizes.
+        verdict: conclusions from the numbers, shown at the top of the Markdown.
+        points: bullet list.
+        code: listing.
+        painted: coloured listing.
+        plots: (caption, SVG), only in HTML.
+        tables: HTML folds tables with a title, except the first.
+        is_folded: whether HTML folds the section below its title and note.
     """
 
     title: str
@@ -64,17 +66,17 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A page; what is empty is left out.
+    """A page; empty parts are left out.
 
     Attributes:
         title: heading.
-        lead: one sentence below it.
-        sections: what it shows.
-        warnings: sentences that limit what the numbers mean.
-        tiles: (big text, what it is) of the few most important numbers.
-        notes: how to read it.
-        command: the command that made it.
-        facts: (name, value) pairs: data hash, versions, machine.
+        lead: sentence below the heading.
+        sections: content.
+        warnings: limitations of the numbers.
+        tiles: (value, description) of the most important numbers.
+        notes: explanations of the metrics.
+        command: command that made the page.
+        facts: (name, value): data hash, versions, machine.
     """
 
     title: str
@@ -107,16 +109,16 @@ def page_html(page: Page) -> str:
 
 
 def check_page_file(path: Path | None, *, option: str = "--html") -> None:
-    """Checks that a page is written to a new file or over an earlier page.
+    """Checks that the path of a page is unused or has an earlier page.
 
     Raises:
-        UsageError: something else is there.
+        UsageError: the path has something else.
     """
     check_replaceable(path, "<!doctype html>", what="an HTML page", option=option)
 
 
 def script_hash() -> str:
-    """Returns what a content security policy allows pages to run by."""
+    """Returns the sha256 of the pages' script in base64, for a content security policy."""
     return base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode()
 
 
@@ -125,7 +127,7 @@ def _script() -> str:
 
 
 def _units_above(table: Table) -> Table:
-    """Returns a table with the units of columns that have but one in its header."""
+    """Returns a table in which a column's unit, if all its cells share one, is in the header."""
     header, columns = [table.header[0]], list[Sequence[Cell]]()
     for title, cells in zip(table.header[1:], _columns(table), strict=True):
         found = {_WITH_UNIT.fullmatch(cell.text) for cell in cells if cell.text not in ("", "-")}
@@ -147,7 +149,7 @@ def _units_above(table: Table) -> Table:
 
 
 def _of_words(table: Table) -> list[bool]:
-    """Returns of every column whether it holds words, which stand at the left, or numbers."""
+    """Returns for every column whether it has words (aligned left) instead of numbers."""
     others = (
         2 * sum(not _NUMBER.match(cell.text) for cell in cells) > len(cells)
         for cells in _columns(table)
@@ -156,7 +158,7 @@ def _of_words(table: Table) -> list[bool]:
 
 
 def _columns(table: Table) -> Sequence[Sequence[Cell]]:
-    """Returns the cells of all columns but the first."""
+    """Returns the cells of every column except the first."""
     found = list(zip(*(row.cells for row in table.rows if row.cells), strict=True))
     return found or [()] * (len(table.header) - 1)
 

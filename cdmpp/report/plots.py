@@ -1,4 +1,4 @@
-"""Plots as SVG text, ready to be put into a page, which names their marks: see `Mark`."""
+"""Plots as SVG text for HTML pages."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ AXIS = "#8a94a0"
 COLOURS = (
     "#2b87b8", "#d9730d", "#4a9469", "#9a6cc0", "#cc5590", "#b08a12", AXIS, "#d44c47",
 )  # fmt: skip
-#: Colour -> what it is in a page, which may be dark.
+#: Colour -> CSS variable of a page, which may have a dark theme.
 _IN_PAGE = {
     "#000000": "ink", _INK: "ink", GRID: "line", "#ffffff": "paper", AXIS: "axis",
     **{colour: f"series-{n}" for n, colour in enumerate((*COLOURS[:6], COLOURS[7]), 1)},
 }  # fmt: skip
 _COLOUR = re.compile("|".join(_IN_PAGE))
-#: Dots are drawn in ten thousandths of a decade.
+#: Coordinate units of dots per decade.
 _PER_DECADE = 10_000
 MOST_POINTS = 10_000
 _SMALL = 9
@@ -42,7 +42,7 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 class Mark(NamedTuple):
-    """What a page says of a point, or of a bar that begins there, in units of the axes."""
+    """Tooltip of a point, or of a bar with a width and height, in data coordinates."""
 
     text: str
     x: float
@@ -60,11 +60,12 @@ def predicted_against_measured(
     which: IntArray | None = None,
     words: Sequence[str] = (),
 ) -> str:
-    """Returns a log-log scatter plot with the lines of no error and of a factor of two.
+    """Returns a log-log scatter plot with the line of no error and a band of a factor of two.
 
     Args:
         group: int64 [N], index into `labels`, such as the device.
-        which: int64 [N], index into `words`, which say what a point is.
+        which: int64 [N], index into `words`; None = points have no words.
+        words: descriptions of points.
     """
     figure, axes = new_figure(height=4.3)
     chosen = np.random.default_rng(0).permutation(len(measured_s))[:MOST_POINTS]
@@ -74,7 +75,7 @@ def predicted_against_measured(
         [low, high], [low / 2, high / 2], [low * 2, high * 2], color=COLOURS[0], alpha=0.1, lw=0
     )
     axes.plot([low, high], [low, high], color=_INK, lw=0.8)
-    # Thousands of markers of matplotlib's would make the page slow: a path a group is small.
+    # Thousands of matplotlib's markers would make the page slow; one path per group is small.
     paths = []
     at = np.rint(_PER_DECADE * np.log10(np.stack([measured_s, predicted_s]))).astype(np.int64)
     for index, label in enumerate(labels):
@@ -100,7 +101,7 @@ def predicted_against_measured(
 
 
 def error_by_latency(measured_s: FloatArray, errors: dict[str, FloatArray]) -> str:
-    """Returns the median error per half decade of measured latency, one line a model.
+    """Returns a plot of the median error per half decade of measured latency, one line per model.
 
     Args:
         errors: line name -> float64 [N], absolute percentage errors as fractions.
@@ -128,7 +129,7 @@ def error_by_latency(measured_s: FloatArray, errors: dict[str, FloatArray]) -> s
 
 
 def error_distribution(errors: dict[str, FloatArray]) -> str:
-    """Returns the share of programs whose error is at most x, one line a model."""
+    """Returns a plot of the cumulative distribution of errors, one line per model."""
     figure, axes = new_figure()
     marks = []
     for index, (name, error) in enumerate(errors.items()):
@@ -154,7 +155,7 @@ def error_distribution(errors: dict[str, FloatArray]) -> str:
 
 
 def training_curve(history: Sequence[dict[str, Any]]) -> str:
-    """Returns training and validation loss by epoch."""
+    """Returns a plot of the training and validation loss by epoch."""
     from matplotlib.ticker import MaxNLocator
 
     figure, axes = new_figure()
@@ -188,12 +189,12 @@ def training_curve(history: Sequence[dict[str, Any]]) -> str:
 
 
 def _line(index: int) -> dict[str, Any]:
-    """Returns the look of a line, the first of which is the subject."""
+    """Returns the style of a line; line 0 is the model and is thicker."""
     return {"color": COLOURS[index % len(COLOURS)], "lw": 2.2 if index == 0 else 1.2}
 
 
 def new_figure(width: float = 4.7, height: float = 3.4) -> tuple[Figure, Axes]:
-    """Returns an empty figure of this size in inches, in the style of the reports."""
+    """Returns an empty figure in the style of the reports; sizes are in inches."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
@@ -213,13 +214,13 @@ def new_figure(width: float = 4.7, height: float = 3.4) -> tuple[Figure, Axes]:
 
 
 def legend(axes: Axes, **options: Any) -> None:
-    """Names the lines of axes."""
+    """Adds a legend to axes."""
     axes.legend(frameon=False, fontsize=_SMALL, labelcolor=_INK, **options)
 
 
 def log_scale(axes: Axes, *names: Literal["x", "y"]) -> None:
-    """Makes axes logarithmic, with labels like 10⁻³ that are plain text: matplotlib parses those of
-    its own as formulas, which takes longer than the rest of a plot.
+    """Makes axes logarithmic with plain-text labels like 10⁻³. Matplotlib's own labels are
+    formulas, whose parsing takes longer than the rest of a plot.
     """
     from matplotlib.ticker import LogFormatter
 
@@ -250,20 +251,21 @@ def svg_text(
     *,
     dots: tuple[Sequence[str], Sequence[str]] = ((), ()),
 ) -> str:
-    """Returns a figure as an SVG element; the same figure gives the same text.
+    """Returns a figure as an SVG element; deterministic.
 
     Args:
-        marks: what pages say of the points of its first axes.
-        dots: paths in ten thousandths of a decade, with `data-which` of the words that follow.
+        marks: tooltips of the first axes.
+        dots: (paths in units of 1 / `_PER_DECADE` decades, words); a path's `data-which` has
+            indices into the words.
     """
     import matplotlib
 
     text = io.StringIO()
     layout = figure.get_layout_engine()
-    if layout is not None:  # at once, or saving draws everything twice
+    if layout is not None:  # laid out here, because saving would draw everything twice
         layout.execute(figure)
         figure.set_layout_engine(None)
-    # Fixed salt and no date: the same data gives the same bytes.
+    # A fixed salt and no date make the output deterministic.
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with matplotlib.rc_context({"svg.hashsalt": "cdmpp", "svg.fonttype": "none"}):
         figure.savefig(text, format="svg", metadata=nothing)
@@ -273,14 +275,12 @@ def svg_text(
 
 
 def svg_in_page(svg: str, caption: str) -> str:
-    """Returns an SVG as a page has it: its colours light or dark, its ids its own, named for who
-    does not see it.
-    """
+    """Returns an SVG adapted to a page: themed colours, unique ids and an `aria-label`."""
     themed = _COLOUR.sub(lambda found: f"var(--{_IN_PAGE[found.group()]})", svg)
     themed = re.sub('<g id="[^"]*"', "<g", themed)
     themed = re.sub(r'( id="|url\(#|href="#)', rf"\1f{zlib.crc32(svg.encode()):x}-", themed)
     size = 'style="min-width:calc(.7*\\2);max-width:calc(1.2*\\2)"'
-    # Letters are not to become tiny on a phone, nor huge where a plot has much room.
+    # Limits the size of letters on a phone and on a wide screen.
     themed = re.sub(r'^([^>]*) width="([\d.]+pt)"', rf"\1 {size}", themed)
     return themed.replace(
         "<svg ", f'<svg tabindex="0" role="img" aria-label="{escape(caption)}" ', 1
@@ -288,7 +288,7 @@ def svg_in_page(svg: str, caption: str) -> str:
 
 
 def _places(figure: Figure, points: Sequence[tuple[float, float]]) -> FloatArray:
-    """Returns float64 [N, 2], where points of the first axes are in the SVG."""
+    """Returns float64 [N, 2], SVG coordinates of points of the first axes."""
     pixels = figure.axes[0].transData.transform(points)
     return (pixels * [1, -1] + [0, figure.bbox.height]) * 72 / figure.dpi
 

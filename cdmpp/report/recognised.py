@@ -1,4 +1,4 @@
-"""Rows of baselines that answer only what they recognise, beside the others on the same samples."""
+"""Table rows of baselines that predict only the samples that they recognise."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _ORACLE = "oracle"
 
 
 def judged_table(title: str, lines: Lines, recognised: Mapping[str, Lines], *, model: str) -> Table:
-    """Returns a metric table with, for each baseline that recognises some samples, a row of it and
-    of every other line on the same samples; these rows are out of competition.
+    """Returns a metric table that also compares every line with each partial baseline on the
+    samples that the baseline recognises. These rows are never marked as best.
 
     Args:
         lines: line -> metrics on all samples.
-        recognised: baseline -> line -> metrics on what the baseline recognises; empty where that is
-            nothing.
-        model: the line that is the subject.
+        recognised: baseline -> line -> metrics on the samples that the baseline recognises; empty
+            if it recognises none.
+        model: line of the evaluated model.
     """
     count = int(lines[model]["n"])
     parts: dict[str, Mapping[str, Any]] = {}
@@ -34,7 +34,7 @@ def judged_table(title: str, lines: Lines, recognised: Mapping[str, Lines], *, m
 
 
 def on_device(recognised: Mapping[str, Lines], label: str) -> dict[str, Lines]:
-    """Returns what `judged_table` takes, of one device.
+    """Returns the metrics of one device, as the `recognised` of `judged_table`.
 
     Args:
         recognised: baseline -> line -> metrics with `by_device`.

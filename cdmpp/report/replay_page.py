@@ -1,4 +1,4 @@
-"""The page of a replay: its timeline, operators and critical path."""
+"""HTML page of a replay: timeline, operators and critical path."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from cdmpp.report.tables import plain_table
 from cdmpp.text import counted, interval_text, percent_text, seconds_text, shortened
 
 _WIDTH, _LANE, _LEFT = 1040.0, 26.0, 150.0
-#: Operators narrower than this (pixels) are drawn together with their neighbours.
+#: Operators narrower than this (pixels) are merged with their neighbours.
 _NARROWEST = 0.4
-#: Kinds with a colour of their own, as `style.css` has them; all others share series 0.
+#: Number of kinds with their own colour in `style.css`; all others share series 0.
 _SERIES = 7
 _LEGEND_WIDTH, _LEGEND_LINE, _LETTERS = 297.0, 20.0, 36
 
 
 def timeline_page(outcome: ReplayOutcome) -> Page:
-    """Returns the page: total, timeline, kinds of operators, critical path, uncovered operators."""
+    """Returns the page: total, timeline, operators by kind, critical path, uncovered operators."""
     graph, run, uncovered = outcome.costs.graph, outcome.expected, outcome.costs.uncovered
     kinds = by_kind(outcome)
     series = {row["kind"]: place + 1 for place, row in enumerate(kinds[:_SERIES])}
@@ -69,10 +69,10 @@ def timeline_page(outcome: ReplayOutcome) -> Page:
 
 
 def _timeline(run: Replay, series: dict[str, int]) -> str:
-    """Returns the picture.
+    """Returns the timeline as SVG.
 
     Args:
-        series: kind -> number of its colour, dearest first.
+        series: kind -> number of its colour, most expensive kind first.
     """
     places = sorted(run.busy_s)
     lane = {place: number for number, place in enumerate(places)}

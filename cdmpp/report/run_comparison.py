@@ -1,4 +1,4 @@
-"""Run folders side by side: their curves, their errors by task, and their worst programs.
+"""Comparison of run folders: training curves, errors by task and worst programs.
 
 from cdmpp.report.run_comparison import RunsFolder
 
@@ -34,10 +34,10 @@ class _Errors:
     """The predictions of a run.
 
     Attributes:
-        key: (program id, device) -> its row.
-        task: "task, device" of every row.
-        words: task -> what it is for people.
-        part: object [N]: `train`, `validation` or `test`.
+        key: (program id, device) -> row.
+        task: object [N], (task, device).
+        words: task -> readable name.
+        part: object [N], `train`, `validation` or `test`.
         measured_s, predicted_s: float64 [N].
     """
 
@@ -55,10 +55,10 @@ class _Errors:
 
 
 class RunsFolder:
-    """A folder with run folders in it, or in the folders in it.
+    """A folder with run folders one or two levels below it.
 
     Raises:
-        DataError: it is no folder.
+        DataError: the folder does not exist.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -67,7 +67,7 @@ class RunsFolder:
         self.folder = folder
 
     def names(self) -> list[str]:
-        """Returns the run folders, by their paths below the folder; at most 500."""
+        """Returns the sorted relative paths of the run folders; at most 500."""
         places = (
             found for deep in ("*", "*/*") for found in self.folder.glob(f"{deep}/metrics.json")
         )
@@ -75,7 +75,7 @@ class RunsFolder:
         return sorted(run.relative_to(self.folder).as_posix() for run in runs)[:_MOST_RUNS]
 
     def runs(self) -> list[dict[str, Any]]:
-        """Returns what every run folder is; `problem` says why one cannot be compared."""
+        """Returns the facts of every run; an unreadable run has `name` and `problem` only."""
         found = []
         for name in self.names():
             try:
@@ -85,10 +85,10 @@ class RunsFolder:
         return found
 
     def report(self, name: str) -> Path:
-        """Returns the page of a run.
+        """Returns the path of a run's report.html.
 
         Raises:
-            UsageError: there is no such run, or it has none.
+            UsageError: the run or its report does not exist.
         """
         path = self._run(name) / "report.html"
         if not path.is_file():
@@ -96,19 +96,21 @@ class RunsFolder:
         return path
 
     def compared(self, names: Sequence[str]) -> dict[str, Any]:
-        """Returns runs side by side.
+        """Compares one to six runs.
 
         Returns:
-            `runs`: their facts, `test` (line -> metrics) and `curve` (an entry an epoch); `tasks`:
-            those of the test parts, worst first: task, words, device, `runs` (per run its programs
-            `n` and `median_log_error`, None where its test part lacks the task); `worst`: programs
-            of the test parts: program_id, task, words, device, measured_s, `runs` (per run
-            predicted_s and part, None where the run lacks it); `points`: of each run a sample of
-            its test programs, see `_points`.
+            `runs`: facts, `test` (line -> metrics) and `curve` (one entry per epoch);
+            `tasks`: tasks of the test parts, worst first: task, words, device, and `runs` with the
+            number of programs `n` and the `median_log_error` per run, None if the run's test part
+            lacks the task;
+            `worst`: test programs with the largest errors: program_id, task, words, device,
+            measured_s, and `runs` with predicted_s and part per run, None if the run lacks the
+            program;
+            `points`: per run a sample of its test programs, see `_points`.
 
         Raises:
-            UsageError: there is no such run, or there are more than six.
-            DataError: one cannot be read.
+            UsageError: a run does not exist, or there are none or more than six.
+            DataError: a run cannot be read.
         """
         if not 0 < len(names) <= _MOST_COMPARED:
             raise UsageError(f"{len(names)} runs; expected 1 to {_MOST_COMPARED} to compare")
@@ -151,7 +153,7 @@ def _metrics(folder: Path) -> dict[str, Any]:
 
 
 def _test(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Returns the metrics of every line on the test part, devices together."""
+    """Returns the metrics of every line on the test part over all devices."""
     lines = metrics["test"]
     return {
         line: {key: value for key, value in found.items() if isinstance(value, int | float)}
@@ -161,7 +163,7 @@ def _test(metrics: dict[str, Any]) -> dict[str, Any]:
 
 
 def _curve(path: Path) -> list[dict[str, Any]]:
-    """Returns the epochs of a training; none where it has none, as trees do not."""
+    """Returns the epochs of a training; empty for models without epochs, such as trees."""
     if not path.is_file():
         return []
     try:
@@ -227,8 +229,8 @@ def _worst(errors: Sequence[_Errors]) -> list[dict[str, Any]]:
 
 
 def _points(errors: Sequence[_Errors]) -> list[list[dict[str, Any]]]:
-    """Returns of each run up to 400 test programs, evenly spaced by measured time: words, device,
-    measured_s, predicted_s.
+    """Returns up to 400 test programs per run, evenly spaced in rank by measured time: words,
+    device, measured_s, predicted_s.
     """
     found = []
     for one in errors:

@@ -1,4 +1,4 @@
-"""report.html of a training run."""
+"""Report (report.html) of a training run."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ _NOTES = (
 
 
 def run_tables(metrics: dict[str, Any]) -> list[Table]:
-    """Returns the test table of a run, all devices together first.
+    """Returns the test tables of a run: all devices together if there are several, then each.
 
     Args:
-        metrics: what metrics.json holds.
+        metrics: content of metrics.json.
     """
     lines: dict[str, dict[str, Any]] = metrics["test"]
     model = metrics["model"]
@@ -76,10 +76,10 @@ def run_tables(metrics: dict[str, Any]) -> list[Table]:
 
 
 def interval_sentence(metrics: dict[str, Any]) -> str:
-    """Returns what the run's intervals are and how they did on the test part.
+    """Returns how the run's intervals were calibrated and their coverage on the test part.
 
     Args:
-        metrics: what metrics.json holds.
+        metrics: content of metrics.json.
     """
     calibration = metrics.get("calibration")
     if calibration is None:
@@ -99,11 +99,11 @@ def interval_sentence(metrics: dict[str, Any]) -> str:
 
 
 def prior_sentence(prior: dict[str, Any]) -> str:
-    """Returns how many training samples each analytic model gave its time to, and why the others
-    have the roofline's.
+    """Returns the number of training samples per analytic model of the prior, and the reasons for
+    falling back to the roofline.
 
     Args:
-        prior: what `CostModel.prior_facts` returns.
+        prior: result of `CostModel.prior_facts`.
     """
     counts = ", ".join(f"{name} {n:,}" for name, n in prior["training_samples"].items() if n)
     reasons = ", ".join(f"{why} {n:,}" for why, n in prior["roofline_because"].items())
@@ -115,7 +115,7 @@ def write_run_report(result: RunResult, *, command: str) -> Path:
     """Writes report.html into the run folder and returns its path.
 
     Args:
-        command: the command line that made the run, for the reader.
+        command: command line of the run.
     """
     metrics = result.metrics
     model = metrics["model"]
@@ -199,7 +199,7 @@ def _test_part(metrics: dict[str, Any], plots: list[tuple[str, str]]) -> list[Se
 
 
 def _verdict(metrics: dict[str, Any]) -> str:
-    """Returns the error of the model beside that of the best baseline."""
+    """Returns the median errors of the model and of the best baseline."""
     lines, model = metrics["test"], metrics["model"]
     half = percent_text(lines[model]["median_ape"])
     text = f"Half of the predictions are within {half} of the measured latency"
@@ -211,7 +211,7 @@ def _verdict(metrics: dict[str, Any]) -> str:
 
 
 def _by_device(metrics: dict[str, Any]) -> Table:
-    """Returns the metrics of the model on every device, the largest error first."""
+    """Returns the metrics of the model on every device, largest error first."""
     devices = metrics["test"][metrics["model"]]["by_device"]
     ordered = sorted(devices, key=lambda name: -devices[name]["median_ape"])
     rows = [
@@ -256,7 +256,7 @@ def _plots(result: RunResult, model: str) -> list[tuple[str, str]]:
 
 
 def _words(samples: Samples, task: int, row: int) -> str:
-    """Returns a task, of which a sample is this row, and the networks that it is from."""
+    """Returns the readable name of a task and its networks; `row` is any sample of the task."""
     programs = samples.programs
     text = task_words(programs.tasks[task], programs.operator[samples.program[row]])
     names = [name for name, _ in programs.networks[task]]

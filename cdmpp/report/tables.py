@@ -1,4 +1,4 @@
-"""Metric tables as structured rows, HTML-ready and as Markdown."""
+"""Tables of metrics as structured rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Column:
         key: name in a metrics object.
         title: heading.
         unit: `count`, `percent` (of a fraction), `ratio` or `seconds`.
-        better: which end is better; None for a column that is no judgement.
+        better: `low` or `high`; None if neither is better.
     """
 
     key: str
@@ -46,7 +46,13 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Cell:
-    """Text of a table cell; `interval` is the half width of the 95 % interval, if there is one."""
+    """A table cell.
+
+    Attributes:
+        text: the value.
+        interval: `±` and the half width of the 95 % interval; may be empty.
+        best: whether it is the best value of its column.
+    """
 
     text: str
     interval: str = ""
@@ -55,13 +61,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table.
+    """A row of a table.
 
     Attributes:
-        name: first cell: of the model.
-        role: `model` (the subject), `baseline`, `oracle` (which looks at the answers and is never
-            marked as best) or `group` (a heading, without cells).
-        cells: the others, one a column.
+        name: first cell, such as the name of the model.
+        role: `model` (the evaluated model), `baseline`, `oracle` (a reference that may use the
+            measurements and is never marked as best) or `group` (a heading without cells).
+        cells: the other cells, one per column.
     """
 
     name: str
@@ -74,10 +80,10 @@ class Table:
     """A table.
 
     Attributes:
-        title: heading; may be empty where its section has one.
-        note: sentence above it: n, split, seeds.
-        header: titles of the columns.
-        rows: its lines.
+        title: heading; may be empty.
+        note: sentence above the table: n, split, seeds.
+        header: titles of the columns, the first column included.
+        rows: rows of the table.
     """
 
     title: str
@@ -89,7 +95,7 @@ class Table:
 def plain_table(
     header: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "", note: str = ""
 ) -> Table:
-    """Returns a table of texts, none of them better than another."""
+    """Returns a table of texts in which no cell is marked as best."""
     lines = (Row(name, "baseline", tuple(map(Cell, cells))) for name, *cells in rows)
     return Table(title, note, tuple(header), tuple(lines))
 
@@ -103,13 +109,13 @@ def metric_table(
     columns: Sequence[Column] = COLUMNS,
     note: str = "",
 ) -> Table:
-    """Returns the mean and its 95 % interval over the seeds of every metric of every line.
+    """Returns a table of every line's metrics: mean and 95 % interval over seeds.
 
     Args:
-        lines: line name -> one metrics object per seed, in the order of the table.
-        model: the line that is the subject of the table.
-        references: lines that are out of competition.
-        columns: of the table; `seeds` counts them.
+        lines: line name -> one metrics object per seed, in the order of the rows.
+        model: line of the evaluated model.
+        references: lines that are never marked as best.
+        columns: columns of the table; the key `seeds` has the number of seeds.
     """
     found: dict[str, list[tuple[float | None, float | None]]] = {}
     for name, seeds in lines.items():
@@ -129,7 +135,7 @@ def metric_table(
 
 
 def keyed(tables: Iterable[Table], line: str) -> list[Table]:
-    """Returns metric tables whose titles say the errors of a line, which may so stand folded."""
+    """Returns metric tables with the errors of a line in their titles, readable when folded."""
     found = []
     for table in tables:
         row = next(row for row in table.rows if row.name == line)
@@ -142,18 +148,18 @@ def keyed(tables: Iterable[Table], line: str) -> list[Table]:
 def over_seeds(
     seeds: Iterable[Mapping[str, Any]], metric: str
 ) -> tuple[float | None, float | None]:
-    """Returns the mean of a metric and the half width of its 95 % interval; None = unknown."""
+    """Returns the mean of a metric and the half width of its 95 % interval; None if unknown."""
     values = [seed[metric] for seed in seeds if seed.get(metric) is not None]
     return mean_and_interval(values) if values else (None, None)
 
 
 def role_of(line: str, model: str, references: Collection[str]) -> str:
-    """Returns the role of a row."""
+    """Returns the role of a row, see `Row`."""
     return "model" if line == model else "oracle" if line in references else "baseline"
 
 
 def format_value(value: float | None, unit: str) -> str:
-    """Returns a number as people read it; `-` for None."""
+    """Returns a value formatted in its unit; `-` for None."""
     if value is None:
         return "-"
     if unit == "count":
@@ -167,7 +173,7 @@ def text_table(table: Table, *, paint: Paint | None = None) -> str:
     """Returns the table as aligned plain text, without intervals.
 
     Args:
-        paint: as of `aligned`.
+        paint: see `aligned`.
     """
     rows = [[row.name, *(cell.text for cell in row.cells)] for row in table.rows]
     return aligned([table.header, *rows], "lr", paint=paint)

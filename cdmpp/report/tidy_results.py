@@ -1,4 +1,4 @@
-"""Tables of results to browse: a folder of tidy CSV files, each with what is said of it.
+"""Browsing of a folder of result tables: tidy CSV files with their facts and pages.
 
 from cdmpp.report.tidy_results import ResultsFolder
 
@@ -22,9 +22,9 @@ from cdmpp.metrics import mean_and_interval
 from cdmpp.report.tables import COLUMNS, Column
 from cdmpp.text import TIDY_COLUMNS
 
-#: What a board is narrowed down by, one after the other; each has one value at a time.
+#: Columns that filter a board, in this order; each has one chosen value.
 FACETS = ("suite", "dataset", "split", "device", "group")
-#: Values that say more than the first of the alphabet.
+#: Preferred default values of a facet; otherwise the first in the alphabet.
 _FIRST = ("all", "mean", "test")
 _FACTS = ("command", "commit", "seeds")
 _KNOWN = {column.key: column for column in COLUMNS}
@@ -33,10 +33,11 @@ _Row = dict[str, str]
 
 
 class ResultsFolder:
-    """A folder of NAME.csv (`TIDY_COLUMNS`), NAME.json, NAME.md and NAME.html, each as it has them.
+    """A folder with, for each NAME, some of NAME.csv (`TIDY_COLUMNS`), NAME.json, NAME.md and
+    NAME.html.
 
     Raises:
-        DataError: it is no folder.
+        DataError: the folder does not exist.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -45,7 +46,7 @@ class ResultsFolder:
         self.folder = folder
 
     def tables(self) -> list[dict[str, Any]]:
-        """Returns name, title, and whether there are numbers and a page, of everything there."""
+        """Returns name, title, has_numbers and has_page of every table with numbers or a page."""
         names = {path.stem for path in self.folder.iterdir() if path.suffix in (".csv", ".json")}
         found = []
         for name in sorted(names):
@@ -61,24 +62,24 @@ class ResultsFolder:
         return found
 
     def page(self, name: str) -> Path | None:
-        """Returns the HTML page of a name, None without one."""
+        """Returns the path of a table's HTML page; None if there is none."""
         path = self.folder / f"{name}.html"
         return path if path.is_file() else None
 
     def board(self, name: str, chosen: Mapping[str, str]) -> dict[str, Any]:
-        """Returns lines by columns at one place of a table, and where the numbers are from.
+        """Returns a table filtered to one value per facet, with its facts and verdict.
 
         Args:
-            name: one of `tables`.
-            chosen: facet -> value; the first that there is where none or an unknown one is chosen.
+            name: name from `tables`.
+            chosen: facet -> value; a missing or unknown value selects the default (see `_FIRST`).
 
         Returns:
-            `facets`: name, values, chosen one; `columns`: key, title, unit, better; `lines`: model,
-            seeds, n, and of every metric the mean over seeds and the half width of its 95 %
-            interval; `facts`; `verdict`: title -> sentences.
+            `facets`: name, values, chosen; `columns`: key, title, unit, better; `lines`: model,
+            seeds, n, and `values` with the mean over seeds and the half width of its 95 % interval
+            for every metric; `facts`; `verdict`: title -> sentences; and the fields of `tables`.
 
         Raises:
-            UsageError: there is no such table.
+            UsageError: the table does not exist.
             DataError: a file is damaged.
         """
         known = next((one for one in self.tables() if one["name"] == name), None)
@@ -151,7 +152,7 @@ def _by(rows: Sequence[_Row], key: str) -> dict[str, list[_Row]]:
 
 
 def _columns(rows: Sequence[_Row]) -> list[Column]:
-    """Returns the metrics of rows, those of every table first."""
+    """Returns the columns of the rows' metrics, those of `COLUMNS` first."""
     found = list(dict.fromkeys(row["metric"] for row in rows))
     known = [column for column in COLUMNS if column.key in found]
     others = [key for key in found if key not in _KNOWN]
@@ -163,7 +164,7 @@ def _columns(rows: Sequence[_Row]) -> list[Column]:
 
 
 def _line(model: str, rows: Sequence[_Row], columns: Sequence[Column]) -> dict[str, Any]:
-    # Beside seeds there may be what is true of all of them; that is none.
+    # Rows without a numeric seed hold for all seeds; they are used only if there are no others.
     rows = [row for row in rows if row["seed"].isdigit()] or rows
     by_metric = _by(rows, "metric")
     counts = [value for row in rows if (value := _number(row["n"])) is not None]

@@ -1,4 +1,4 @@
-"""Tables of `cdmpp evaluate`: the fast and the compiled tier, by measured time and by operator."""
+"""Tables of the fast and the compiled tier for `cdmpp evaluate`, by measured time and operator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INTERVALS = ("in their interval", "factor each way", "flagged")
 
 
 def tier_tables(tiers: Mapping[str, Any]) -> list[Table]:
-    """Returns the tables of what `judge_tiers` gave: in all, and by measured time and operator."""
+    """Returns the tables of a `judge_tiers` result: totals, and by measured time and operator."""
     known = {name: found for name, found in tiers.items() if found is not None}
     columns = [
         (f"{found['n']:,}", f"{found['tasks']:,}", *error_cells(found), *interval_cells(found))
@@ -39,7 +39,7 @@ def tier_tables(tiers: Mapping[str, Any]) -> list[Table]:
 
 
 def error_cells(found: Mapping[str, Any]) -> list[str]:
-    """Returns the cells of the errors of `tier_figures`."""
+    """Returns the cells of the errors in a `tier_figures` result."""
     mape, log_error = percent_text(found["mape"]), f"{found['mean_log_error']:.3f}"
     if found["mape_interval"] is not None:
         mape += " [{}, {}]".format(*map(percent_text, found["mape_interval"]))
@@ -48,13 +48,13 @@ def error_cells(found: Mapping[str, Any]) -> list[str]:
 
 
 def interval_cells(found: Mapping[str, Any]) -> list[str]:
-    """Returns the cells of what `tier_figures` says of intervals."""
+    """Returns the cells of the intervals in a `tier_figures` result."""
     inside, flagged = (percent_text(found[n]) for n in ("inside_interval", "out_of_distribution"))
     return [inside, _factor(found), flagged]
 
 
 def _parts(tiers: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Yields a row a part, of each figure that of every tier."""
+    """Yields a row per part; a cell has the values of every tier."""
     for key in ("by_time", "by_operator"):
         for name in tiers[FAST][key]:
             own = [tier[key].get(name) for tier in tiers.values()]
