@@ -1,4 +1,4 @@
-"""What authors of cost models, readers and analytic kernels test theirs with: promises to keep."""
+"""Contract tests for authors of cost models, readers and analytic kernels."""
 
 from cdmpp.testing.analytic_kernel import check_analytic_kernel
 from cdmpp.testing.analytic_model import check_analytic_model

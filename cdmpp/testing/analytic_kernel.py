@@ -1,4 +1,4 @@
-"""What every closed form of a kernel must do: `check_analytic_kernel(my_kernel, sizes)`."""
+"""Contract test of an analytic kernel: `check_analytic_kernel(my_kernel, sizes)`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cdmpp.testing.promise import promise, refused
 #: (sizes by name, device) -> seconds.
 Kernel = Callable[[Mapping[str, float], DeviceSpec], float]
 
-#: How much a larger call may be faster: waves of thread blocks fill a device unevenly.
+#: Minimum time of a larger call over the original, below 1 for unevenly filled waves of blocks.
 _WIGGLE = 0.9
 _GROWTH = 8
 _RATES = (
@@ -32,18 +32,18 @@ def check_analytic_kernel(
     device: DeviceSpec | None = None,
     grows_with: tuple[str, ...] | None = None,
 ) -> None:
-    """Checks that a closed form answers as one must: seconds that grow with the work and shrink on
-    a faster device, never below the device's smallest kernel.
+    """Checks that a closed form returns seconds that grow with the work, do not grow on a faster
+    device and are never below the device's smallest kernel.
 
     Args:
-        kernel: the closed form; raises `DataError` where a size is missing, and a `CdmppError`
-            where it knows too little of a device.
-        sizes: of a call that is large enough to fill the device.
-        device: a GPU or CPU that it covers; None = the V100 of the registry.
-        grows_with: sizes that mean more work; None = all.
+        kernel: the closed form; raises `DataError` for a missing size and a `CdmppError` for a
+            device with too few known values.
+        sizes: sizes of a call that fills the device.
+        device: a GPU or CPU that the closed form covers; None = the V100 of the registry.
+        grows_with: sizes that increase the work; None = all.
 
     Raises:
-        AssertionError: a promise is not kept; says which.
+        AssertionError: a check failed; the message has the requirement.
     """
     spec = get_device("v100") if device is None else device
     seconds = kernel(sizes, spec)
@@ -85,7 +85,7 @@ def _faster(spec: DeviceSpec) -> DeviceSpec:
 
 
 def _stranger(kernel: Kernel, sizes: Mapping[str, float]) -> None:
-    """Checks that a device of which nothing is known is refused, or has a sound answer."""
+    """Checks that a device without known values is rejected or has a finite result."""
     try:
         seconds = kernel(sizes, DeviceSpec("nothing-known", "gpu"))
     except CdmppError as error:

@@ -1,4 +1,4 @@
-"""What every fitted analytic model must do: `check_analytic_model(fit, table, predict)`."""
+"""Contract test of a fitted analytic model: `check_analytic_model(fit, table, predict)`."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def check_analytic_model(
     *,
     slower: Callable[[Any], Any] | None = None,
 ) -> None:
-    """Checks that a fitted model answers as one must: each row by itself, without a look at its
-    measured time, and the same after it was saved and loaded.
+    """Checks that a fitted model predicts each row independently of other rows and of measured
+    times, and predicts the same after saving and loading.
 
     Args:
         fit: table -> model.
         table: N measured rows, indexed like an array (`cdmpp.analytic.rows.Rows`).
-        predict: with the model's own method.
+        predict: calls the model's prediction method.
         slower: table -> the same rows with longer measured times; None = the table has no times.
 
     Raises:
-        AssertionError: a promise is not kept; says which.
+        AssertionError: a check failed; the message has the requirement.
     """
     model = fit(table)
     times = predict(model, table)

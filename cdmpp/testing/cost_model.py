@@ -1,4 +1,4 @@
-"""What every cost model must do: `check_cost_model(MyCostModel)` in a test of your own."""
+"""Contract test of a cost model: `check_cost_model(MyCostModel)`."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from cdmpp.testing.promise import promise, refused
 from cdmpp.testing.synthetic import make_samples, split_by_task
 
 _SEED = 3
-#: Suffixes that a model may write: nothing pickled.
+#: Suffixes of the files that a model may write; pickles are not allowed.
 _WRITTEN = {".json", ".xz", ".safetensors"}
 
 
 def check_cost_model(new_model: Callable[[], CostModel]) -> None:
-    """Checks that a kind of cost model keeps the contract of `cdmpp.models.base.CostModel`.
+    """Checks that a cost model keeps the contract of `cdmpp.models.base.CostModel`.
 
-    It is trained twice on a hundred made-up samples, saved and loaded: choose options that make
-    that a matter of seconds.
+    The model is trained twice on about a hundred synthetic samples, saved and loaded. Choose
+    options with which that takes seconds.
 
     Example:
         >>> from cdmpp.models.constant import ConstantCostModel
         >>> check_cost_model(ConstantCostModel)
 
     Args:
-        new_model: returns an untrained model; a class that needs no arguments is one.
+        new_model: returns an untrained model, e.g. a class whose constructor needs no arguments.
 
     Raises:
-        AssertionError: a promise is not kept; says which.
+        AssertionError: a check failed; the message has the requirement.
     """
     parts = split_by_task(make_samples(10, 6))
     _untrained_refuses(new_model(), parts)
@@ -175,7 +175,7 @@ def _same_seed_same_bytes(trial: _Trial, folder: Path) -> None:
 
 
 def _save(model: CostModel, folder: Path) -> str:
-    """Returns the state that a model says of itself, as JSON text."""
+    """Returns the state that `model.save` returns, as JSON text."""
     folder.mkdir()
     state: dict[str, Any] = model.save(folder)
     try:

@@ -1,4 +1,4 @@
-"""A broken promise is an AssertionError that names it, and what was got."""
+"""Checks that raise an AssertionError with the requirement and the actual result."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from cdmpp.errors import CdmppError
 
 
 def promise(is_kept: object, text: str) -> None:
-    """Checks a promise.
+    """Checks a requirement.
 
     Args:
-        text: what was promised, and what was got instead.
+        text: the requirement and the actual result.
 
     Raises:
-        AssertionError: it is not kept.
+        AssertionError: `is_kept` is false.
     """
     if not is_kept:
         raise AssertionError(text)
 
 
 def refused(call: Callable[[], object], error: type[CdmppError], text: str) -> str:
-    """Returns the one sentence with which something is refused.
+    """Calls `call`, which must raise `error`, and returns the message.
 
     Args:
-        error: the class that it is refused with.
-        text: what was promised.
+        error: class of the expected error.
+        text: the requirement.
 
     Raises:
-        AssertionError: it is not refused, with another error, or not in one line.
+        AssertionError: the call raises no error, another error, or a message of several lines.
     """
     try:
         found = call()

@@ -1,4 +1,4 @@
-"""What every reader of measurements must do: `check_reader(my_reader, FOLDER)` in a test."""
+"""Contract test of a reader of measurements: `check_reader(my_reader, FOLDER)`."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError
 from cdmpp.testing.promise import promise, refused
 
-#: (records of your form, folder to write) -> anything; leaves an extracted dataset there.
+#: (records, output folder) -> anything; writes an extracted dataset into the folder.
 Reader = Callable[[Path, Path], object]
 
-#: Latencies outside are no seconds of a tensor program.
+#: Plausible range of a tensor program's latency.
 _SHORTEST_S, _LONGEST_S = 1e-7, 1e3
 _TARGET_KINDS = {"llvm", "cuda", "rocm"}
 
 
 def check_reader(read: Reader, records: Path) -> None:
-    """Checks that a reader makes of records what models are trained on: an extracted dataset as
-    `docs/reference/formats.md` describes it.
+    """Checks that a reader turns records into an extracted dataset (`docs/reference/formats.md`).
 
     Args:
-        read: reads records into a folder; a small function around your reader.
-        records: some that it reads, with at least one good measurement.
+        read: reads records and writes a dataset into a folder; a wrapper of your reader.
+        records: records for the reader, with at least one successful measurement.
 
     Raises:
-        AssertionError: a promise is not kept; says which.
+        AssertionError: a check failed; the message has the requirement.
     """
     with TemporaryDirectory(prefix="cdmpp-contract-") as name:
         folder = Path(name)

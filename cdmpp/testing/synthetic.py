@@ -28,8 +28,8 @@ def make_samples(
     extra: int = 0,
     leaf_schema: int = 1,
 ) -> Samples:
-    """Returns samples of random leaves; each leaf costs its operations over the peak, less when
-    vectorised.
+    """Returns samples of random leaves. The time of a leaf is its operations divided by the
+    device's peak, less with a larger vector length.
     """
     rng = np.random.default_rng(seed)
     count = tasks * programs_per_task
@@ -39,7 +39,7 @@ def make_samples(
     owner = np.repeat(np.arange(count), leaf_count)
     task = np.repeat(np.arange(tasks), programs_per_task).astype(np.int64)
     leaves = np.zeros((total, len(LEAF_FEATURE_NAMES)), np.float32)
-    # Some columns that say nothing; the others stay zero, as many do in real programs.
+    # Some columns are noise; the others stay zero, as many do in real programs.
     leaves[:, -NOISE_COLUMNS:] = rng.normal(0, 1, (total, NOISE_COLUMNS))
     task_size = rng.uniform(14, 22, tasks)
     leaves[:, FLOAT_ADD] = task_size[task[owner]] + rng.uniform(0, 2, total)
@@ -88,13 +88,13 @@ def make_samples(
 
 
 def _tree(leaves: int) -> list[int]:
-    """Returns a root with one loop a leaf, serialised; leaf k is at position 4 k + 2."""
+    """Returns a serialised tree: a root with one loop per leaf; leaf k is at position 4 k + 2."""
     inner = [entry for k in range(leaves) for entry in (2 * k + 1, 2 * k + 2, -1, -1)]
     return [0, *inner, -1]
 
 
 def _schedule(rng: np.random.Generator) -> str:
-    """Returns a schedule of a few splits and one annotation."""
+    """Returns a schedule with one to three splits and one annotation."""
     splits = [["SP", 1, n, 64, [int(rng.integers(1, 9))], 1] for n in range(rng.integers(1, 4))]
     return canonical_json([*splits, ["AN", 1, 0, int(rng.integers(1, 4))]])
 

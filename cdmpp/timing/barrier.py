@@ -1,4 +1,4 @@
-"""How far apart the processes of a run arrive at their barriers, and who is last."""
+"""Statistics of how far apart the processes of a run arrive at a barrier."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ _SPREADS = ("last-first", "last-second", "last-before_last", "last-middle")
 
 
 class BarrierStat:
-    """Arrivals at a barrier, round by round.
+    """Arrivals at a barrier by round.
 
-    A round is complete when every rank has arrived; then its spreads count, and the rank that came
-    last is charged with it.
+    A round is complete when every rank has arrived; only then its spreads and its last rank count.
 
     Attributes:
-        name: of the barrier.
-        rank_count: processes that meet there.
-        spreads: name of a spread -> its Stat: the last arrival minus the first, the second, the one
-            before the last, and the middle one.
-        slowest: rank -> rounds in which it was last.
+        name: name of the barrier.
+        rank_count: number of processes at the barrier.
+        spreads: name of a spread -> its Stat: the last arrival minus the first, the second, the
+            last but one, and the median.
+        slowest: rank -> number of rounds in which it arrived last.
     """
 
     def __init__(
         self, name: str, rank_count: int, *, clock: Callable[[], int] = time.perf_counter_ns
     ) -> None:
         """Args:
-            clock: nanoseconds, for `arrive`.
+            clock: returns nanoseconds, for `arrive`.
 
         Raises:
             UsageError: fewer than two ranks.
@@ -49,17 +48,17 @@ class BarrierStat:
 
     @property
     def round_count(self) -> int:
-        """Complete rounds."""
+        """Number of complete rounds."""
         return self.spreads["last-first"].count
 
     def arrive(self, rank: int, *, at_ns: int | None = None) -> None:
-        """Notes that a rank has arrived; its n-th arrival belongs to the n-th round.
+        """Records the arrival of a rank; its n-th arrival belongs to round n.
 
         Args:
-            at_ns: when, on a clock that all ranks share; None = now.
+            at_ns: time of arrival on a clock that all ranks share; None = now.
 
         Raises:
-            UsageError: a rank that the barrier does not have.
+            UsageError: the rank is out of range.
         """
         if not 0 <= rank < self.rank_count:
             raise UsageError(
@@ -72,7 +71,7 @@ class BarrierStat:
                 self._count([arrivals.popleft() for arrivals in self._waiting])
 
     def text(self) -> str:
-        """Returns the spreads and who was slowest how often."""
+        """Returns the spreads and how often each rank arrived last, as text."""
         lines = [f"BarrierStat={self.name} ranks={self.rank_count} rounds={self.round_count}"]
         lines += [f"  {stat.line()}" for stat in self.spreads.values()]
         for rank, rounds in self.slowest.most_common():
@@ -81,7 +80,7 @@ class BarrierStat:
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, object]:
-        """Returns everything as JSON values, seconds."""
+        """Returns the statistics as JSON values, in seconds."""
         return {
             "name": self.name,
             "ranks": self.rank_count,

@@ -1,4 +1,4 @@
-"""Ranges that the vendor's profiler records and names; only a timer where there is no GPU."""
+"""Named ranges for torch's profiler and, with CUDA, the vendor's profiler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 
 class ProfilerApi(Protocol):
-    """What a profiler offers to a program."""
+    """Interface of a profiler."""
 
     def start(self) -> None:
         """Starts recording."""
@@ -20,15 +20,15 @@ class ProfilerApi(Protocol):
         """Stops recording."""
 
     def range(self, name: str) -> Any:
-        """Returns a context manager that names what runs inside."""
+        """Returns a context manager that names the work inside."""
 
 
 class ProfilerSession:
-    """Starts a profiler at the outermost range and stops it when that ends, from any thread."""
+    """Starts a profiler at the outermost range and stops it at its end; thread-safe."""
 
     def __init__(self, api: ProfilerApi | None) -> None:
         """Args:
-        api: None = no profiler; every range is then free.
+        api: the profiler; None = ranges do nothing.
         """
         self._api = api
         self._depth = 0
@@ -36,7 +36,7 @@ class ProfilerSession:
 
     @contextmanager
     def range(self, name: str) -> Iterator[None]:
-        """Records what runs inside under a name; stops also after an exception."""
+        """Profiles the work inside under a name; an exception ends the range too."""
         if self._api is None:
             yield
             return
@@ -55,26 +55,26 @@ class ProfilerSession:
 
 
 class TorchProfiler:
-    """NVTX ranges, `record_function` and the start and stop calls of CUDA, as torch has them."""
+    """Torch's `record_function`, NVTX ranges and CUDA profiler start and stop calls."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._has_cuda = bool(torch.cuda.is_available())
 
     def start(self) -> None:
-        """Tells nsys, ncu and nvprof to record; nothing without CUDA."""
+        """Starts recording in nsys, ncu and nvprof; does nothing without CUDA."""
         if self._has_cuda:
             self._torch.cuda.profiler.start()
 
     def stop(self) -> None:
-        """Tells them to stop, when the GPU has finished."""
+        """Waits for the GPU and stops recording; does nothing without CUDA."""
         if self._has_cuda:
             self._torch.cuda.synchronize()
             self._torch.cuda.profiler.stop()
 
     @contextmanager
     def range(self, name: str) -> Iterator[None]:
-        """Names what runs inside for torch's profiler, and for NVTX with CUDA."""
+        """Names the work inside for torch's profiler and, with CUDA, for NVTX."""
         with ExitStack() as stack:
             stack.enter_context(self._torch.profiler.record_function(name))
             if self._has_cuda:
@@ -83,7 +83,7 @@ class TorchProfiler:
 
 
 def default_session() -> ProfilerSession:
-    """Returns the session of this process: torch's profiler once torch is loaded, else none."""
+    """Returns the session of this process, with torch's profiler if torch is loaded."""
     return _session("torch" in sys.modules)
 
 

@@ -1,4 +1,4 @@
-"""Stat: durations under one name, added one by one and merged without loss."""
+"""Statistics of the durations under one name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 _S_PER_NS = 1e-9
-# Buckets of the quantiles: eight to an octave, so a quantile is off by at most a sixteenth.
+# The quantiles use eight buckets per octave, so their error is at most 1/16.
 _BUCKET_BITS = 4
 
 
@@ -15,16 +15,16 @@ _BUCKET_BITS = 4
 class Stat:
     """A named accumulator of durations.
 
-    Sums and sums of squares are kept as whole numbers, which Python never rounds; so merging the
-    stats of several threads gives exactly the stat of all their samples.
+    Sums and sums of squares are integers, which Python never rounds, so merging the stats of
+    several threads gives exactly the stat of all samples.
 
     Attributes:
-        name: what was timed.
-        count: samples.
-        total_ns: their sum.
-        square_sum_ns2: the sum of their squares.
-        min_ns, max_ns: the extremes; None without samples.
-        buckets: least value of a log-spaced bucket -> samples in it.
+        name: name of the timer.
+        count: number of samples.
+        total_ns: sum of the samples.
+        square_sum_ns2: sum of the squared samples.
+        min_ns, max_ns: smallest and largest sample; None without samples.
+        buckets: smallest value of a log-spaced bucket -> number of samples in the bucket.
     """
 
     name: str
@@ -36,14 +36,14 @@ class Stat:
     buckets: Counter[int] = field(default_factory=Counter)
 
     def add(self, duration_ns: int) -> None:
-        """Adds one sample; a negative one (a clock that was set back) counts as 0."""
+        """Adds one sample; a negative sample (the clock was set back) counts as 0."""
         value = max(int(duration_ns), 0)
         shift = _bucket_shift(value)
         self._add(1, value, value * value, value, value)
         self.buckets[value >> shift << shift] += 1
 
     def merge(self, other: Stat) -> None:
-        """Adds all samples of another."""
+        """Adds all samples of another stat."""
         if other.min_ns is not None and other.max_ns is not None:
             self._add(other.count, other.total_ns, other.square_sum_ns2, other.min_ns, other.max_ns)
             self.buckets.update(other.buckets)
@@ -62,7 +62,7 @@ class Stat:
 
     @property
     def variance_ns2(self) -> float:
-        """Variance with n - 1; 0 with fewer than two samples."""
+        """Sample variance (n - 1); 0 with fewer than two samples."""
         if self.count < 2:
             return 0.0
         spread = self.count * self.square_sum_ns2 - self.total_ns * self.total_ns
@@ -70,11 +70,12 @@ class Stat:
 
     @property
     def std_ns(self) -> float:
-        """Standard deviation with n - 1."""
+        """Sample standard deviation (n - 1)."""
         return math.sqrt(self.variance_ns2)
 
     def quantile_ns(self, share: float) -> float:
-        """Returns about the quantile: within 1/16 of it, and never beyond the extremes.
+        """Returns the approximate quantile, within 1/16 and never beyond the extremes; 0 without
+        samples.
 
         Args:
             share: 0 to 1, e.g. 0.5 for the median.
@@ -90,7 +91,7 @@ class Stat:
         return min(max(middle, self.min_ns), self.max_ns)
 
     def line(self, *, thread_id: int | None = None) -> str:
-        """Returns the stat as one line, milliseconds."""
+        """Returns the stat as one line, in milliseconds."""
         thread = "" if thread_id is None else f" TID={thread_id:<8}"
         return (
             f"Stat={self.name:<30}{thread} total={_ms(self.total_ns):<10} "
@@ -99,7 +100,7 @@ class Stat:
         ).rstrip()
 
     def as_json(self) -> dict[str, float | int | str]:
-        """Returns name, count and seconds."""
+        """Returns the stat as JSON values, in seconds."""
         return {
             "name": self.name,
             "count": self.count,
@@ -118,5 +119,5 @@ def _ms(duration_ns: float) -> str:
 
 
 def _bucket_shift(value: int) -> int:
-    """Returns the low bits of a value in which the values of its bucket differ."""
+    """Returns the number of low bits in which the values of a bucket differ."""
     return max(value.bit_length() - _BUCKET_BITS, 0)

@@ -1,4 +1,4 @@
-"""Timers: where the time of a program goes, by name and by nesting.
+"""Timers: the time of a program by name and by nesting.
 
     enable_timers()
     with timer("epoch"):
@@ -6,9 +6,9 @@
             ...
     print(global_stats().tree_text())
 
-Timers are off until `enable_timers` is called and then cost next to nothing. `Stat` accumulates
-durations, `StatSet` holds the stats of a program, `profile_range` names a stretch for the vendor's
-profiler as well, `BarrierStat` follows the processes of a distributed run.
+Timers are off by default, which costs almost nothing; `enable_timers` turns them on. `Stat`
+accumulates durations, `StatSet` has the stats of a program, `profile_range` also names a range for
+the vendor's profiler, and `BarrierStat` has the arrivals of a distributed run's processes.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ __all__ = [
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _K = TypeVar("_K")
-#: System's id of a thread, and the names of the timers on a call path, outermost first.
+#: (system's thread id, names of the timers on the call path, outermost first).
 _Place = tuple[int, tuple[str, ...]]
 
 GLOBAL_NAME = "GlobalStatInfo"
-#: Names whose timers are kept while timers are off; more make the memory of them start anew.
+#: Maximum number of cached timers while timers are off; the cache is cleared when it is full.
 _MOST_IDLE = 4096
-#: Stats of finished threads are folded into those of one thread when there are more than this.
+#: Number of threads from which the stats of finished threads are merged under one id.
 _MOST_THREADS = 64
 _FINISHED_THREADS = 0
 
@@ -61,11 +61,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class TimerNode:
-    """A timer below the timers that were running when it started.
+    """A timer in the tree of nested timers.
 
     Attributes:
         stat: durations on this call path.
-        children: name -> node.
+        children: name of a nested timer -> its node.
     """
 
     stat: Stat
@@ -76,7 +76,7 @@ class TimerNode:
         return sorted(self.children.values(), key=lambda node: -node.stat.total_ns)
 
     def lines(self, own_ns: int, depth: int = 0) -> list[str]:
-        """Returns a line a timer below the node, and what none of them has of its own time."""
+        """Returns one line per timer below this node, and the rest of the node's time."""
         found = []
         for node in self.by_time():
             stat = node.stat
@@ -93,31 +93,31 @@ class TimerNode:
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """Returns a node and all below it as JSON values, most time first."""
+        """Returns the node and its descendants as JSON values, most time first."""
         return {**self.stat.as_json(), "children": [node.as_json() for node in self.by_time()]}
 
 
 class _Thread(threading.local):
-    """What runs in this thread, outermost timer first."""
+    """Running timers of this thread, outermost first."""
 
     def __init__(self) -> None:
         self.id = threading.get_native_id()
         self.running: list[Timing] = []
 
     def place(self, name: str) -> _Place:
-        """Returns the place of a timer that starts here."""
+        """Returns the place of a timer that starts now."""
         above = self.running[-1].place[1] if self.running else ()
         return self.id, (*above, name)
 
 
 class StatSet:
-    """The stats of a program by name, call path and thread; reading merges them."""
+    """Stats of a program by thread and call path, merged on reading."""
 
     def __init__(
         self, name: str = GLOBAL_NAME, *, clock: Callable[[], int] = time.perf_counter_ns
     ) -> None:
         """Args:
-        clock: nanoseconds.
+        clock: returns nanoseconds.
         """
         self.name = name
         self.clock = clock
@@ -128,7 +128,7 @@ class StatSet:
         self._barriers: dict[str, BarrierStat] = {}
 
     def add(self, name: str, duration_ns: int) -> None:
-        """Adds a sample below the timers that run in this thread."""
+        """Adds a sample below the running timers of this thread."""
         self.add_at(self.here.place(name), duration_ns)
 
     def add_at(self, place: _Place, duration_ns: int) -> None:
@@ -141,15 +141,15 @@ class StatSet:
             self._stats[place].add(duration_ns)
 
     def get(self, name: str) -> Stat:
-        """Returns what all threads have under a name, on every call path; it may be empty."""
+        """Returns the merged stat of a name over all threads and call paths; it may be empty."""
         return dict(self._by(lambda place: place[1][-1])).get(name) or Stat(name)
 
     def stats(self) -> list[Stat]:
-        """Returns one stat a name, most time first."""
+        """Returns one stat per name, most time first."""
         return [stat for _, stat in self._by(lambda place: place[1][-1])]
 
     def stats_by_thread(self) -> list[tuple[int, Stat]]:
-        """Returns (system's id of the thread, stat), most time first; id 0 = finished threads."""
+        """Returns (system's thread id, stat), most time first; id 0 = finished threads."""
         return [(key[0], stat) for key, stat in self._by(lambda place: (place[0], place[1][-1]))]
 
     def tree(self) -> TimerNode:
@@ -163,14 +163,14 @@ class StatSet:
         return root
 
     def barrier(self, name: str, rank_count: int) -> BarrierStat:
-        """Returns the barrier of a name, made when it is not there."""
+        """Returns the barrier of a name; creates it if needed."""
         with self._lock:
             if name not in self._barriers:
                 self._barriers[name] = BarrierStat(name, rank_count, clock=self.clock)
             return self._barriers[name]
 
     def reset(self, name: str | None = None) -> None:
-        """Forgets the samples of a name; None = all samples and barriers."""
+        """Deletes the samples of a name; None = all samples and barriers."""
         with self._lock:
             for place in list(self._stats):
                 if name in (None, place[1][-1]):
@@ -179,7 +179,7 @@ class StatSet:
                 self._barriers.clear()
 
     def delete(self, name: str) -> None:
-        """Forgets a name, as a timer and as a barrier, and what is below it."""
+        """Deletes the timers of a name, the timers below them, and the barrier of that name."""
         with self._lock:
             for place in list(self._stats):
                 if name in place[1]:
@@ -187,7 +187,7 @@ class StatSet:
             self._barriers.pop(name, None)
 
     def text(self, *, by_thread: bool = False) -> str:
-        """Returns a line a name (or a thread and name), the barriers and a dashed line."""
+        """Returns one line per name (or per thread and name), the barriers and a dashed line."""
         lines = [f"======= StatSet: [{self.name}] ======"]
         if by_thread:
             lines += [stat.line(thread_id=thread) for thread, stat in self.stats_by_thread()]
@@ -198,7 +198,7 @@ class StatSet:
         return "\n".join([*lines, "-" * 50])
 
     def tree_text(self) -> str:
-        """Returns the tree, most time first, with each timer's share of the one above it."""
+        """Returns the tree as text, most time first, with each timer's share of its parent."""
         root = self.tree()
         lines = [f"{'timer':<44}{'total (ms)':>12}{'of parent':>11}{'avg (ms)':>12}{'count':>9}"]
         whole_ns = sum(node.stat.total_ns for node in root.children.values())
@@ -206,12 +206,12 @@ class StatSet:
         return "\n".join(lines)
 
     def csv(self) -> str:
-        """Returns a table, one row a name, seconds."""
+        """Returns CSV with one row per name, in seconds."""
         rows = (list(stat.as_json().values()) for stat in self.stats())
         return csv_text(list(Stat("").as_json()), rows)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns names, tree and barriers as JSON values, seconds."""
+        """Returns names, tree and barriers as JSON values, in seconds."""
         with self._lock:
             barriers = [barrier.as_json() for barrier in self._barriers.values()]
         return {
@@ -222,7 +222,7 @@ class StatSet:
         }
 
     def _by(self, key_of: Callable[[_Place], _K]) -> list[tuple[_K, Stat]]:
-        """Returns (key, the stats of all places of it merged), most time first."""
+        """Returns (key, merged stat of its places), most time first."""
         with self._lock:
             found = _merged(self._stats, key_of)
         return sorted(found.items(), key=lambda item: -item[1].total_ns)
@@ -241,7 +241,7 @@ class Timing:
     """One use of a timer: a context manager, a decorator, or a pair of start and stop.
 
     Attributes:
-        elapsed_s: seconds of the last use; None while it runs, and when timers are off.
+        elapsed_s: seconds of the last use; None before the first use and when timers are off.
     """
 
     __slots__ = ("_arguments", "_running", "_start_ns", "elapsed_s", "place")
@@ -252,10 +252,10 @@ class Timing:
         self._start_ns: int | None = None
 
     def start(self, *, at_ns: int | None = None) -> None:
-        """Starts; `at_ns` = an earlier time of the set's clock.
+        """Starts the timer, now or at `at_ns` of the set's clock.
 
         Raises:
-            UsageError: it runs already.
+            UsageError: the timer is running.
         """
         name, stats = self._arguments[0], self._arguments[1] or global_stats()
         if self._start_ns is not None:
@@ -266,10 +266,10 @@ class Timing:
         self._start_ns = stats.clock() if at_ns is None else at_ns
 
     def stop(self) -> None:
-        """Stops and counts the sample; `elapsed_s` has it.
+        """Stops the timer, adds the sample and sets `elapsed_s`.
 
         Raises:
-            UsageError: it does not run.
+            UsageError: the timer is not running.
         """
         name, stats, threshold_s, info = self._arguments
         stats = stats or global_stats()
@@ -292,7 +292,7 @@ class Timing:
         self.stop()
 
     def __call__(self, function: Callable[_P, _T]) -> Callable[_P, _T]:
-        """Returns a function that is timed whenever timers are on."""
+        """Returns a function that is timed while timers are on."""
 
         @functools.wraps(function)
         def timed(*args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -305,9 +305,9 @@ class Timing:
 class _IdleTiming(Timing):
     """A timer while timers are off.
 
-    Entering and leaving call built-in functions that do nothing: NoneType() is None, and formatting
-    an empty text is an empty text, which does not swallow an exception. A method written in Python
-    would cost four times as much.
+    `__enter__` and `__exit__` are built-in functions without effect: NoneType() returns None, and
+    "".format() returns an empty text, which does not suppress an exception. Methods in Python would
+    cost four times as much.
     """
 
     __slots__ = ()
@@ -323,7 +323,7 @@ class _IdleTiming(Timing):
 
 
 class _State:
-    """The one switch of all timers, and the stats of the process."""
+    """The switch of all timers and the stats of the process."""
 
     __slots__ = ("global_stats", "idle", "is_on")
 
@@ -333,7 +333,7 @@ class _State:
         self.global_stats = StatSet()
 
 
-# The house has no mutable state in modules but this: a switch that every timer can see at once.
+# Mutable module state is allowed only here: every timer must see the switch.
 _STATE = _State()
 
 
@@ -343,10 +343,10 @@ def timer(
     """Returns a timer: `with timer("x"):`, `@timer("x")`, or `.start()` and `.stop()`.
 
     Args:
-        name: timers of one name on one call path share a stat.
-        stats: the set that counts it; None = the process's.
-        threshold_s: a use that takes at least so long is also logged; None = never.
-        info: text in that log line.
+        name: timers with the same name and call path share a stat.
+        stats: set that receives the samples; None = the process's set.
+        threshold_s: minimum duration of a use that is also logged; None = log nothing.
+        info: text in the log line.
     """
     if not _STATE.is_on:
         if name in _STATE.idle and stats is None and threshold_s is None:
@@ -361,12 +361,12 @@ def timer(
 
 
 def enable_timers(is_on: bool = True) -> None:
-    """Turns all timers of the process on or off; one that runs then still counts."""
+    """Turns all timers of the process on or off; a running timer still counts."""
     _STATE.is_on = is_on
 
 
 def timers_are_on() -> bool:
-    """Whether timers count."""
+    """Returns whether timers are on."""
     return _STATE.is_on
 
 
@@ -379,13 +379,13 @@ def global_stats() -> StatSet:
 def profile_range(
     name: str, *, stats: StatSet | None = None, session: ProfilerSession | None = None
 ) -> Iterator[None]:
-    """Times what runs inside and names it for the profilers that are there.
+    """Times the work inside and names it for the available profilers.
 
-    The outermost range starts the vendor's profiler (`nsys -c cudaProfilerApi`), its end stops it.
-    Without a GPU the range is named for torch's profiler; without torch only the timer is left.
+    The outermost range starts and stops the vendor's profiler (`nsys -c cudaProfilerApi`). Without
+    CUDA the range is named only for torch's profiler; if torch is not loaded it is only timed.
 
     Args:
-        stats: the set that counts it; None = the process's.
+        stats: set that receives the sample; None = the process's set.
         session: None = the process's profiler.
     """
     with (session or default_session()).range(name), timer(name, stats):
