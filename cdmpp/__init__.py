@@ -1,12 +1,12 @@
-"""cdmpp: how long a tensor program takes on a device, predicted without running it.
+"""cdmpp predicts how long a tensor program takes on a device without running it.
 
 >>> import cdmpp
 >>> model = cdmpp.load("pretrained")
 >>> "epyc-avx512-1c" in model.devices
 True
 
-`docs/reference/python.md` explains every name. Each loads its module when it is asked for, so that
-`import cdmpp` takes milliseconds; their types are in `__init__.pyi`.
+`docs/reference/python.md` explains every name. A name loads its module on first access, so
+`import cdmpp` takes milliseconds. `__init__.pyi` has the types.
 """
 
 from importlib import import_module
@@ -16,7 +16,7 @@ from cdmpp.errors import speak_python
 
 __version__ = "0.2.0"
 
-#: Public name -> where it is. The folders `devices` and `testing` have public names of their own.
+#: Public name -> its module; "" for the subpackages `devices` and `testing`.
 _PLACES = {
     "CdmppError": "errors",
     "Comparison": "api.compare",
@@ -44,7 +44,7 @@ __all__ = sorted(["__version__", *_PLACES])
 
 
 def __getattr__(name: str) -> Any:
-    """Returns a public name of a module that need not be loaded before."""
+    """Returns a public name and loads its module if needed."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     place = _PLACES[name]

@@ -1,4 +1,4 @@
-"""Names of the numpy arrays that signatures speak of."""
+"""Type aliases for numpy arrays."""
 
 from __future__ import annotations
 

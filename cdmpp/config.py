@@ -1,4 +1,4 @@
-"""Configuration: frozen dataclasses are the truth, YAML maps onto them one to one.
+"""Configuration: frozen dataclasses, to which YAML files map one to one.
 
 Values come from the dataclass defaults, then a YAML file, then `a.b=c` overrides.
 """
@@ -31,19 +31,19 @@ def load_config(
     base: Config | None = None,
     given: Mapping[str, Any] | None = None,
 ) -> Config:
-    """Returns a configuration: defaults (or `base`), then the YAML file, the overrides and what
-    is given.
+    """Returns a configuration from, in rising priority, the defaults (or `base`), the YAML file,
+    `overrides` and `given`.
 
     Args:
         cls: a dataclass; fields may be nested dataclasses.
-        yaml_path: file with a mapping; None = none.
-        overrides: texts `name=value` or `name.part=value`; the value is read as YAML.
-        base: what to start from instead of the defaults.
-        given: fields by name, taken as they are; None = not given.
+        yaml_path: file with a mapping; None = no file.
+        overrides: texts `name=value` or `name.part=value`; the value is parsed as YAML.
+        base: configuration to use instead of the defaults.
+        given: field name -> value, used without conversion; a None value is ignored.
 
     Raises:
-        UsageError: an unknown name (names the nearest one), a value of the wrong type, a missing
-            value, an unreadable file or a malformed override.
+        UsageError: an unknown name (the message has the nearest one), a value of the wrong type, a
+            missing value, an unreadable file or a malformed override.
     """
     values: dict[str, Any] = {}
     if yaml_path is not None:
@@ -58,17 +58,18 @@ def load_config(
 def from_dict(
     cls: type[Config], values: Mapping[str, Any], *, base: Config | None = None
 ) -> Config:
-    """Returns an instance of the dataclass with the given values; others are `base` or default.
+    """Returns an instance of the dataclass with these values; other fields come from `base` or the
+    defaults.
 
     Raises:
-        UsageError: as `load_config`.
+        UsageError: see `load_config`.
     """
     return typing.cast(Config, _build(cls, values, base, where=""))
 
 
 def given_fields(cls: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns those of some values that are fields of a dataclass and are given: neither None nor
-    an empty list; lists become tuples.
+    """Returns the values that are fields of a dataclass and neither None nor an empty list; lists
+    become tuples.
     """
     names = {field.name for field in dataclasses.fields(cls)}
     return {
@@ -82,10 +83,11 @@ def named_values(text: str, option: str, expected: str) -> dict[str, str]:
     """Returns name -> value of `NAME=VALUE,...`.
 
     Args:
-        option: whose value it is, for the error; so is `expected`, what it should be.
+        option: name of the option, for the error message.
+        expected: description of a valid value, for the error message.
 
     Raises:
-        UsageError: another form, or a name twice.
+        UsageError: the text has another form, or a name occurs twice.
     """
     found: dict[str, str] = {}
     for part in text.split(","):
@@ -99,21 +101,21 @@ def named_values(text: str, option: str, expected: str) -> dict[str, str]:
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """Returns a dataclass as plain values that YAML and JSON can hold."""
+    """Returns a dataclass as plain values for YAML and JSON."""
     return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
 
 
 def dump_text(config: Any) -> str:
-    """Returns a configuration as YAML text, fields in their order."""
-    # Without allow_unicode: with it, U+0085 is written bare and read back as a space.
+    """Returns a configuration as YAML text, fields in order of declaration."""
+    # No allow_unicode: it writes U+0085 unescaped, which is read back as a space.
     return yaml.safe_dump(to_dict(config), sort_keys=False)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Returns the mapping in a YAML file, yours or a shipped one; empty for an empty file.
+    """Returns the mapping in a YAML file (the user's or a shipped one); empty for an empty file.
 
     Raises:
-        UsageError: unreadable, not YAML, or no mapping.
+        UsageError: the file cannot be read, is not YAML or is not a mapping.
     """
     try:
         value = parse_yaml(given_or_shipped(path).read_text(encoding="utf-8"))
@@ -152,7 +154,7 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
 
 
 def _build(cls: Any, values: Any, base: Any, *, where: str) -> Any:
-    """Returns a `cls`; `where` is the dotted name with a closing dot, for messages."""
+    """Returns an instance of `cls`; `where` is the dotted name with a final dot, for messages."""
     if not isinstance(values, Mapping):
         raise UsageError(
             f"{where.rstrip('.') or 'configuration'}: expected a mapping of names to values, "
@@ -186,10 +188,10 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def _convert(hint: Any, value: Any, default: Any, *, where: str) -> Any:
-    """Returns the value as the type that the hint asks for.
+    """Returns the value converted to the type of the hint.
 
     Raises:
-        UsageError: the value is of another type.
+        UsageError: the value has another type.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
@@ -228,7 +230,7 @@ def _convert_union(options: tuple[Any, ...], value: Any, default: Any, *, where:
         try:
             return _convert(option, value, default, where=where)
         except UsageError:
-            continue  # the last option's message is the one to show
+            continue  # the user sees the message of the last option
     return _convert(options[-1], value, default, where=where)
 
 
@@ -256,7 +258,7 @@ def _convert_scalar(hint: Any, value: Any, *, where: str) -> Any:
         return value
     if hint is float and not isinstance(value, bool):
         try:
-            number = float(value)  # YAML reads 1e-3 as text
+            number = float(value)  # YAML parses 1e-3 as text
         except (TypeError, ValueError, OverflowError):
             number = math.nan
         if math.isfinite(number):

@@ -1,8 +1,8 @@
-"""Split-conformal half widths from errors that come in correlated groups: numbers in, numbers out.
+"""Split-conformal half widths of intervals from correlated groups of errors.
 
-Errors have an owner (a task, an architecture): those of one owner err together, so what counts is
-the number of owners. They also lie in a table of two groupings (device and operator kind, or only
-one of them), each cell with a scale of its own.
+Every error has an owner (a task, an architecture). The errors of one owner are correlated, so the
+effective sample size is the number of owners. Errors are also grouped by column (device) and kind
+(operator kind), or by one of the two; every (column, kind) cell has its own scale.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cdmpp.arrays import BoolArray, FloatArray, IntArray
 
-#: A group's scale counts as if this many owners with the scale of all had been seen in it too.
+#: Weight of the parent scale when a group's scale is shrunk towards it, in owners.
 _PRIOR_OWNERS = 10.0
 _LEAST_SCALE = 1e-6
 _LEVELS = np.linspace(0.5, 1.0, 201)
@@ -27,8 +27,8 @@ class HalfWidths:
     """Half widths of intervals, in the unit of the errors.
 
     Attributes:
-        level: quantile of the normalised errors that was taken, see `half_widths`.
-        pooled: for what lies in no group that was seen.
+        level: level of the quantile of the normalised errors, see `half_widths`.
+        pooled: for samples outside every known group.
         by_column: float64 [columns].
         by_row_kind: float64 [kinds].
         by_cell: float64 [columns, kinds].
@@ -51,21 +51,21 @@ def half_widths(
     kinds: int,
     coverage: float,
 ) -> HalfWidths:
-    """Returns how far each group errs, so that `coverage` of the errors of a new owner lie within.
+    """Returns half widths per group that contain `coverage` of the errors of a new owner.
 
-    Errors are divided by the scale of their (column, kind): the mean error of its owners, drawn
-    towards the product of the column's and the kind's own scales where there are few. One quantile
-    of these normalised errors, in which every owner has the same weight however many errors it
-    has, times its scale gives each group's half width. The level of the quantile is the least one
-    at which intervals made from all owners but one (scales included) cover `coverage` of the
-    errors of the one left out, on average over owners; never less than `coverage`.
+    Errors are divided by the scale of their (column, kind): the mean error of its owners, shrunk
+    towards the product of the column's and the kind's scales when there are few owners. One
+    quantile of these normalised errors, with equal weight per owner, times the scale is the half
+    width of a group. The level of the quantile is calibrated by leave-one-owner-out: the smallest
+    level, at least `coverage`, at which intervals (and scales) from all other owners cover
+    `coverage` of the left-out owner's errors, on average over owners.
 
     Args:
         error: float64 [N], absolute errors.
-        owner: int64 [N], 0 to owners - 1, every one of them present.
-        column: int64 [N], of `columns`.
-        kind: int64 [owners], of `kinds`.
-        coverage: in (0, 1); `least_owners` says how many owners it needs.
+        owner: int64 [N], 0 to owners - 1; every owner occurs.
+        column: int64 [N], 0 to columns - 1.
+        kind: int64 [owners], 0 to kinds - 1.
+        coverage: in (0, 1); see `least_owners` for the number of owners it needs.
 
     Source: split conformal prediction for groups of correlated samples (Dunn, Wasserman and
     Ramdas 2018; Lee, Barber and Willett 2023), with the leave-one-owner-out level in place of their
@@ -85,25 +85,26 @@ def half_widths(
 
 
 def least_owners(coverage: float) -> int:
-    """Returns how many owners an interval of that coverage needs at least: with fewer than
-    coverage / (1 - coverage) (9 for 90 %) no number of errors says where it must end.
+    """Returns the minimum number of owners for an interval of this coverage:
+    coverage / (1 - coverage), 9 for 90 %. With fewer owners the interval is undetermined, however
+    many errors there are.
     """
     return math.ceil(round(coverage / (1.0 - coverage), 6))
 
 
 def owner_means(values: FloatArray, owner: IntArray) -> FloatArray:
-    """Returns float64 [owners], the mean over each owner's values."""
+    """Returns float64 [owners], the mean of each owner's values."""
     return np.asarray(np.bincount(owner, values) / np.bincount(owner))
 
 
 def owner_quantile(values: FloatArray, owner: IntArray, level: float) -> float:
-    """Returns the quantile of values in which every owner has the same weight."""
+    """Returns the quantile of the values with equal weight per owner."""
     return float(_quantiles(values, owner, np.array([level]))[0])
 
 
 @dataclass(frozen=True)
 class _Scales:
-    """Mean errors, drawn towards their parents: of all, per column, per kind, per cell."""
+    """Mean errors overall, per column, per kind and per cell, each shrunk towards its parent."""
 
     all: float
     column: FloatArray
@@ -118,7 +119,7 @@ class _ErrorTable:
     Attributes:
         mean: float64 [owners, columns], NaN where an owner has no error in a column.
         kind: int64 [owners].
-        kinds: how many there are.
+        kinds: number of kinds.
     """
 
     mean: FloatArray
@@ -162,14 +163,14 @@ class _ErrorTable:
 
 
 def _drawn(total: NDArray[Any], count: NDArray[Any], parent: FloatArray | float) -> FloatArray:
-    """Returns the means total / count, drawn towards the parent where the count is small."""
+    """Returns the means total / count, shrunk towards the parent for small counts."""
     return np.asarray((total + _PRIOR_OWNERS * parent) / (count + _PRIOR_OWNERS), np.float64)
 
 
 def _level(
     table: _ErrorTable, error: FloatArray, owner: IntArray, column: IntArray, coverage: float
 ) -> float:
-    """Returns the level of the quantile, see `half_widths`."""
+    """Returns the leave-one-owner-out level of the quantile, see `half_widths`."""
     levels = _LEVELS[coverage - 1e-9 <= _LEVELS]
     covered = np.zeros(len(levels))
     owners = len(table.kind)
@@ -184,7 +185,7 @@ def _level(
 
 
 def _quantiles(values: FloatArray, owner: IntArray, levels: FloatArray) -> FloatArray:
-    """Returns the quantiles of values in which each owner has the same weight."""
+    """Returns the quantiles of the values with equal weight per owner."""
     count = np.bincount(owner)
     order = np.argsort(values, kind="stable")
     weight = np.cumsum(1.0 / count[owner[order]])

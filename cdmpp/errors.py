@@ -1,6 +1,4 @@
-"""The error tree: every expected failure of cdmpp is a `CdmppError` with an exit code and a next
-step.
-"""
+"""Exceptions: every expected failure is a `CdmppError` with an exit code and a next step."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ EXIT_DEVICE = 4
 
 
 class CdmppError(Exception):
-    """An expected error. The text has the problem, the value, the expected value and the next step.
+    """An expected error. Its text has the problem, the value, the expected value and the next step.
 
     Attributes:
         exit_code: process exit code of the command line (0 ok, 2 usage, 3 data, 4 device).
@@ -34,37 +32,37 @@ class UsageError(CdmppError):
 
 
 class DataError(CdmppError):
-    """Data that is missing, malformed, empty or of another schema version."""
+    """Data that is missing, malformed, empty or has another schema version."""
 
     exit_code = EXIT_DATA
 
 
 class NotApplicableError(DataError):
-    """Sound data that this kind of model cannot use, such as programs without schedule steps.
+    """Valid data that this kind of model cannot use, such as programs without schedule steps.
 
-    A benchmark records it as not applicable instead of failed.
+    A benchmark records it as not applicable, not as failed.
     """
 
 
 class NotFiniteError(DataError):
-    """A training whose loss became infinite or not a number."""
+    """The training loss became infinite or NaN."""
 
 
 class DeviceError(CdmppError):
-    """A device that is unknown, unavailable or fails."""
+    """A device that is unknown, unavailable or failed."""
 
     exit_code = EXIT_DEVICE
 
 
 class ServerError(DeviceError):
-    """A server that does not respond, is busy or fails."""
+    """A server that does not respond, is busy or failed."""
 
 
 class ReplayError(DataError):
     """A measure record whose steps cannot be replayed on its task's computation.
 
     Attributes:
-        reason: short stable phrase used to count failures of one kind.
+        reason: short fixed phrase, by which failures are counted.
     """
 
     def __init__(self, reason: str, detail: str = "") -> None:
@@ -72,11 +70,11 @@ class ReplayError(DataError):
         self.reason = reason
 
 
-#: Whether errors name options as Python's arguments; whoever uses `cdmpp.load` and the like has it.
-#: An environment variable of commands and the processes that they start.
+#: Environment variable that is set in commands and the processes they start.
 IS_COMMAND = "CDMPP_IS_COMMAND"
+#: Whether messages write options as Python arguments; true after the first use of the Python API.
 _speaks_python = False
-#: A command with its options, which stays; an option with its value; an option.
+#: A command with its options (kept as it is), an option with a value, or an option.
 _OPTION = re.compile(
     r"`[^`]*`|\bcdmpp [a-z-]+(?: [^\s;:,)]+)*"
     r"|--(?P<option>[a-z][a-z-]*)[ =](?P<value>[A-Z0-9][^\s;,)]*)|--(?P<name>[a-z][a-z-]*)"
@@ -84,14 +82,14 @@ _OPTION = re.compile(
 
 
 def speak_python(*, is_on: bool = True) -> None:
-    """Has errors name options as Python's arguments from now on: `budget=10`, not `--budget 10`."""
+    """Makes messages write options as Python arguments: `budget=10`, not `--budget 10`."""
     global _speaks_python
     _speaks_python = is_on
 
 
 @contextmanager
 def speaking_commands() -> Iterator[None]:
-    """Has errors name options as of a command for a while."""
+    """Makes messages write options as on the command line while the context is active."""
     before = _speaks_python
     speak_python(is_on=False)
     try:
@@ -101,7 +99,7 @@ def speaking_commands() -> Iterator[None]:
 
 
 def in_python(text: str) -> str:
-    """Returns a sentence whose options are named as Python's arguments.
+    """Returns a message with command-line options rewritten as Python arguments.
 
     Example:
         >>> in_python("give --device LABEL, or --all (see `cdmpp compare --help`)")
@@ -117,11 +115,13 @@ def in_python(text: str) -> str:
 
 
 def first_line(error: BaseException, most: int = 200) -> str:
-    """Returns the first line of an error's text, at most so many letters; its class without one."""
+    """Returns the first line of an error's text, cut to `most` characters; the class name if the
+    text is empty.
+    """
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:most]
 
 
 def last_line(error: BaseException) -> str:
-    """Returns what a library's error is and its last line, which says why."""
+    """Returns the class name of a library's error and the last line of its text, the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1][:160] if lines else ''}"

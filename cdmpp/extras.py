@@ -1,4 +1,4 @@
-"""Optional dependencies: packages that are only needed for some options."""
+"""Optional dependencies."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from cdmpp.errors import UsageError
 
 
 def require(module: str, *, extra: str, purpose: str) -> ModuleType:
-    """Returns an optional module, imported.
+    """Imports and returns an optional module.
 
     Args:
         module: name to import.
-        extra: the extra of this package that installs it.
-        purpose: what it is needed for, e.g. `--backend ray`.
+        extra: extra of this package that installs the module.
+        purpose: feature that needs the module, e.g. `--backend ray`.
 
     Raises:
-        UsageError: it is not installed, or it cannot be imported.
+        UsageError: the module is not installed or cannot be imported.
     """
     try:
         return importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""Where a number is from: commit, versions and machine; unknown facts are None."""
+"""Provenance of results: package versions and facts about this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CACHE_FOLDER = _CPU / "cache"
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of what took part in a run."""
+    """Returns the versions of cdmpp, Python and the installed libraries that affect results."""
     from importlib.metadata import PackageNotFoundError, version
 
     found = {"cdmpp": __version__, "python": platform.python_version()}
@@ -38,7 +38,7 @@ def machine() -> dict[str, str]:
 
 
 def measuring_machine() -> dict[str, Any]:
-    """Returns what a campaign notes about the machine that measures."""
+    """Returns the facts that a campaign records about its measuring machine; None if unknown."""
     return {
         "system": platform.system(),
         "processor": processor_name(),
@@ -50,25 +50,25 @@ def measuring_machine() -> dict[str, Any]:
 
 
 def processor_name() -> str | None:
-    """Returns the processor's name as the system has it."""
+    """Returns the processor's name according to the system; None if unknown."""
     found = re.search(r"^model name\s*:\s*(.+)$", read_text("/proc/cpuinfo") or "", re.M)
     return found.group(1).strip() if found else platform.processor() or None
 
 
 def allowed_cpus() -> int | None:
-    """Returns on how many CPUs this process (and its workers) may run; None where unknown."""
+    """Returns the number of CPUs on which this process and its workers may run; None if unknown."""
     ask = getattr(os, "sched_getaffinity", None)
     return os.cpu_count() if ask is None else len(ask(0))
 
 
 def cpu_quota() -> float | None:
-    """Returns how many CPUs' worth of time the control group gives; None = no limit known."""
+    """Returns the CPU quota of the control group, in CPUs; None if there is no known limit."""
     quota, _, period = (read_text("/sys/fs/cgroup/cpu.max") or "").strip().partition(" ")
     return float(quota) / float(period) if quota.isdecimal() and period.isdecimal() else None
 
 
 def caches(folder: Path = CACHE_FOLDER) -> dict[str, str]:
-    """Returns the caches of a CPU as the system names them, such as `{"L1 data": "32K"}`."""
+    """Returns the sizes of a CPU's caches by the system's names, e.g. `{"L1 data": "32K"}`."""
     found = {}
     for entry in sorted(folder.glob("index*")):
         level, kind, size = (read_text(entry / part) for part in ("level", "type", "size"))
@@ -78,7 +78,11 @@ def caches(folder: Path = CACHE_FOLDER) -> dict[str, str]:
 
 
 def check_threads(device: str, threads: int) -> None:
-    """Raises a UsageError when a device label uses more threads than there are CPUs for them."""
+    """Checks that this process may use as many CPUs as a device label has threads.
+
+    Raises:
+        UsageError: there are fewer CPUs.
+    """
     cpus = allowed_cpus() or 1
     if threads > cpus:
         raise UsageError(
@@ -88,7 +92,7 @@ def check_threads(device: str, threads: int) -> None:
 
 
 def thread_environment(threads: int, simd_bits: int | None) -> dict[str, str]:
-    """Returns environment variables for torch on so many threads with this vector width."""
+    """Returns environment variables that give torch this number of threads and vector width."""
     names = ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"]
     environment = dict.fromkeys(names, str(threads))
     if simd_bits == 256:
@@ -98,7 +102,7 @@ def thread_environment(threads: int, simd_bits: int | None) -> dict[str, str]:
 
 
 def read_text(path: str | Path) -> str | None:
-    """Returns what a file of the system says; None where there is none."""
+    """Returns the text of a file; None if it cannot be read."""
     with contextlib.suppress(OSError):
         return Path(path).read_text(encoding="utf-8", errors="replace")
     return None

@@ -1,6 +1,4 @@
-"""Error and ranking metrics of latency predictions. Numpy only; every value is a fraction or in
-seconds.
-"""
+"""Error and ranking metrics of latency predictions, as fractions or in seconds."""
 
 from __future__ import annotations
 
@@ -12,13 +10,13 @@ import numpy as np
 
 from cdmpp.arrays import BoolArray, FloatArray, IntArray
 
-#: Keys of one metrics object, in the order of tables; the JSON names of `cdmpp evaluate`.
+#: Keys of a metrics object in table order; the JSON names of `cdmpp evaluate`.
 METRIC_NAMES = (
     "n", "mape", "median_ape", "mean_log_error", "median_ratio", "rmse_s", "within_5pct",
     "within_10pct", "within_20pct", "spearman_by_task", "top1_score", "top5_score",
 )  # fmt: skip
 
-#: A task enters the rank metrics when it has at least this many measured programs on a device.
+#: Minimum number of programs of a (task, device) for Spearman's correlation and the regret.
 MIN_PROGRAMS_TO_RANK = 4
 
 _BOOTSTRAP_DRAWS, _BOOTSTRAP_SEED = 2000, 0
@@ -26,13 +24,13 @@ _BOOTSTRAP_DRAWS, _BOOTSTRAP_SEED = 2000, 0
 
 @dataclass(frozen=True)
 class Judged:
-    """Predictions beside measurements.
+    """Predictions and measurements of samples.
 
     Attributes:
         measured_s: float64 [N], seconds, positive.
         predicted_s: float64 [N], seconds, positive.
         task: int64 [N], task of each sample.
-        device: int64 [N], device of each sample; programs are ranked within one (task, device).
+        device: int64 [N], device of each sample; programs are ranked within a (task, device).
         task_weight: float64 [T], weight of each task in the top-k score (see `task_weights`).
     """
 
@@ -54,9 +52,7 @@ class Judged:
 
 
 def task_weights(networks: Iterable[Sequence[tuple[str, int]]]) -> FloatArray:
-    """Returns float64 [T]: a task counts once in every network it occurs in, with its weight there.
-
-    Outside any network a task has weight 1.
+    """Returns float64 [T], the sum of a task's weights over its networks; 1 without a network.
 
     Args:
         networks: for each task its list of (network name, weight).
@@ -67,12 +63,12 @@ def task_weights(networks: Iterable[Sequence[tuple[str, int]]]) -> FloatArray:
 
 
 def summarise(judged: Judged) -> dict[str, float | int | None]:
-    """Returns every metric of `METRIC_NAMES`; a metric that is not defined on these samples is
-    None.
+    """Returns every metric of `METRIC_NAMES`; None for a metric that these samples do not define.
 
-    A percentage error is at most 100 % below the measured time and without bound above it, so it
-    rewards low guesses. `mean_log_error`, the mean of |log(predicted / measured)|, does not, and
-    `median_ratio`, the median of predicted / measured, shows them: below 1 they are low.
+    The percentage error of an underestimate is at most 100 %, that of an overestimate is
+    unbounded, so MAPE favours underestimates. `mean_log_error`, the mean of
+    |log(predicted / measured)|, is symmetric. `median_ratio`, the median of predicted / measured,
+    is below 1 if predictions are low.
     """
     n = len(judged.measured_s)
     if n == 0:
@@ -104,7 +100,7 @@ def absolute_percentage_error(measured_s: FloatArray, predicted_s: FloatArray) -
 
 
 def spearman(first: FloatArray, second: FloatArray) -> float:
-    """Returns Spearman's rank correlation, ties by average ranks; 0 where one side is constant."""
+    """Returns Spearman's rank correlation with average ranks for ties; 0 if a side is constant."""
     a = average_ranks(first)
     b = average_ranks(second)
     a = a - a.mean()
@@ -122,9 +118,10 @@ def average_ranks(values: FloatArray) -> FloatArray:
 
 
 def spearman_by_task(judged: Judged) -> float | None:
-    """Returns the mean of Spearman's correlation over all (task, device) with enough programs.
+    """Returns the mean of Spearman's correlation over all (task, device) with at least
+    `MIN_PROGRAMS_TO_RANK` programs.
 
-    A task whose predictions are all equal counts as 0. None when no task has enough programs.
+    A task with constant predictions counts as 0. None if no task has enough programs.
     """
     return _spearman_by_task(judged, _groups(judged))
 
@@ -133,18 +130,17 @@ def top_k_score(judged: Judged, k: int) -> float | None:
     """Returns sum(weight x best latency) / sum(weight x best latency among the k predicted
     fastest).
 
-    1 is perfect. Where predictions tie, the expectation over all orders of the tied programs is
-    taken, so that the score does not depend on the order of the samples. None when there are no
-    samples.
+    1 is perfect. For tied predictions the score is the expectation over all orders of the tied
+    programs, so it does not depend on the order of samples. None if there are no samples.
     """
     return _top_k_score(judged, _groups(judged), k)
 
 
 def pairwise_accuracy(judged: Judged) -> float | None:
-    """Returns the share of pairs of one (task, device) put in the right order; a predicted tie
-    counts half.
+    """Returns the fraction of pairs within a (task, device) that are ordered correctly; a
+    predicted tie counts half.
 
-    Pairs with equal measurements do not count. None when there is no pair.
+    Pairs with equal measurements do not count. None if there is no pair.
     """
     right = 0.0
     pairs = 0
@@ -158,10 +154,9 @@ def pairwise_accuracy(judged: Judged) -> float | None:
 def top1_regret(judged: Judged) -> float | None:
     """Returns the mean over (task, device) of latency(predicted fastest) / best latency - 1.
 
-    0 is perfect; 1 means that the picked program takes twice as long as the best. Every task counts
-    the same, whatever its latency. Where predictions tie, the expectation over the tied programs is
-    taken. Groups with fewer than `MIN_PROGRAMS_TO_RANK` programs are left out; None when no group
-    is left.
+    0 is perfect; 1 means that the selected program takes twice as long as the best. Every group has
+    the same weight. For tied predictions the latency is the mean of the tied programs. Groups with
+    fewer than `MIN_PROGRAMS_TO_RANK` programs are left out; None if no group is left.
     """
     regrets = []
     for rows in _groups(judged):
@@ -178,8 +173,8 @@ def mean_metrics(
 ) -> dict[str, float | int | None]:
     """Returns the unweighted mean of several metrics objects, key by key.
 
-    `n` and `tasks` are sums. A metric is averaged over the parts where it is defined; None where it
-    is defined in none.
+    `n` and `tasks` are sums. A metric is averaged over the parts that define it; None if no part
+    does.
     """
     means: dict[str, float | int | None] = {}
     for name in dict.fromkeys(name for part in parts for name in part):
@@ -194,7 +189,7 @@ def mean_metrics(
 def summarise_by_device(
     judged: Judged, labels: Sequence[str]
 ) -> tuple[dict[str, float | int | None], dict[str, dict[str, float | int | None]]]:
-    """Returns the metrics of all samples and those of each device that has samples, by label."""
+    """Returns the metrics of all samples, and label -> metrics for each device with samples."""
     by_device = {
         label: summarise(judged.take(judged.device == index))
         for index, label in enumerate(labels)
@@ -204,8 +199,8 @@ def summarise_by_device(
 
 
 def mean_and_interval(values: Sequence[float]) -> tuple[float, float | None]:
-    """Returns the mean over seeds and the half width of its 95 % interval (Student's t; None for
-    one value).
+    """Returns the mean over seeds and the half width of its 95 % interval (Student's t); None for
+    the latter if there is one value.
     """
     array = np.asarray(values, np.float64)
     if len(array) < 2:
@@ -217,9 +212,8 @@ def mean_and_interval(values: Sequence[float]) -> tuple[float, float | None]:
 def mean_over_owners(
     values: FloatArray, owner: IntArray
 ) -> tuple[float, tuple[float, float] | None]:
-    """Returns the mean and its 95 % interval over owners, such as tasks, whose values vary
-    together: owners are drawn anew with replacement, always with the same seed (a bootstrap of
-    clusters). None for a single owner.
+    """Returns the mean and its 95 % interval from a cluster bootstrap over owners such as tasks,
+    with a fixed seed; None for the interval if there is a single owner.
 
     Args:
         values: float64 [N], at least one.
@@ -245,14 +239,14 @@ def _student_t_975(degrees: int) -> float:
     }  # fmt: skip
     if degrees in table:
         return table[degrees]
-    # Cornish-Fisher expansion of the t quantile around the normal one; error below 1e-3 from 11
-    # degrees on.
+    # Cornish-Fisher expansion of the t quantile around the normal one; the error is below 1e-3
+    # from 11 degrees.
     z = 1.959964
     return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
 
 
 def _groups(judged: Judged) -> list[IntArray]:
-    """Returns the row numbers of each (task, device), in order of task, then device."""
+    """Returns the row numbers of each (task, device), sorted by task, then device."""
     if len(judged.task) == 0:
         return []
     order = np.lexsort((judged.device, judged.task))
@@ -272,22 +266,22 @@ def _spearman_by_task(judged: Judged, groups: list[IntArray]) -> float | None:
 
 
 def _right_pairs(measured: FloatArray, predicted: FloatArray) -> tuple[float, int]:
-    """Returns how many pairs that differ in the measurement are in the right order, a predicted tie
-    as half, and their number; by merging, in N log N.
+    """Returns the number of correctly ordered pairs (a predicted tie counts half) and of all pairs,
+    among pairs with different measurements. A merge count: O(N log^2 N).
     """
     order = np.lexsort((predicted, measured))
     measured, predicted = measured[order], predicted[order]
     ranks = np.unique(predicted, return_inverse=True)[1]
     is_new = np.diff(measured) != 0
     differing = _pairs_of(np.array([len(order)])) - _pairs_of(_runs(is_new))
-    # Within equal measurements the predictions ascend, so every inversion is a wrong pair.
+    # Predictions ascend within equal measurements, so every inversion is a wrongly ordered pair.
     both = _pairs_of(_runs(is_new | (np.diff(predicted) != 0)))
     tied = _pairs_of(np.bincount(ranks)) - both
     return differing - _inversions(ranks) - tied / 2.0, differing
 
 
 def _runs(is_new: BoolArray) -> IntArray:
-    """Returns the lengths of runs; `is_new` says of each place but the first if one begins."""
+    """Returns the lengths of runs; `is_new` [N - 1] is true where a run starts after the first."""
     starts = np.flatnonzero(np.concatenate([[True], is_new]))
     return np.diff(np.append(starts, len(is_new) + 1))
 
@@ -297,9 +291,9 @@ def _pairs_of(sizes: IntArray) -> int:
 
 
 def _inversions(ranks: IntArray) -> int:
-    """Returns the number of pairs of which the first rank is the larger one."""
+    """Returns the number of pairs whose first rank is larger."""
     length = 1 << (len(ranks) - 1).bit_length()
-    filled = np.full(length, len(ranks), np.int64)  # the filling is larger, and last
+    filled = np.full(length, len(ranks), np.int64)  # the padding is larger than every rank
     filled[: len(ranks)] = ranks
     blocks = filled.reshape(-1, 1)
     found = 0
@@ -333,8 +327,8 @@ def _top_k_latencies(
 
 
 def _expected_best_of_first(measured: FloatArray, predicted: FloatArray, k: int) -> float:
-    """Returns the mean, over all orders of tied predictions, of the best of the k predicted
-    fastest.
+    """Returns the expected best latency among the k predicted fastest, over all orders of tied
+    predictions.
     """
     if k >= len(measured):
         return float(measured.min())

@@ -1,4 +1,4 @@
-"""Records: tasks, measured programs and the identity of a program. Plain frozen dataclasses."""
+"""Tasks, measured programs and program ids."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Any, Literal
 
 Source = Literal["tenset", "autotvm", "metaschedule"]
 
-#: What a code of `MeasureRecord.error_code` means.
+#: Meaning of each code of `MeasureRecord.error_code`.
 ERROR_CODE_NAMES = (
     "ok", "instantiation error", "compile error (host)", "compile error (device)",
     "runtime error (device)", "wrong answer", "build timeout", "run timeout", "unknown error",
 )  # fmt: skip
 UNKNOWN_ERROR_CODE = 8
-#: First words of targets whose programs are GPU kernels.
+#: Target kinds whose programs are GPU kernels.
 GPU_TARGET_KINDS = frozenset({"cuda", "rocm", "opencl", "vulkan", "metal"})
 
 
 @dataclass(frozen=True)
 class TensetTask:
-    """A task: a computation to be compiled for a kind of target.
+    """A task: a computation to compile for a kind of target.
 
     Attributes:
         workload_key: normalised key (see `normalise_workload_key`).
         target: the compiler target as text, e.g. `llvm -keys=cpu -link-params=0`.
         target_kind: first word of the target (`llvm`, `cuda`, `rocm`).
-        dag_json: the computation as TVM's JSON node graph; its root is the array of tensors.
+        dag_json: the computation as TVM's JSON node graph; the root is the array of tensors.
         hardware_params: num_cores, vector_unit_bytes, cache_line_bytes,
             max_shared_memory_per_block, max_local_memory_per_block, max_threads_per_block,
             max_vthread_extent, warp_size.
         layout_rewrite_option: 0 none, 1 insert a transform stage, 2 rewrite for pre-transformed
             weights.
-        task_input_names: names of the special inputs the task is measured with; usually empty.
+        task_input_names: names of special inputs for measuring the task; usually empty.
     """
 
     workload_key: str
@@ -48,22 +48,22 @@ class TensetTask:
 
 @dataclass(frozen=True)
 class MeasureRecord:
-    """A program measured (or tried) on a device.
+    """One measurement of a program on a device, successful or failed.
 
     Attributes:
         workload_key: normalised key of the task.
         target: the compiler target as text.
         target_kind: first word of the target.
         device: device label.
-        hardware_params: as in `TensetTask`; empty where the record's version has none.
+        hardware_params: see `TensetTask`; empty if the record's version has no such field.
         steps: transform steps as parsed JSON, each `[code, argument, ...]`.
-        costs_s: measured seconds, one per repeat; empty when the program has not been measured.
+        costs_s: measured seconds, one per repeat; empty if the program was not measured.
         error_code: index into `ERROR_CODE_NAMES`; 0 = ok.
         all_cost_s: seconds spent on building and measuring.
         measured_at: Unix time in seconds.
         version: version of the record format, e.g. `v0.6`.
-        line: line number in the file it was read from, from 1; 0 = unknown.
-        steps_text: canonical JSON of `steps` where the reader has it, see `schedule`.
+        line: line number in the source file, from 1; 0 = unknown.
+        steps_text: canonical JSON of `steps` if the reader has it, see `schedule`; else None.
     """
 
     workload_key: str
@@ -97,7 +97,7 @@ class MeasureRecord:
 
 
 def normalise_workload_key(key: str) -> str:
-    """Returns the key with the white space of `json.dumps`; a key that is not JSON is stripped."""
+    """Returns the key with the white space of `json.dumps`; strips a key that is not JSON."""
     try:
         return json.dumps(json.loads(key))
     except (ValueError, RecursionError):
@@ -105,15 +105,15 @@ def normalise_workload_key(key: str) -> str:
 
 
 def program_id(source: Source, workload_key: str, steps_or_trace: Any, target_kind: str) -> str:
-    """Returns the identity of a program: equal on every device that measures it.
+    """Returns the id of a program, the same on every device.
 
     The hashed bytes are the ASCII text of the JSON array
     `[source, normalised workload key, steps or trace, target kind]`, without white space between
     tokens, object keys sorted, other characters as `\\u` escapes.
 
     Args:
-        source: where the program is from.
-        workload_key: key of its task, normalised here.
+        source: format of the program.
+        workload_key: key of its task, which need not be normalised.
         steps_or_trace: Ansor's steps, an AutoTVM entity or a MetaSchedule trace, as JSON values.
         target_kind: `cuda`, `llvm`, `rocm`; other attributes of the target do not count.
 
@@ -121,28 +121,28 @@ def program_id(source: Source, workload_key: str, steps_or_trace: Any, target_ki
         64 hexadecimal digits (sha256).
 
     Raises:
-        ValueError: a number that JSON has no name for (NaN, infinity).
+        ValueError: NaN or infinity, which JSON cannot represent.
     """
     return program_id_of_text(source, workload_key, canonical_json(steps_or_trace), target_kind)
 
 
 def program_id_of_text(source: Source, workload_key: str, text: str, target_kind: str) -> str:
-    """Returns the same as `program_id` for steps or a trace given as canonical JSON."""
+    """Returns the `program_id` of steps or a trace in canonical JSON."""
     head, tail = _id_frame(source, workload_key, target_kind)
     return hashlib.sha256(f"{head},{text},{tail}".encode("ascii")).hexdigest()
 
 
 @lru_cache(maxsize=4096)
 def _id_frame(source: Source, workload_key: str, target_kind: str) -> tuple[str, str]:
-    """Returns what a program's canonical JSON has before and after its steps, without commas."""
+    """Returns the canonical JSON before and after the steps, without the commas between."""
     head = canonical_json([source, normalise_workload_key(workload_key)])
     return head[:-1], canonical_json(target_kind) + "]"
 
 
 def canonical_json(value: Any) -> str:
-    """Returns a JSON value as the ASCII text that program ids are made of (see `program_id`).
+    """Returns a JSON value as the ASCII text that `program_id` hashes.
 
     Raises:
-        ValueError: a number that JSON has no name for (NaN, infinity).
+        ValueError: NaN or infinity, which JSON cannot represent.
     """
     return json.dumps(value, separators=(",", ":"), sort_keys=True, allow_nan=False)

@@ -1,26 +1,26 @@
-"""Old names and those that replace them; an old one works for one minor release."""
+"""Renamed options and JSON keys. An old name works for one more minor release."""
 
 from __future__ import annotations
 
 from typing import Any
 
-#: Option of a command -> the option that replaces it.
+#: Old option -> current option.
 OPTIONS = {
     "--from-nothing": "--from-scratch",
     "--judge": "--evaluate",
     "--most-programs": "--max-programs",
 }
-#: Key of `--json` -> the key that replaces it; both are printed.
+#: Old key of `--json` -> current key; both are printed.
 JSON_KEYS = {"judged": "evaluated"}
 
 
 def current_option(word: str) -> str:
-    """Returns a word of a command line, an old option (also `--old=VALUE`) by its current name."""
+    """Returns a word of a command line with an old option (also `--old=VALUE`) renamed."""
     name, equals, value = word.partition("=")
     return f"{OPTIONS.get(name, name)}{equals}{value}"
 
 
 def with_old_keys(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns a JSON object with the old name of every key beside the current one."""
+    """Returns a JSON object with the renamed keys under both names."""
     old = {before: row[now] for before, now in JSON_KEYS.items() if now in row}
     return {**row, **old}

@@ -1,4 +1,4 @@
-"""Numbers and tables as text: the one look of every command, page and results file."""
+"""Formatting of numbers and tables for commands, pages and results files."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from collections.abc import Callable, Iterable, Sequence
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
-#: Puts colour on a cell: row (0 = titles), column, padded text.
+#: (row, column, padded text of a cell) -> coloured text; row 0 has the titles.
 Paint = Callable[[int, int, str], str]
 _GAP = "  "
-#: Tables that one may become before its rows turn into lines.
+#: Maximum number of tables into which a wide table is split.
 _MOST_PARTS = 3
 
-#: What steers a terminal, or hides what a text says: controls, and marks of the direction.
+#: Characters that control a terminal or hide text: control characters, direction marks, surrogates.
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-#: What would be a tag where Markdown is shown.
+#: Start of an HTML tag in Markdown.
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
-#: What a spreadsheet takes for a formula.
+#: First characters of a formula in a spreadsheet.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
-#: Columns of every results file: one value a row.
+#: Columns of a tidy results file, one value per row.
 TIDY_COLUMNS = (
     "suite", "dataset", "split", "device", "group", "model", "seed", "metric", "value", "n",
 )  # fmt: skip
 
 
 def seconds_text(seconds: float | None, *, digits: int = 3, none: str = "-") -> str:
-    """Returns e.g. `1.25 ms`, with so many significant digits; `none` for None."""
+    """Returns e.g. `1.25 ms`, with `digits` significant digits; `none` for None."""
     if seconds is None:
         return none
     if not seconds:
@@ -52,11 +52,11 @@ def interval_text(
     *,
     digits: int = 3,
 ) -> str:
-    """Returns e.g. `1.83 ms [1.61, 2.09]`, all in the unit of the first; without the brackets where
-    an end is None or NaN; `?` for None.
+    """Returns e.g. `1.83 ms [1.61, 2.09]`, all in the same unit; without brackets if an end is None
+    or NaN; `?` for None.
 
     Args:
-        digits: of the first; its ends have three.
+        digits: significant digits of `seconds`; the ends have three.
     """
     text = seconds_text(seconds, digits=digits, none="?")
     if not seconds or any(end is None or math.isnan(end) for end in (low_s, high_s)):
@@ -77,7 +77,7 @@ def counted(count: int, noun: str, verb: str = "") -> str:
 
 
 def agreed(count: int, verb: str) -> str:
-    """Returns the verb of so many, from that of several: `was` of 1 and `were`."""
+    """Returns the verb that agrees with a count, from its plural form: `were` -> `was` for 1."""
     return verb if count != 1 else _OF_ONE.get(verb) or f"{verb}s"
 
 
@@ -85,14 +85,14 @@ _OF_ONE = {"are": "is", "were": "was", "have": "has"}
 
 
 def short_task(task: str, operator: str, *, width: int = 48) -> str:
-    """Returns a task as few words: its operator and its key, cut to `width` characters."""
+    """Returns a task's operator and its key, cut to `width` characters."""
     key = shortened(task.rpartition("|")[0] or task, width)
     return f"{operator} {key}" if operator else key
 
 
 def task_words(task: str, operator: str) -> str:
-    """Returns a task for people: its operator and the sizes in its key, or the start of a key that
-    has none.
+    """Returns a readable name of a task: its operator and the sizes in its key, or the start of the
+    key if it has no sizes.
     """
     key = task.rpartition("|")[0] or task
     try:
@@ -108,22 +108,22 @@ def task_words(task: str, operator: str) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """Returns a text of at most `width` characters, with dots for what was cut."""
+    """Returns a text cut to at most `width` characters, `...` included."""
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
 def nearest(name: str, known: Iterable[str], *, before: str = "") -> str:
-    """Returns `, did you mean ...?` for the most similar known name, else an empty text.
+    """Returns `, did you mean ...?` with the most similar known name; empty if none is similar.
 
     Args:
-        before: what stands before all these names, such as the path to a setting.
+        before: common prefix of the names, such as the path of a setting.
     """
     match = difflib.get_close_matches(name, list(known), n=1)
     return f", did you mean {before + match[0]!r}?" if match else ""
 
 
 def printable(text: str) -> str:
-    """Returns a text as it may be shown: what is no character to read stands there as its code."""
+    """Returns a text with unprintable characters as escapes."""
     return _UNPRINTABLE.sub(lambda found: ascii(found.group())[1:-1], text)
 
 
@@ -135,17 +135,17 @@ def aligned(
     width: int | None = None,
     paint: Paint | None = None,
 ) -> str:
-    """Returns rows of cells as columns of plain text, no line wider than the terminal.
+    """Returns a table as plain text, no line wider than the terminal.
 
-    Columns that do not fit go below the others, beside the key again. Where that makes more than
-    three tables of one, every row turns into lines: its key, and below it titles and cells.
+    Columns that do not fit go into further tables below, each with the key column. If that makes
+    more than three tables, every row becomes lines instead: its key, then titles and cells.
 
     Args:
-        rows: the titles first.
-        sides: `l` (left) or `r` (right) for each column, the last for all that follow.
-        key: the column that names a row.
-        width: characters of a line; None = the terminal's, 80 where there is none.
-        paint: puts colour on a padded cell.
+        rows: the first row has the titles.
+        sides: alignment of each column, `l` (left) or `r` (right); the last letter is repeated.
+        key: column that identifies a row.
+        width: characters per line; None = the terminal's width, or 80 without a terminal.
+        paint: colours a padded cell.
     """
     width = shutil.get_terminal_size().columns if width is None else width
     rows = [[" ".join(printable(cell).split("\n")) for cell in row] for row in rows]
@@ -162,8 +162,8 @@ def aligned(
 
 
 def _parts(widths: Sequence[int], key: int, width: int) -> list[list[int]] | None:
-    """Returns the columns of each table that fits, the key in all; None where there are too many,
-    or one is too wide.
+    """Returns the columns of each table, each with the key; None if there are too many tables or a
+    column is too wide.
     """
     if sum(widths) + len(_GAP) * (len(widths) - 1) <= width:
         return [list(range(len(widths)))]
@@ -214,7 +214,7 @@ def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]], sides: 
     """Returns a Markdown table.
 
     Args:
-        sides: as of `aligned`; empty = the reader's choice.
+        sides: see `aligned`; empty = no alignment.
     """
     padded = sides.ljust(len(titles), sides[-1:])[: len(titles)] if sides else ""
     marks = [":--" if side == "l" else "--:" for side in padded] or [" --- "] * len(titles)
@@ -224,12 +224,12 @@ def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]], sides: 
 
 
 def markdown_text(text: str) -> str:
-    """Returns a text as one line of Markdown in which nothing is a tag."""
+    """Returns a text as one line of Markdown with HTML tags escaped."""
     return _TAG.sub("&lt;", " ".join(printable(text).split("\n")))
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Returns a table as CSV with titles; None is empty, and no text is a formula."""
+    """Returns a table as CSV with titles; None is an empty cell, formulas are quoted."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
@@ -253,11 +253,11 @@ def _unit(seconds: float) -> tuple[float, str]:
 
 
 def _significant(value: float, digits: int) -> str:
-    """Returns significant digits, without an exponent for values of 0.0001 and more."""
+    """Returns a value with `digits` significant digits, without an exponent from 0.0001."""
     is_whole = abs(value) >= 10**digits - 0.5
     return f"{value:.0f}" if is_whole else f"{value:#.{digits}g}".rstrip(".")
 
 
 def listed(words: Sequence[str]) -> str:
-    """Returns words as a list to read: `a, b and c`."""
+    """Returns words as prose: `a, b and c`."""
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
