@@ -1,1 +1,1 @@
-"""Whole networks: time, memory and utilisation from the operator graph, before anything runs."""
+"""Time, memory and utilisation of whole networks, predicted from the operator graph."""

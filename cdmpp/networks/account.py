@@ -1,4 +1,4 @@
-"""The account of an operator's work: its matrix products, its steps, and what cannot be saved."""
+"""Account of an operator's work: matrix products, dependent steps and lower bounds."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 Shape = Sequence[int]
-#: How an operator computes its products; `view` computes and moves nothing.
+#: How an operator computes its products; a `view` has no work.
 Form = Literal["plain", "attention", "convolution", "recurrent", "view"]
 
-#: The fastest algorithms of 3x3 convolutions in use save three of four products (Winograd), with a
-#: stride of 1. Beyond this window Fourier transforms may save more, of all algorithms but one
-#: product an output, input channel and output channel.
+#: Minimum share of a convolution's operations that algorithms in use perform. With a stride of 1,
+#: Winograd's algorithms for 3x3 windows save three of four products. For windows of more elements
+#: than this, Fourier transforms may save more, down to one product per output and input channel.
 _CONVOLUTION_SHARE, _WINOGRAD_WINDOW = 0.25, 49
 
 
 @dataclass(frozen=True)
 class Product:
-    """Matrix products [m, k] x [k, n]: `batch` at once, `times` one after the other."""
+    """Matrix products [m, k] x [k, n]: `batch` in parallel, `times` in sequence."""
 
     batch: int
     m: int
@@ -35,21 +35,22 @@ class Product:
 
 @dataclass(frozen=True)
 class Account:
-    """What an operator must do.
+    """Work of an operator.
 
     Attributes:
-        products: its matrix products.
-        other_flop: operations of what is no product and has a formula of its own (transforms,
-            decompositions); element-wise operations are not in it.
+        products: matrix products.
+        other_flop: operations of other parts with their own formula (transforms, decompositions),
+            without element-wise operations.
         form: how the products are computed.
-        steps: kernels that wait for each other: one a token of a recurrent layer.
-        least_share: of the products' operations, what no algorithm in use saves.
-        least_bytes: tensors that it reads and writes, each once; None = those of its row.
-        is_covered: whether all of its work is known.
-        passes: how often it goes over its tensors, about; 1 = once. Sorts, searches and scans go
-            over them several times, or wait for one element after the other.
-        transforms: kernels of a GPU, one after the other, that each go over its tensors; what is
-            between them stays in a CPU's caches. 0 = no Fourier transform.
+        steps: number of dependent kernels: one per token of a recurrent layer.
+        least_share: share of the products' operations that every algorithm in use performs.
+        least_bytes: bytes of the tensors read and written, each once; None = the graph's `bytes`
+            column.
+        is_covered: whether all work of the operator is known.
+        passes: approximate number of passes over its tensors. Sorts, searches and scans make
+            several, or process one element after the other.
+        transforms: number of GPU kernels of a Fourier transform, each a pass over the tensors; on a
+            CPU the intermediate results stay in the caches. 0 = no Fourier transform.
     """
 
     products: tuple[Product, ...] = ()
@@ -69,12 +70,14 @@ class Account:
 
     @property
     def flop(self) -> float:
-        """Operations of the products and of what has a formula of its own."""
+        """Operations of the products and `other_flop`."""
         return self.product_flop + self.other_flop
 
 
 def attention_account(query: Shape, key: Shape, value_width: int, *, is_causal: bool) -> Account:
-    """Returns the account of scores and weighted sum; kernels skip what a causal mask hides."""
+    """Returns the account of attention's two products; kernels skip scores that a causal mask
+    hides.
+    """
     batch, m, n = math.prod(query[:-2]), query[-2], key[-2]
     shown = sum(min(row + 1, n) for row in range(m)) if is_causal else m * n
     products = Product(batch, m, n, query[-1]), Product(batch, m, value_width, n)
@@ -85,13 +88,13 @@ def attention_account(query: Shape, key: Shape, value_width: int, *, is_causal: 
 def convolution_account(
     data: Shape, weight: Shape, outputs: int, *, groups: int, stride: float, is_transposed: bool
 ) -> Account:
-    """Returns the account of a convolution as the product that it amounts to.
+    """Returns the account of a convolution as its equivalent matrix product.
 
     Args:
-        data, weight: shapes; the weight's is [out, in / groups, ...], or [in, out / groups, ...] of
-            a transposed one.
-        outputs: elements of the result.
-        stride: the mean over the axes.
+        data, weight: shapes; the weight is [out, in / groups, ...], or [in, out / groups, ...] if
+            the convolution is transposed.
+        outputs: number of elements of the result.
+        stride: mean over the axes.
     """
     window = math.prod(weight[2:])
     if is_transposed:
@@ -107,12 +110,11 @@ def convolution_account(
 
 
 def recurrent_account(tokens: int, batch: int, weights: Sequence[Shape]) -> Account:
-    """Returns the account of recurrent layers: inputs of all tokens at once, then one product a
-    token that needs the one before.
+    """Returns the account of recurrent layers: one input product for all tokens, then a dependent
+    product per token.
 
     Args:
-        weights: shapes of the matrices, layer by layer: of the input, of the state, and of its
-            projection, if any.
+        weights: shapes of the matrices of each layer: input, state and, if any, its projection.
     """
     products = []
     is_input = True

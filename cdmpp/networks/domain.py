@@ -1,4 +1,4 @@
-"""What a model has seen: devices, sizes and operators. Outside of that it is a guess."""
+"""Training domain of a model (devices, sizes, operators) and out-of-distribution reasons."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from cdmpp.networks.dataset.encode import FAMILIES, TOTAL_COLUMNS, EncodedGraph
 from cdmpp.networks.dataset.samples import NetworkSamples
 
-#: Totals whose range is kept, with the words for them.
+#: Totals with a recorded range -> their name in messages.
 _RANGES = {
     "log_flops": "operations",
     "log_bytes": "bytes moved",
@@ -19,20 +19,20 @@ _RANGES = {
     "log_operators": "operators",
     "log_infer_memory": "bytes alive",
 }
-#: A total may be so much smaller or larger than the smallest and the largest seen.
+#: Tolerated log ratio of a total below the smallest or above the largest in training.
 _MARGIN = math.log(1.25)
-#: An operator family that was never seen matters from this share of the bytes moved on.
+#: Minimum share of the bytes moved from which an unseen operator family is reported.
 _NEW_SHARE = 0.01
 
 
 @dataclass(frozen=True)
 class Domain:
-    """What the training part covers.
+    """Domain of the training part.
 
     Attributes:
-        devices: labels.
-        ranges: total -> least and largest log(1 + x).
-        families: operator families that occur.
+        devices: labels of the devices.
+        ranges: total -> (smallest, largest) log(1 + x).
+        families: operator families.
     """
 
     devices: tuple[str, ...]
@@ -41,7 +41,7 @@ class Domain:
 
     @classmethod
     def of(cls, train: NetworkSamples) -> Domain:
-        """Returns what these samples cover."""
+        """Returns the domain of samples."""
         graphs = [train.graphs[number] for number in np.unique(train.graph).tolist()]
         totals = np.stack([graph.totals for graph in graphs])
         columns = {name: totals[:, TOTAL_COLUMNS.index(name)] for name in _RANGES}
@@ -53,7 +53,7 @@ class Domain:
         )
 
     def reasons(self, graph: EncodedGraph, device: str) -> tuple[str, ...]:
-        """Returns why a prediction is a guess, as short texts; empty = it is not."""
+        """Returns the reasons why a prediction is out of distribution; empty if it is not."""
         found = []
         if device not in self.devices:
             found.append(
@@ -74,14 +74,14 @@ class Domain:
         return tuple(found)
 
     def few_operators(self, graph: EncodedGraph) -> int:
-        """Returns how many operators a network has where all that were seen have more, else 0."""
+        """Returns a network's number of operators if it is below the training range, else 0."""
         value = float(graph.totals[TOTAL_COLUMNS.index("log_operators")])
         has_fewer = value < self.ranges["log_operators"][0] - _MARGIN
         return max(1, round(math.expm1(value))) if has_fewer else 0
 
     def unseen(self, graph: EncodedGraph) -> dict[str, float]:
-        """Returns the kinds of operators that were never seen and matter, with their shares of the
-        bytes moved.
+        """Returns kind -> share of the bytes moved, for operators of unseen families with a share
+        of at least `_NEW_SHARE`.
         """
         traffic = graph.graph.column("bytes")
         whole = max(float(traffic.sum()), 1.0)

@@ -1,4 +1,4 @@
-"""How far predictions of whole networks are off: one row of numbers a target."""
+"""Errors of whole-network predictions per target."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cdmpp.metrics import absolute_percentage_error, spearman
 from cdmpp.networks.dataset.samples import TARGETS, TIMES, NetworkSamples
 from cdmpp.networks.intervals import interval_metrics
 
-#: Numbers of one target; fractions, not percent.
+#: Metrics of one target; fractions, not percent.
 METRICS = (
     "n", "mape", "median_ape", "rmspe", "within_5pct", "within_10pct", "spearman",
     "mean_log_error", "median_ratio", "interval_coverage", "interval_log_width",
@@ -22,11 +22,11 @@ def judge(
     predicted: FloatArray,
     bounds: tuple[FloatArray, FloatArray] | None = None,
 ) -> dict[str, dict[str, float | int | None]]:
-    """Returns target -> numbers; a target without measurements has n = 0 and None.
+    """Returns target -> metrics; without measurements n is 0 and the others are None.
 
     Args:
         predicted: float64 [N, 6].
-        bounds: lower and upper ends of the intervals, each float64 [N, 6].
+        bounds: lower and upper ends of the intervals, each float64 [N, 6]; None = no intervals.
     """
     result = {}
     for column, name in enumerate(TARGETS):
@@ -47,7 +47,7 @@ def error_metrics(measured: FloatArray, predicted: FloatArray) -> dict[str, floa
     """Returns the errors of one target, and Spearman's rank correlation.
 
     Args:
-        measured: float64 [N], positive, N at least 1; so is predicted.
+        measured, predicted: float64 [N], positive, N at least 1.
     """
     error = absolute_percentage_error(measured, predicted)
     ratio = predicted / measured
@@ -60,9 +60,10 @@ def error_metrics(measured: FloatArray, predicted: FloatArray) -> dict[str, floa
 
 
 def noise_floor(samples: NetworkSamples) -> dict[str, dict[str, float | int | None]]:
-    """Returns what a perfect model would still seem to err, target by target, see `repeat_error`.
+    """Returns target -> error of a perfect model due to measurement noise, see `repeat_error`.
 
-    Only times have repeats. Drift between processes is not in it, so it is a lower estimate.
+    Only times have repeats. Drift between processes is not included, so the noise is
+    underestimated.
     """
     result = {}
     for column, name in enumerate(TARGETS):

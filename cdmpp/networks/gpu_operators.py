@@ -1,4 +1,4 @@
-"""A torch network's operators on a GPU, one after the other, each by the model of its kind."""
+"""Time of a torch network on a GPU as the sum of its operators, each from the model of its kind."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from cdmpp.networks.account import Account, Product
 from cdmpp.networks.graph.graph import NetworkGraph
 from cdmpp.networks.least_time import accounts_of, operator_floor_s
 
-#: What answers for the time of a network.
+#: Methods that predict the time of a network.
 MEASURED = "whole-network model"
 OPERATORS = "operator models"
 OPERATOR_ROOFLINES = "operator rooflines"
 WHOLE_ROOFLINE = "whole-network roofline"
-#: What must be known of a device, or its operators' rooflines are not.
+#: Device values that the operators' rooflines need.
 RATES = ("peak_fp32_flop_per_s", "mem_bandwidth_bytes_per_s")
 _FLOAT_BYTES = 4
-#: No operator is taken to be so many times faster than its roofline.
+#: Maximum factor by which an operator may be faster than its roofline.
 _MOST_SHARE = 4.0
 _FUSED = {"attention": "attention", "recurrent": "recurrent layers"}
-#: Kernels of a step of a recurrent layer: a product, and what is element by element.
+#: Kernels per step of a recurrent layer: a product and an element-wise kernel.
 _KERNELS_A_STEP = 2
-#: Sides of a product that reaches the roofline wherever it can be reached.
+#: Side of a product that is large enough to reach the roofline.
 _LARGE = 4096
-#: How many times its roofline a product loses on NVIDIA's GPUs before one of another maker is said
-#: to lose any: on MI100 and MI210 the roofline of large ones is 4 % off (docs/results/compare.md).
+#: A product on a GPU of another maker takes at least its time with NVIDIA's losses, divided by
+#: this: on MI100 and MI210 the roofline of large products is 4 % off (docs/results/compare.md).
 _LOST_BEFORE = 2.0
-#: The narrowest and longest batched products that were measured: reductions of up to 1,025 for
-#: outputs narrower than 64, else of up to 4,096 (NeuSight's tables). Single ones have splits.
+#: Limits of the measured batched products (NeuSight's tables): reductions of up to 1,025 for
+#: outputs narrower than 64, else of up to 4,096. Unbatched products have splits instead.
 _NARROW, _LONGEST, _LONGEST_NARROW = 64, 4096, 1025
 _FORMS = {**_FUSED, "convolution": "convolutions"}
-#: What the operators without a model of their own are timed as, and judged as.
+#: Kind as which operators without their own model are timed and evaluated.
 _ELEMENT_WISE = "relu"
 _WORDS = {
     "conv": "convolutions", "linear": "products", "bmm": "batched products", "softmax": "softmax",
@@ -57,14 +57,14 @@ _NEEDED = ("core_count", "clock_hz", "l2_bytes", *RATES)
 
 
 def is_modelled(device: DeviceSpec) -> bool:
-    """Whether the operator models answer for a device: an NVIDIA GPU of which they know enough."""
+    """Returns whether the operator models cover a device: an NVIDIA GPU with the needed values."""
     is_known = all(getattr(device, name) is not None for name in _NEEDED)
     return device.kind == "gpu" and device.vendor == "NVIDIA" and is_known
 
 
 def without_measurements(graph: NetworkGraph, device: DeviceSpec) -> str:
-    """Returns which of a network's operators were not measured on a device, or not in their sizes,
-    as a clause; empty = all were.
+    """Returns a clause that names the network's operators without measurements on a device or in
+    their sizes; empty if all were measured.
     """
     operators, tasks = packaged_operators(), _tasks(graph)
     label = _label(device, operators)
@@ -88,9 +88,7 @@ def without_measurements(graph: NetworkGraph, device: DeviceSpec) -> str:
 
 
 def _label(device: DeviceSpec, operators: JudgedOperators) -> str:
-    """Returns the label by which the operators' measurements know a device: models call some by
-    their aliases.
-    """
+    """Returns a device's label in the operators' measurements, which may be an alias."""
     known = find_device(device.name)
     label = device.name if known is None else known.name
     return operators.measured_as(replace(device, name=label))
@@ -99,24 +97,27 @@ def _label(device: DeviceSpec, operators: JudgedOperators) -> str:
 def network_sums(
     graph: NetworkGraph, device: DeviceSpec, operators: JudgedOperators | None = None
 ) -> KindSums:
-    """Returns the seconds of a network's inference in float32 (without TF32), by kind of operator.
+    """Returns the seconds of a network's inference in float32 (without TF32) by kind of operator.
 
-    Small operators take what a call took where it was measured, about 20 us, as eager torch calls
-    them one by one. Products, convolutions, softmax and layer norm have models on NVIDIA GPUs;
-    everything else is timed as an element-wise operator that moves as many bytes, Fourier
-    transforms as one for each axis, and takes no less than its operations at peak. Attention is its
-    two products and a softmax, as far as a causal mask shows them. A step of a recurrent layer is
-    two kernels, a product at the roofline and what follows it (Appleyard et al. 2016, on cuDNN);
-    one kernel may do all steps, or each may take what a product of its own does. Where no model
-    takes a shape or a GPU its roofline stands in, but no less than a call takes elsewhere; from a
-    quarter of it (other units and algorithms may do its work) to a twentieth of its rates. A
-    product on a GPU of another maker takes no less than half of what it would if it lost as much of
-    the roofline, beside a large one, as NVIDIA's do. No end is below the lower bound of the
-    operator (`operator_floor_s`); one whose work is not known has an upper end at a twentieth of
-    the rates.
+    - Small operators take the measured time of a call, about 20 us: eager torch calls operators
+      one by one.
+    - Products, convolutions, softmax and layer norm have models on NVIDIA GPUs. Any other operator
+      is timed as an element-wise operator that moves the same bytes (a Fourier transform as one
+      per axis), but not below its operations at peak.
+    - Attention is two products and a softmax, scaled to the part that a causal mask shows.
+    - A step of a recurrent layer is two kernels, a product at the roofline and an element-wise one
+      (Appleyard et al. 2016, on cuDNN). The interval reaches from one kernel for all steps to
+      separate products.
+    - An operator without a model for its shape or GPU takes its roofline, but not less than the
+      smallest call on other GPUs. Its interval reaches from a quarter of the roofline (other units
+      and algorithms may be faster) to a twentieth of the rates.
+    - A product on a GPU of another maker takes at least half of the time that it would take with
+      the losses of NVIDIA's GPUs against the roofline, relative to a large product.
+    - No time is below the operator's lower bound (`operator_floor_s`). An operator with unknown
+      work has an upper end at a twentieth of the rates.
 
     Args:
-        operators: model of the operators; None = the packaged one.
+        operators: model of the operators; None = the packaged model.
     """
     pricer, sums = _Pricer(device, operators), KindSums()
     floors = operator_floor_s(graph, device).tolist()
@@ -128,17 +129,15 @@ def network_sums(
 
 @dataclass(frozen=True)
 class _Task:
-    """What one operator runs.
+    """Kernels of one operator.
 
     Attributes:
-        words: its kind, for people.
-        works: kernels and how often each runs.
-        steps: dependent ones; works that run more than once are theirs.
-        shown_share: of its works, what a mask does not hide.
-        other_flop: operations that no model of its kernels knows.
-        least_share: of its operations, what no algorithm saves.
-        is_covered: whether all of its work is known.
-        passes: how often it goes over its tensors, about.
+        words: readable name of its kind.
+        works: (kernel, number of runs).
+        steps: number of dependent steps; kernels that run several times belong to them.
+        shown_share: share of the work that no mask hides.
+        other_flop: operations that the models of its kernels do not include.
+        least_share: see `Account`; so are `is_covered` and `passes`.
     """
 
     words: str
@@ -152,12 +151,12 @@ class _Task:
 
     @property
     def is_fused(self) -> bool:
-        """Whether one kernel may do all works."""
+        """Whether one kernel may do all work."""
         return self.words in _FUSED.values()
 
 
 class _Pricer:
-    """Seconds of operators on one GPU, with their ends."""
+    """Seconds of operators on one GPU, with intervals."""
 
     def __init__(self, device: DeviceSpec, operators: JudgedOperators | None) -> None:
         self._device, self._operators = device, operators or packaged_operators()
@@ -166,7 +165,7 @@ class _Pricer:
         self._label = _label(device, self._operators)
 
     def ends(self, task: _Task, floor_s: float) -> Ends:
-        """Returns the seconds of an operator and their ends, none below its floor."""
+        """Returns an operator's seconds, lower end and upper end, none below `floor_s`."""
         seconds = low_s = high_s = 0.0
         for work, times in task.works:
             one_s, one_low_s, one_high_s = self._kernel_ends(work)
@@ -183,7 +182,7 @@ class _Pricer:
         seconds *= task.passes
         if not task.is_covered or task.passes > 1.0:
             high_s = max(high_s, seconds / LEAST_SHARE)
-        if task.is_fused:  # one kernel may do all, without the tensors in between
+        if task.is_fused:  # one kernel may do all work without intermediate tensors
             low_s = floor_s
         low_s = max(task.least_share * low_s, floor_s)
         seconds = max(seconds, low_s)
@@ -211,9 +210,9 @@ class _Pricer:
         return seconds, max(low_s, least_kernel_s(self._device)), high_s
 
     def _product_s(self, work: Work) -> float:
-        """Returns the seconds of a product by the models of NVIDIA's GPUs: of the fastest way where
-        it is beyond what was measured. A matrix times a vector reads the matrix; a longer reduction
-        is done in parts, side by side.
+        """Returns the seconds of a product from the models of NVIDIA's GPUs. A product outside the
+        measured sizes takes its fastest decomposition: a long reduction as parallel parts, or a
+        matrix times a vector as a read of the matrix.
         """
         sizes = dict(work.sizes)
         ways = [(work.name, sizes)]
@@ -227,8 +226,8 @@ class _Pricer:
         return min(self._times.operator_s(*way) for way in ways)
 
     def _as_on_nvidia_s(self, work: Work) -> float:
-        """Returns the seconds of a product that loses as much of the roofline, beside a large one,
-        as the models say of NVIDIA's GPUs; 0 where too little is known of this one.
+        """Returns the seconds of a product with the losses against the roofline of NVIDIA's GPUs,
+        relative to a large product; 0 if too few values of this GPU are known.
         """
         try:
             return self._product_s(work) * self._reached
@@ -237,18 +236,18 @@ class _Pricer:
 
     @cached_property
     def _reached(self) -> float:
-        """What a large product reaches of the roofline by the models of NVIDIA's GPUs."""
+        """Share of the roofline that a large product reaches in the models of NVIDIA's GPUs."""
         large = _product(Product(1, _LARGE, _LARGE, _LARGE))
         return self._roofline_s(large) / self._product_s(large)
 
     def _roofline_s(self, work: Work) -> float:
-        """Returns the seconds of a work's operations or bytes at peak."""
+        """Returns the roofline seconds of a work."""
         peak, bandwidth = (getattr(self._device, name) or math.inf for name in RATES)
         return max(work.flop / peak, work.moved_bytes / bandwidth)
 
 
 def _tasks(graph: NetworkGraph) -> list[_Task]:
-    """Returns what every operator runs; nothing for one that makes nothing."""
+    """Returns the kernels of every operator; no works for a view."""
     return [
         _task(_Row(graph, node), kind, account)
         for node, (kind, account) in enumerate(zip(graph.kinds, accounts_of(graph), strict=True))
@@ -291,7 +290,7 @@ def _task(row: _Row, kind: str, account: Account) -> _Task:
 
 
 class _Row:
-    """One operator of a graph: its columns by name, whole numbers."""
+    """One operator of a graph: integer columns by name."""
 
     def __init__(self, graph: NetworkGraph, node: int) -> None:
         self._graph, self._node = graph, node
@@ -301,12 +300,12 @@ class _Row:
         return int(self._graph.column(name)[self._node])
 
     def work(self, kind: WorkKind, name: str, **sizes: int) -> Work:
-        """Returns its work, of these sizes."""
+        """Returns the operator's work with these sizes."""
         return Work(kind, name, self.flop, float(self["bytes"]), "float", tuple(sizes.items()))
 
 
 def _moving(row: _Row) -> Work:
-    """Returns an element-wise operator that reads and writes as many bytes."""
+    """Returns an element-wise operator that moves the same bytes."""
     elements = max(1, row["bytes"] // (2 * _FLOAT_BYTES))
     columns = min(
         elements, max(1, row["output_w"] if row["output_w"] > 1 else row["output_channels"])
@@ -326,8 +325,8 @@ def _convolution(row: _Row) -> Work | None:
 
 
 def _is_for_convolutions(row: _Row) -> bool:
-    """Returns whether a convolution has images and windows as high as they are wide, which have a
-    model, or groups, whose roofline stands in. Any other is the product that it amounts to.
+    """Returns whether a convolution has square images and windows, which have a model, or groups,
+    which take their roofline. Any other convolution is timed as its equivalent product.
     """
     window = row["conv_kernel_size"] ** 2 * row["input_channels"]
     outputs = row["output_size"] // _FLOAT_BYTES
@@ -336,7 +335,7 @@ def _is_for_convolutions(row: _Row) -> bool:
 
 
 def _product(product: Product) -> Work:
-    """Returns a product by its sizes, its tensors moved once."""
+    """Returns the work of a product that moves each tensor once."""
     batch, m, n, k = product.batch, product.m, product.n, product.k
     moved = float(_FLOAT_BYTES * batch * (m * k + k * n + m * n))
     name = "linear" if batch == 1 else "bmm"
@@ -345,8 +344,8 @@ def _product(product: Product) -> Work:
 
 
 def _is_beyond(work: Work) -> bool:
-    """Returns whether a product is a matrix times a vector in a batch, or has a longer reduction
-    than those that were measured.
+    """Returns whether a batched product is a matrix times a vector or has a longer reduction than
+    the measured products.
     """
     sizes = dict(work.sizes)
     if work.kind != "gemm" or work.name == "linear":
@@ -377,7 +376,7 @@ _MAKERS: Mapping[str, Callable[[_Row], Work | None]] = {
 
 @lru_cache
 def _smallest_call_s() -> float:
-    """Returns what a call of next to no work takes in the middle of the GPUs of the fit."""
+    """Returns the seconds of the smallest element-wise call, the median over the fitted GPUs."""
     nothing = {"rows": 1, "cols": 1}
     return statistics.median(
         KernelTimes(get_device(label)).operator_s(_ELEMENT_WISE, nothing)
@@ -394,7 +393,7 @@ def _convolution_errors() -> ConvErrors:
 
 
 def _errors(work: Work, device: str, operators: JudgedOperators) -> LogErrors:
-    """Returns how far a kind's model errs: on a device of its fit, or on others."""
+    """Returns the log errors of a kind's model on a device, which may be outside its fit."""
     if work.kind == "conv":
         return _convolution_errors().of(device)[LAYER]
     return operators.errors_of(work.name, device, "queued_log_errors")

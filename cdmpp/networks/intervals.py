@@ -1,7 +1,7 @@
-"""Intervals of whole-network predictions, from errors on architectures that were held back.
+"""Intervals of whole-network predictions from errors on held-out architectures.
 
-The arithmetic is `cdmpp.conformal`; owners are architectures, columns are sizes: small networks
-err more than large ones.
+Uses `cdmpp.conformal` with architectures as owners and size classes as columns, because errors of
+small networks are larger.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from cdmpp.conformal import half_widths, least_owners, owner_means
 from cdmpp.networks.dataset.samples import TARGETS, UTILISATIONS, NetworkSamples
 
 DEFAULT_COVERAGE = 0.9
-#: Sizes, by equal shares of the calibration samples.
+#: Number of size classes, each with the same number of calibration samples.
 _SIZES = 3
 
 
 @dataclass(frozen=True)
 class TargetWidths:
-    """Half widths on the log of one target.
+    """Half widths of the intervals of one target's logarithm.
 
     Attributes:
-        edges: predictions at which the next size begins, ascending.
+        edges: predictions at which the next size class starts, ascending.
         half_width: [sizes].
-        architectures: what the widths were measured on.
-        samples: networks with their batches.
-        level: quantile of the normalised errors that was taken.
+        architectures: number of calibration architectures.
+        samples: number of calibration samples.
+        level: level of the quantile of the normalised errors.
     """
 
     edges: tuple[float, ...]
@@ -41,18 +41,18 @@ class TargetWidths:
 
 @dataclass(frozen=True)
 class NetworkIntervals:
-    """Intervals of the targets that were measured often enough.
+    """Intervals of the targets with enough calibration architectures.
 
     Attributes:
-        coverage: share of the networks of an unseen architecture that is to lie in its interval.
-        by_target: target -> its widths.
+        coverage: nominal coverage for the networks of an unseen architecture.
+        by_target: target -> half widths.
     """
 
     coverage: float
     by_target: Mapping[str, TargetWidths]
 
     def bounds(self, predicted: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Returns the lower and upper ends, each float64 [N, 6]; NaN where there is none."""
+        """Returns the lower and upper ends, each float64 [N, 6]; NaN without an interval."""
         width = np.full_like(predicted, np.nan)
         for name, found in self.by_target.items():
             column = TARGETS.index(name)
@@ -67,9 +67,9 @@ class NetworkIntervals:
 def calibrate_networks(
     samples: NetworkSamples, predicted: FloatArray, *, coverage: float = DEFAULT_COVERAGE
 ) -> NetworkIntervals:
-    """Returns intervals from predictions of measured networks that no weight was fitted to.
+    """Returns intervals calibrated on measured networks that were not used for training.
 
-    A target measured on fewer than coverage / (1 - coverage) architectures has none.
+    A target measured on fewer than coverage / (1 - coverage) architectures has no interval.
 
     Args:
         predicted: float64 [N, 6].
@@ -106,11 +106,11 @@ def calibrate_networks(
 def interval_metrics(
     samples: NetworkSamples, column: int, low: FloatArray, high: FloatArray
 ) -> dict[str, float | None]:
-    """Returns `interval_coverage` and `interval_log_width` of a target: means over architectures;
+    """Returns `interval_coverage` and `interval_log_width` of a target, means over architectures;
     None without intervals.
 
     Args:
-        low: float64 [N], lower ends; so is `high`.
+        low, high: float64 [N], ends of the intervals.
     """
     measured = samples.targets[:, column]
     rows = np.flatnonzero(np.isfinite(measured * low * high))

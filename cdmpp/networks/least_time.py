@@ -1,4 +1,4 @@
-"""What the operators of a network take at the least on a device: true lower bounds."""
+"""Lower bounds of the time of a network and its operators on a device."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from cdmpp.networks.step_time.inputs import rates_of
 
 _FLOAT_BYTES = 4
 _COLUMNS = ("linear_in_features", "linear_out_features", "output_h", "output_w", "output_size")
-#: Operators whose output is their input seen otherwise.
+#: Operators that only reshape their input.
 _VIEWS = frozenset({"Flatten"})
-#: Share of the bytes moved from which operators of several passes are named.
+#: Minimum share of the bytes moved from which operators with several passes are named.
 _NAMED_SHARE = 0.01
-#: Matrix units may do float32 so many times faster than the peak that is known: 2 times on AMD's
-#: CDNA and CDNA 2 (data sheets), of other makers' GPUs but NVIDIA's an assumption.
+#: Ratio of the float32 rate of matrix units to the known float32 peak: 2 on AMD's CDNA and CDNA 2
+#: (data sheets), an assumption for makers other than AMD and NVIDIA.
 _AMD_MATRIX_RATIO, _MATRIX_RATIO = 2.0, 4.0
-#: A fused attention kernel may do a float32 product as three of TF32, on units that do those at
-#: half of their fp16 rate, from this compute capability on. Source: CUTLASS, example 27 (3xTF32);
+#: From this compute capability a fused attention kernel may compute a float32 product as three
+#: TF32 products, at half the fp16 rate of the tensor cores. Source: CUTLASS, example 27 (3xTF32);
 #: NVIDIA A100 and H100 white papers.
 _TF32_CAPABILITY, _TF32_SHARE, _TF32_PRODUCTS = 8.0, 0.5, 3.0
 
 
 def accounts_of(graph: NetworkGraph) -> tuple[Account, ...]:
-    """Returns the accounts of a graph; of one without, what its columns tell: `Gemm`, and `MatMul`
-    of four axes.
+    """Returns the accounts of a graph. Without stored accounts, they are derived from the columns
+    for `Gemm` and four-dimensional `MatMul`, and are empty for other operators.
     """
     found = graph.accounts or (_account(graph, node) for node in range(len(graph.kinds)))
     return tuple(
@@ -41,9 +41,10 @@ def accounts_of(graph: NetworkGraph) -> tuple[Account, ...]:
 
 
 def operator_floor_s(graph: NetworkGraph, device: DeviceSpec) -> FloatArray:
-    """Returns float64 [nodes], seconds that no operator goes below in either mode, each run by
-    itself: its products at peak, its tensors beyond the last cache at the memory bandwidth, a
-    kernel for every step on a GPU (`floor_on`). Operators that make nothing take nothing.
+    """Returns float64 [nodes], lower bounds in seconds of each operator alone, in either mode.
+
+    The bound is from products at peak, tensors beyond the last cache at the memory bandwidth, and
+    one kernel per step on a GPU (`floor_on`); 0 for views.
     """
     accounts = accounts_of(graph)
     peak = device.peak_fp32_flop_per_s or 1.0
@@ -65,13 +66,13 @@ def operator_floor_s(graph: NetworkGraph, device: DeviceSpec) -> FloatArray:
 
 
 def least_seconds(graph: NetworkGraph, device: DeviceSpec) -> float:
-    """Returns seconds that no iteration of either mode goes below: the sum over its operators."""
+    """Returns a lower bound in seconds of an iteration in either mode: the sum over operators."""
     return float(np.sort(operator_floor_s(graph, device)).sum())
 
 
 def least_product_seconds(graph: NetworkGraph, device: DeviceSpec, execution: Execution) -> float:
-    """Returns seconds that no step in 16 bits goes below: its products at the rate of the matrix
-    units. Bytes are not in it: a compiler may keep tensors on the chip.
+    """Returns a lower bound in seconds of a 16-bit step: its products at the rate of the matrix
+    units. Bytes are excluded, because a compiler may keep tensors on the chip.
     """
     flop = sum(one.least_share * one.product_flop for one in accounts_of(graph))
     _, products, convolutions, *_ = rates_of(device, execution)
@@ -80,13 +81,13 @@ def least_product_seconds(graph: NetworkGraph, device: DeviceSpec, execution: Ex
 
 @dataclass(frozen=True)
 class Uncovered:
-    """What of a network's work is not known, or goes over its tensors several times.
+    """Operators of a network whose work is unknown or that make several passes.
 
     Attributes:
-        text: these operators with their share of the bytes moved, as a clause; empty = none, or too
-            few to be named.
-        times: how often what it moves is moved, about; 1 = once.
-        most_times: that at the most.
+        text: clause with these operators and their shares of the bytes moved; empty if there are
+            none or their share is small.
+        times: approximate factor on the bytes moved due to several passes; 1 = one pass.
+        most_times: upper bound of that factor.
     """
 
     text: str
@@ -95,7 +96,7 @@ class Uncovered:
 
 
 def uncovered(graph: NetworkGraph) -> Uncovered:
-    """Returns what of a network's work is not known, from its operators' accounts."""
+    """Returns the uncovered part of a network's work."""
     moved = graph.column("bytes")
     shares: dict[str, float] = {}
     times = most = 1.0
@@ -118,7 +119,7 @@ def uncovered(graph: NetworkGraph) -> Uncovered:
 
 
 def _rate(device: DeviceSpec, peak: float, account: Account) -> float:
-    """Returns the most float32 operations a second of any unit that may do the products."""
+    """Returns the highest float32 rate (operations per second) of the units for the products."""
     if device.kind != "gpu":
         return peak
     if device.vendor != "NVIDIA":

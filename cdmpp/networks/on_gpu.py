@@ -1,4 +1,4 @@
-"""Torch networks on GPUs: which model answers for which way of running."""
+"""Predictions of torch networks on GPUs: selects the model for each mode, dtype and layout."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ Predictions = Mapping[Mode, TorchPrediction]
 def on_gpu(
     graph: NetworkGraph, device: DeviceSpec, found: Predictions, floor_s: float
 ) -> dict[Mode, TorchPrediction]:
-    """Returns the predictions of a network on a GPU that no whole network was trained on.
+    """Returns the predictions of a network on a GPU without whole-network training data.
 
-    Inference in float32, eager and NCHW is the sum of the operator models. Other ways of running
-    are the step-time model's; in float32, which it was not trained on, only as ratios to that sum.
+    Eager float32 inference in NCHW is the sum of the operator models. Other executions are from the
+    step-time model. It was not trained on float32, so other float32 executions are that sum times
+    a ratio of the step-time model.
 
     Args:
-        found: what is known besides, by mode.
-        floor_s: seconds that no float32 iteration goes below.
+        found: mode -> prediction of the whole-network model.
+        floor_s: lower bound in seconds of a float32 iteration.
     """
     if any(getattr(device, name) is None for name in RATES):
         return {mode: _without_rates(one) for mode, one in found.items()}
@@ -80,7 +81,7 @@ def on_gpu(
 def _by_operators(
     found: TorchPrediction, graph: NetworkGraph, device: DeviceSpec, floor_s: float
 ) -> TorchPrediction:
-    """Returns the prediction with the time of a GPU's operators, one after the other."""
+    """Returns the prediction with the sum of the operators' times."""
     sums, has_models = network_sums(graph, device), is_modelled(device)
     doubt = without_measurements(graph, device)
     return replace(
@@ -103,9 +104,9 @@ def _from_ratio(
     model: StepTimeModel,
     floor_s: float,
 ) -> TorchPrediction:
-    """Returns a float32 prediction: the operators' sum, times what the step-time model says of this
-    way of running beside plain inference. A training step is the geometric mean of that and of what
-    the model says itself: the ratio to inference is known worse than those between inferences.
+    """Returns a float32 prediction: the operators' sum times the step-time model's ratio of this
+    execution to plain inference. A training step is the geometric mean of that product and the
+    step-time model's own prediction, because its ratio to inference is less accurate.
     """
     step = model.estimate(graph, device, found.execution)
     ratio = step.seconds / model.estimate(graph, device, Execution()).seconds

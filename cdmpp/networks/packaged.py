@@ -1,4 +1,4 @@
-"""The packaged models of whole networks: where they are, and making them from finished runs."""
+"""Packaged models of whole networks: their folders, and packaging of finished runs."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from cdmpp.networks.step_time.model import STEP_TIME, StepTimeModel
 from cdmpp.pretrained import PRETRAINED
 
 CARD = "card.json"
-#: Folders of the models below that of the package.
+#: Folders of the models in the packaged folder.
 _MODEL, _STEP_TIME = "model", "step_time"
-#: All files of a packaged model.
+#: Maximum size of all files of a packaged model.
 MOST_BYTES = 2 * 1000 * 1000
 
 
 def model_folder(model: str | Path, *, parent: Path | None = None) -> Path:
-    """Returns the folder that `--model` means: `pretrained` or a run folder.
+    """Returns the folder of a `--model` value: `pretrained` or a run folder.
 
     Args:
-        parent: folder of the packaged model; None = in this package.
+        parent: folder of the packaged models; None = in this package.
 
     Raises:
         DataError: no model is packaged.
@@ -41,20 +41,20 @@ def model_folder(model: str | Path, *, parent: Path | None = None) -> Path:
 
 
 def packaged_folder() -> Path:
-    """Returns where the packaged models are, in this package."""
+    """Returns the folder of the packaged models in this package."""
     return package_folder("cdmpp.pretrained") / "networks"
 
 
 def package_run(run_dir: Path, *, command: str, licence: str, out: Path | None = None) -> Path:
-    """Writes the model of a finished run and its card, into a folder for its kind.
+    """Writes the model of a finished run and its card into the folder of its kind.
 
     Args:
-        command: the command line that makes it again.
-        licence: of the measurements that it was trained on.
+        command: command line that reproduces the model.
+        licence: licence of its training measurements.
         out: folder of the packaged models; None = in this package.
 
     Returns:
-        The folder of the model, which was replaced in one step.
+        The folder of the model, replaced atomically.
 
     Raises:
         DataError: the run is not finished, or its model is too large.

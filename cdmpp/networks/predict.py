@@ -1,4 +1,4 @@
-"""Time, memory and utilisation of a torch network that is never run."""
+"""Predicts time, memory and utilisation of a torch network without running it."""
 
 from __future__ import annotations
 
@@ -30,27 +30,28 @@ from cdmpp.networks.run import TrainedNetworks, load_run
 from cdmpp.pretrained import PRETRAINED
 
 IMAGE = ((3, 224, 224),)
-#: No network is taken to be so many times faster than its roofline: the fastest algorithm for
-#: convolutions saves three of four products (the fastest of 2,040 measured ones: 2.9 times).
+#: Maximum factor by which a network may be faster than its roofline: the fastest convolution
+#: algorithm saves three of four products. The fastest of 2,040 measured networks: 2.9.
 _MOST_SHARE = 4.0
-#: Half width of the logarithm that holds 90 % of 44 operators of torch, each alone, on a Zen 4 core
-#: (docs/lab/experiments.md). Networks of more operators err less.
+#: Half width in log time that covers 90 % of 44 single torch operators on a Zen 4 core
+#: (docs/lab/experiments.md). Errors of networks with more operators are smaller.
 _ALONE_WIDTH = 1.5
 
 _NOT_COMPILED = "torch.compile is ignored: this is the time of eager torch on a CPU"
 
 
 class NetworkPredictor:
-    """A loaded model, and what answers where it has measured nothing.
+    """A loaded model with fallbacks for devices outside its training data.
 
-    A device of its own measurements is answered by the model. The inference of another NVIDIA GPU
-    is answered by the operator models, of another GPU by its operators' rooflines; everything else
-    by the model along the device's roofline.
+    The model predicts devices of its training data. Float32 inference on another NVIDIA GPU is
+    predicted by the operator models, on another GPU by its operators' rooflines, and other
+    executions on GPUs by the step-time model (`on_gpu`). On any other device the model's prediction
+    follows the device's roofline.
 
     Attributes:
         trained: the model.
-        extraction_s: seconds that the last `graphs` took.
-        prediction_s: seconds that the last `predict` took.
+        extraction_s: seconds that the last call of `graphs` took.
+        prediction_s: seconds that the last call of `predict` took.
     """
 
     def __init__(self, trained: TrainedNetworks) -> None:
@@ -63,7 +64,7 @@ class NetworkPredictor:
         """Returns the predictor of a run folder or of the packaged model.
 
         Raises:
-            DataError: there is no such model.
+            DataError: the model does not exist or cannot be read.
         """
         return cls(load_run(model_folder(model)))
 
@@ -77,12 +78,12 @@ class NetworkPredictor:
         method: Literal["fx", "export"] = "fx",
         dtypes: Sequence[torch.dtype] | None = None,
     ) -> list[NetworkGraph]:
-        """Returns the operator graph of every batch; the module is made once.
+        """Returns the operator graph of every batch; creates the module once.
 
         Raises:
-            UsageError: a batch below 1, no shape.
-            DataError: the module cannot be made or followed, or its weights are of a type that is
-                not covered.
+            UsageError: no batch, a batch below 1, or no shape.
+            DataError: the module cannot be created or traced, or its weights have an unsupported
+                type.
         """
         start = time.perf_counter()
         if not batches:
@@ -114,12 +115,13 @@ class NetworkPredictor:
         """Returns the predictions of every graph, device and mode, in this order.
 
         Args:
-            devices: labels, or hardware; none = those that the model was trained on.
-            running: how the networks are run; None = eagerly, in the type of their weights.
+            devices: labels or specs; empty = the devices of the training data.
+            running: how the networks are run; None = eagerly, in the dtype of their weights.
+            memory_limit_bytes: available memory; None = the memory of each device.
 
         Raises:
             DeviceError: an unknown device.
-            UsageError: a memory limit that is not above 0, or a type that the weights are not of.
+            UsageError: the memory limit is not positive, or the dtype does not fit the weights.
         """
         running = running or Running()
         if memory_limit_bytes is not None and not memory_limit_bytes > 0:
@@ -159,15 +161,15 @@ class NetworkPredictor:
         running: Running,
         memory_limit_bytes: float | None,
     ) -> list[TorchPrediction]:
-        """Returns the predictions of a network on a device, one a requested mode.
+        """Returns the predictions of a network on a device, one per requested mode.
 
         Args:
-            whole: target -> what the model says of it.
+            whole: target -> prediction of the model.
             rooflines_s: sum of the operators' rooflines in each mode.
-            doubts: why the model's answer is a guess.
-            unseen: share of the bytes moved of operators that the model was not trained on.
-            few: operators, where all networks of the training have more; else 0.
-            memory_limit_bytes: what there is; None = the device's.
+            doubts: reasons why the model's prediction is out of distribution.
+            unseen: share of the bytes moved by operators outside the training data.
+            few: number of operators if it is below the training range, else 0.
+            memory_limit_bytes: available memory; None = the device's memory.
         """
         is_measured = spec.name in self._measured
         limit = memory_limit_bytes or spec.mem_bytes
@@ -183,7 +185,7 @@ class NetworkPredictor:
                 ),
                 time_s=_along_roofline(whole[f"{mode}_time_s"], roofline_s, floor_s),
                 memory_bytes=memory,
-                # What is known of one kind of device says nothing of another's.
+                # Utilisation does not transfer between CPUs and GPUs.
                 utilisation=busy if spec.kind in self._measured.values() else UNKNOWN,
                 memory_limit_bytes=None if limit is None else float(limit),
                 fits=None, reasons=doubts,
@@ -201,7 +203,7 @@ class NetworkPredictor:
             }
         if unknown.most_times > 1.0:
             found = {mode: _with_unknown(one, unknown) for mode, one in found.items()}
-        least = found["infer"].time_s  # a training step goes forward too
+        least = found["infer"].time_s  # a training step includes the forward pass
         found["train"] = replace(found["train"], time_s=found["train"].time_s.not_below(least))
         found = {mode: _with_its_weights(one, graph) for mode, one in found.items()}
         modes = MODES if running.mode is None else (running.mode,)
@@ -221,8 +223,8 @@ class NetworkPredictor:
 
 
 def _along_roofline(time_s: Estimate, roofline_s: float, floor_s: float) -> Estimate:
-    """Returns a time, and the interval of a device that was never measured: what its hardware
-    allows, slow kernels counted in.
+    """Returns a time with an interval: its own, or for an unmeasured device one from the roofline,
+    wide enough for slow kernels.
     """
     time_s = time_s.at_least(floor_s)
     if time_s.low is not None or time_s.value is None:
@@ -232,13 +234,13 @@ def _along_roofline(time_s: Estimate, roofline_s: float, floor_s: float) -> Esti
 
 
 def _with_its_weights(found: TorchPrediction, graph: NetworkGraph) -> TorchPrediction:
-    """Returns a prediction whose memory holds at least the weights."""
+    """Returns a prediction whose memory is at least the network's minimum (`least_memory`)."""
     least = least_memory(graph, found.execution)
     return replace(found, memory_bytes=found.memory_bytes.at_least(least))
 
 
 def _with_unknown(found: TorchPrediction, unknown: Uncovered) -> TorchPrediction:
-    """Returns a prediction marked, with an interval as wide as that of what no model covers."""
+    """Returns a prediction with the reason and the wider interval of uncovered work."""
     time_s = found.time_s
     if time_s.value is not None and time_s.high is not None:
         most_s = time_s.value * unknown.most_times / unknown.times
@@ -248,8 +250,8 @@ def _with_unknown(found: TorchPrediction, unknown: Uncovered) -> TorchPrediction
 
 
 def _of_few(found: TorchPrediction, operators: int) -> TorchPrediction:
-    """Returns a prediction with the interval of so few operators, whose errors do not average out;
-    0 = as many as the training has.
+    """Returns a prediction with a wider interval for a network of few operators, whose errors do
+    not average out; `operators` = 0 keeps the interval.
     """
     time_s = found.time_s
     if not operators or time_s.value is None or time_s.low is None or time_s.high is None:
@@ -262,13 +264,13 @@ def _of_few(found: TorchPrediction, operators: int) -> TorchPrediction:
 def _in_passes(
     found: TorchPrediction, times: float, most: float, floor_s: float
 ) -> TorchPrediction:
-    """Returns the prediction of a model that takes every operator to move its tensors once, and
-    knows nothing of some.
+    """Returns the prediction of a model of single-pass operators, corrected for several passes and
+    with a wider interval for unseen operators.
 
     Args:
-        times: how often it moves them.
-        most: factor that it may be off, each way, by what the model does not know.
-        floor_s: seconds that nothing goes below.
+        times: factor on the bytes moved due to several passes.
+        most: maximum error factor, in both directions, due to unseen operators.
+        floor_s: lower bound in seconds.
     """
     time_s = found.time_s
     if time_s.value is None or time_s.low is None or time_s.high is None:
@@ -280,8 +282,8 @@ def _in_passes(
 
 
 def _on_others(found: TorchPrediction, running: Running) -> TorchPrediction:
-    """Returns the prediction of a CPU, or of a GPU that the whole-network model was trained on:
-    both know float32 and eager torch only.
+    """Returns the prediction on a CPU, or on a GPU in the training data: only eager float32 is
+    supported there.
     """
     execution = found.execution
     if running.is_plain and execution.dtype == "float32":

@@ -14,8 +14,8 @@ class Estimate:
     """A predicted number with its interval.
 
     Attributes:
-        value: None where the model does not predict it.
-        low: lower end, None without an interval; so is `high`.
+        value: the prediction; None if there is none.
+        low, high: ends of the interval; None without an interval.
     """
 
     value: float | None
@@ -23,11 +23,11 @@ class Estimate:
     high: float | None
 
     def at_least(self, floor: float) -> Estimate:
-        """Returns the estimate with nothing below a number."""
+        """Returns the estimate with value and ends raised to at least `floor`."""
         return self.not_below(Estimate(floor, floor, floor))
 
     def not_below(self, other: Estimate) -> Estimate:
-        """Returns the estimate with no end below another's."""
+        """Returns the estimate with value and ends raised to at least those of `other`."""
         pairs = zip(
             (self.value, self.low, self.high), (other.value, other.low, other.high), strict=True
         )
@@ -39,23 +39,23 @@ UNKNOWN = Estimate(None, None, None)
 
 @dataclass(frozen=True)
 class TorchPrediction:
-    """Time, memory and utilisation of a network at one batch, on one device, in one mode.
+    """Time, memory and utilisation of a network at one batch size, on one device, in one mode.
 
     Attributes:
-        name: of the network.
-        batch: samples of an iteration.
-        device: label.
+        name: name of the network.
+        batch: batch size.
+        device: device label.
         mode: `infer`, or `train` (forward, backward and update).
-        time_s: seconds of an iteration.
-        memory_bytes: peak above the empty process.
+        time_s: seconds per iteration.
+        memory_bytes: peak memory above that of the empty process.
         utilisation: share of the threads' time, 0 to 1.
         memory_limit_bytes: available memory; None = unknown.
-        fits: whether the peak stays below the limit (nine tenths of a device's memory); None = not
-            sure, or no limit is known.
-        reasons: why this is a low-confidence prediction; empty = it is not.
-        method: the model that predicted the time.
-        parts: seconds by kinds of operators, where the method adds them up.
-        execution: element types, memory format, and whether it is compiled.
+        fits: whether the peak is below the limit (nine tenths of a device's memory); None if this
+            is uncertain or the limit is unknown.
+        reasons: why the prediction is out of distribution; empty if it is not.
+        method: method that predicted the time.
+        parts: kind of operator -> seconds; empty if the method is no sum of operators.
+        execution: element types, memory format and whether the network is compiled.
     """
 
     name: str
@@ -74,11 +74,11 @@ class TorchPrediction:
 
     @property
     def out_of_distribution(self) -> bool:
-        """Whether this is a guess."""
+        """Whether there are `reasons`."""
         return bool(self.reasons)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns one flat JSON object."""
+        """Returns a flat JSON object."""
         values: dict[str, Any] = {
             "network": self.name,
             "batch": self.batch,

@@ -1,7 +1,7 @@
-"""A training run of a whole-network model, and its folder.
+"""Training runs of whole-network models.
 
-The folder: `config.yaml`, `model.json` and `model.safetensors` (trees: the library's own JSON),
-`metrics.json`, `predictions.parquet`, `log.jsonl`. Nothing is pickled.
+A run folder has `config.yaml`, `model.json` and `model.safetensors` (trees: the library's own
+JSON), `metrics.json`, `predictions.parquet` and `log.jsonl`. There are no pickles.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from cdmpp.networks.models.options import NetworkOptions
 
 MODEL_FORMAT = "networks-1"
 _HINT = "train one with `cdmpp networks train --dataset DIR --out RUN`"
-#: Where the checkpoints of an unfinished run are.
+#: Folder of the checkpoints of an unfinished run.
 _CHECKPOINTS = "checkpoints"
 
 
 @dataclass(frozen=True)
 class NetworkRun(NetworkOptions):
-    """What is trained, with the options of all models.
+    """Configuration of a training run, with the options of all models.
 
     Attributes:
-        model: of `cdmpp.models.registry.NETWORK_CLASSES`.
-        seed: of the split and of the model.
-        split: how the parts are drawn.
-        device: only samples of this device; None = all of the data set.
+        model: key of `cdmpp.models.registry.NETWORK_CLASSES`.
+        seed: seed of the split and of the model.
+        split: kind of the split.
+        device: the only device whose samples are used; None = all devices.
     """
 
     model: str = DEFAULT_MODEL
@@ -58,20 +58,20 @@ class NetworkRun(NetworkOptions):
 
     @property
     def options(self) -> NetworkOptions:
-        """The options of the models."""
+        """Options of the models."""
         return NetworkOptions(**{f.name: getattr(self, f.name) for f in fields(NetworkOptions)})
 
 
 @dataclass(frozen=True)
 class TrainedNetworks:
-    """A fitted model with what is known of it.
+    """A fitted model with its intervals, training domain and provenance.
 
     Attributes:
         model: the model.
-        devices: what it was trained on.
-        intervals: of its predictions.
-        domain: what its training part covers.
-        facts: data hash, split, versions and the like, as JSON values.
+        devices: devices of the training data.
+        intervals: intervals of its predictions.
+        domain: domain of the training part.
+        facts: data hash, split, seed and versions, as JSON values.
     """
 
     model: NetworkModel
@@ -81,9 +81,8 @@ class TrainedNetworks:
     facts: dict[str, Any]
 
     def predict(self, samples: NetworkSamples) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Returns predictions and the ends of their intervals, each float64 [N, 6].
-
-        There is no interval on a device that was never measured (NaN).
+        """Returns predictions, lower and upper ends of their intervals, each float64 [N, 6]; NaN
+        ends on a device outside the training data.
         """
         predicted = self.model.predict(samples)
         low, high = self.intervals.bounds(predicted)
@@ -101,23 +100,23 @@ def train_run(
     versions: Mapping[str, str],
     on_progress: OnTrain | None = None,
 ) -> dict[str, Any]:
-    """Fits a model, judges it on the test part and writes the run folder.
+    """Fits a model, evaluates it on the test part and writes the run folder.
 
-    A run that was stopped is continued where its networks have checkpoints.
+    An interrupted run is resumed from its checkpoints, for models that have them.
 
     Args:
         data: the data set.
-        out: the run folder; made when missing.
-        run: what to train.
-        versions: of the libraries, to be kept with the run.
-        on_progress: called after every step of models that have steps.
+        out: run folder; created if it does not exist.
+        run: configuration of the run.
+        versions: library versions, which are stored with the run.
+        on_progress: called after every step of models with steps.
 
     Returns:
-        What `metrics.json` holds.
+        The content of `metrics.json`.
 
     Raises:
-        UsageError: an unknown model or split, or the folder holds another run.
-        DataError: too few measurements, or the folder cannot be written.
+        UsageError: an unknown model or split, or the folder has another run.
+        DataError: there are too few measurements, or the folder cannot be written.
     """
     model = new_model(run.model, run.options)
     samples = assemble(data, device=run.device)
@@ -162,7 +161,7 @@ def train_run(
 
 
 def save_trained(trained: TrainedNetworks, directory: Path) -> None:
-    """Writes the weights, then `model.json`, whose presence says that the model is complete."""
+    """Writes the weights, then `model.json`, which marks the model as complete."""
     facts = {
         "format": MODEL_FORMAT,
         "kind": trained.model.kind,
@@ -177,7 +176,7 @@ def save_trained(trained: TrainedNetworks, directory: Path) -> None:
 
 
 def is_networks_run(directory: Path) -> bool:
-    """Returns whether a folder holds a model of whole networks, not one of tensor programs."""
+    """Returns whether a folder has a model of whole networks, as opposed to tensor programs."""
     path = Path(directory) / MODEL_FILE
     return (
         path.is_file() and read_json(path, what="model", hint=_HINT).get("format") == MODEL_FORMAT
@@ -188,7 +187,7 @@ def load_run(directory: Path) -> TrainedNetworks:
     """Returns the model of a run folder or of a packaged model.
 
     Raises:
-        DataError: there is no complete model of whole networks, or it is of another version.
+        DataError: the folder has no complete model of whole networks, or one of another version.
     """
     path = Path(directory) / MODEL_FILE
     value = read_json(path, what="model of whole networks", hint=_HINT, format=MODEL_FORMAT)
@@ -214,12 +213,12 @@ def evaluate_run(
     """Returns the errors of a trained model on a data set.
 
     Args:
-        part: `test` = the test part of the run's own split; `all` = every sample; `auto` = `test`
-            where the data set is the one of the training, else `all`.
-        device: only this device; None = all.
+        part: `test` = the test part of the run's split; `all` = every sample; `auto` = `test` for
+            the training data set, else `all`.
+        device: the only device to evaluate; None = all devices.
 
     Raises:
-        DataError: nothing was measured, or `test` is asked of other data.
+        DataError: there are no measurements, or `test` is requested for another data set.
     """
     samples = assemble(data, device=device, described=trained.devices)
     is_own = data_hash(data) == trained.facts["data_hash"]
@@ -251,14 +250,14 @@ def evaluate_run(
 
 
 def data_hash(data: NetworkData) -> str:
-    """Returns what identifies the data set: the digests of its files."""
+    """Returns the id of a data set, made of the digests of its files."""
     return "-".join(data.manifest["sha256"][name][:16] for name in sorted(data.manifest["sha256"]))
 
 
 def _write_predictions(
     path: Path, trained: TrainedNetworks, samples: NetworkSamples, parts: NetworkSplit
 ) -> None:
-    """Writes one row a sample and target."""
+    """Writes one row per sample and target."""
     predicted, low, high = trained.predict(samples)
     part = np.full(len(samples), "train", object)
     part[parts.validation], part[parts.test] = "validation", "test"

@@ -1,4 +1,4 @@
-"""`--batch` and `--input` of networks: numbers and shapes as text."""
+"""Parses the values of `--batch` and `--input`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from cdmpp.errors import UsageError
 
 
 def parse_numbers(text: str | None, option: str) -> list[int]:
-    """Returns the different numbers of `1,8,32`; none of None.
+    """Returns the unique numbers of a text such as `1,8,32`; empty for None.
 
     Raises:
-        UsageError: one is no whole number from 1 up.
+        UsageError: a part is not an integer of at least 1.
     """
     if text is None:
         return []
@@ -22,7 +22,7 @@ def parse_numbers(text: str | None, option: str) -> list[int]:
 
 
 def parse_shape(text: str) -> tuple[int, ...] | None:
-    """Returns a shape such as `3x224x224`; None where it is none."""
+    """Returns the shape of a text such as `3x224x224`; None if the text is not a shape."""
     parts = text.lower().split("x")
     if not all(part.isdecimal() and int(part) >= 1 for part in parts):
         return None
@@ -30,11 +30,10 @@ def parse_shape(text: str) -> tuple[int, ...] | None:
 
 
 def parse_input_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Returns name -> whole shape of inputs such as `images=1x3x224x224`; without a name the empty
-    one.
+    """Returns name -> full shape of inputs such as `images=1x3x224x224`; a missing name is "".
 
     Raises:
-        UsageError: something else, or a name twice.
+        UsageError: a text has another form, or a name occurs twice.
     """
     found: dict[str, tuple[int, ...]] = {}
     for text in texts:
