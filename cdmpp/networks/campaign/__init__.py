@@ -1,1 +1,1 @@
-"""Measuring networks: time, memory and utilisation of a training or inference step."""
+"""Measuring campaigns: time, memory and utilisation of networks' training and inference steps."""

@@ -1,4 +1,4 @@
-"""What a sample's timings say: the median, its interval, and when they are enough."""
+"""Timing of a sample: repeats, their median and its interval, and the stopping rule."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ _CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class NetworkTiming:
-    """How long a sample is timed.
+    """Options of timing a sample.
 
-    A repeat is as many iterations as fit `least_repeat_s`; its time is the mean of them.
+    A repeat has as many iterations as `least_repeat_s` needs; its time is their mean.
 
     Attributes:
-        warm_up_runs: iterations before anything is timed, at least.
-        warm_up_s: seconds of iterations before anything is timed, at least.
-        least_repeat_s: shortest repeat.
-        least_repeats: repeats at least, unless the budget ends before.
-        most_repeats: repeats at most.
-        spread: enough when half the width of the median's 95 % interval is this share of the
-            median; 0 = never before budget or `most_repeats` end.
-        budget_s: seconds of repeats after which none is begun; three are always timed.
-        operator_runs: runs, operator by operator, after the repeats (on a CPU), at most; 0 = none.
+        warm_up_runs: minimum number of iterations before timing.
+        warm_up_s: minimum seconds of iterations before timing.
+        least_repeat_s: minimum seconds of a repeat.
+        least_repeats: minimum number of repeats, unless the budget ends before.
+        most_repeats: maximum number of repeats.
+        spread: timing stops when half the width of the median's 95 % interval is at most this share
+            of the median; 0 = timing stops only at `budget_s` or `most_repeats`.
+        budget_s: seconds after which no repeat is started; three are always timed.
+        operator_runs: maximum number of operator-by-operator runs after the repeats, on a CPU;
+            0 = none.
     """
 
     warm_up_runs: int = 3
@@ -39,7 +40,11 @@ class NetworkTiming:
     operator_runs: int = 9
 
     def check(self) -> None:
-        """Raises a UsageError for values that make no sense."""
+        """Checks the values.
+
+        Raises:
+            UsageError: an invalid value.
+        """
         if self.warm_up_runs < 1 or self.least_repeats < FEWEST_REPEATS:
             raise UsageError(
                 f"timing: warm_up_runs is {self.warm_up_runs} and least_repeats "
@@ -60,17 +65,17 @@ class NetworkTiming:
                 raise UsageError(f"timing: {name} is {value}, expected 0 or more")
 
 
-#: Repeats that are always timed.
+#: Number of repeats that are always timed.
 FEWEST_REPEATS = 3
 
 
 @dataclass(frozen=True)
 class Timed:
-    """The timings of one sample in seconds of one iteration.
+    """Timings of one sample.
 
     Attributes:
-        times_s: every repeat, in order.
-        iterations: in all repeats together.
+        times_s: seconds per iteration of every repeat, in order.
+        iterations: total number of iterations.
     """
 
     times_s: tuple[float, ...]
@@ -80,11 +85,11 @@ class Timed:
 def median_interval(times: Sequence[float]) -> tuple[float, float, float]:
     """Returns (median, low, high): the 95 % interval of the median from order statistics.
 
-    It holds for any distribution of independent times. With fewer than six times no two of them
-    enclose the median with 95 %; the interval is then all of them.
+    The interval is valid for independent times of any distribution. With fewer than six times it is
+    their whole range, whose coverage is below 95 %.
 
     Raises:
-        ValueError: no times.
+        ValueError: `times` is empty.
     """
     ordered = sorted(times)
     count = len(ordered)
@@ -97,7 +102,7 @@ def median_interval(times: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _outside(count: int) -> int:
-    """Returns how many times may be left out at either end."""
+    """Returns the number of times outside the interval at either end."""
     tail, outside = 0.0, 0
     for number in range(count // 2):
         tail += math.comb(count, number) / 2.0**count
@@ -108,12 +113,12 @@ def _outside(count: int) -> int:
 
 
 def time_repeats(run: Callable[[int], float], timing: NetworkTiming, *, first_s: float) -> Timed:
-    """Times repeats until the median is known well enough or the budget ends.
+    """Times repeats until the median is precise enough or the budget ends.
 
     Args:
-        run: does so many iterations and returns their seconds.
-        timing: when it is enough.
-        first_s: about how long an iteration takes.
+        run: runs a number of iterations and returns their total seconds.
+        timing: the stopping rule.
+        first_s: approximate seconds per iteration.
     """
     inner = max(1, math.ceil(timing.least_repeat_s / max(first_s, 1e-9)))
     times: list[float] = []
@@ -130,6 +135,8 @@ def time_repeats(run: Callable[[int], float], timing: NetworkTiming, *, first_s:
 
 
 def is_narrow(times: Sequence[float], spread: float) -> bool:
-    """Whether half the interval's width is at most `spread` of the median."""
+    """Returns whether half the interval's width is at most `spread` of the median; False for a
+    spread of 0.
+    """
     median, low, high = median_interval(times)
     return (high - low) / 2 <= spread * median and spread > 0

@@ -1,8 +1,8 @@
-"""How fast the machine is at the moment: small fixed works timed beside a network's repeats.
+"""Correction for the varying speed of the machine, from small fixed works timed between repeats.
 
-A virtual machine changes its speed by tens of percent within seconds, whatever runs on it. The same
-network minutes later then differs by more than models err. What a campaign measures is therefore
-quoted at the campaign's usual speed: seconds / product of (work / its usual seconds) ** exponent.
+The speed of a virtual machine varies by tens of percent within seconds. Two measurements of a
+network, minutes apart, then differ by more than a model's error. A campaign's times are therefore
+corrected to its usual speed: seconds / product of (work's seconds / its usual seconds) ** exponent.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 
 from cdmpp.arrays import FloatArray
 
-#: Matrix products inside the L2 cache, a copy that passes through the L3 cache, small operators
-#: inside the L1 cache, first touches of fresh pages.
+#: Matrix products in the L2 cache, a copy through the L3 cache, small operators in the L1 cache,
+#: first touches of new pages.
 WORKS = ("product", "copy", "additions", "pages")
-#: Samples measured twice without which exponents would be noise.
+#: Minimum number of samples measured twice for fitting the exponents.
 FEWEST_PAIRS = 30
 _PRODUCTS, _SIDE = 3, 192
 _COPIED_VALUES = 1 << 20
@@ -29,7 +29,7 @@ _FRESH_BYTES, _PAGE_BYTES = 1 << 20, 4096
 
 
 class SpeedProbe:
-    """Times the works; about two milliseconds a call, which forgets what the L2 cache held."""
+    """Times the works. A call takes about two milliseconds and evicts the L2 cache."""
 
     def __init__(self) -> None:
         import torch
@@ -38,7 +38,7 @@ class SpeedProbe:
         self._matrix, self._product = torch.ones(_SIDE, _SIDE), torch.empty(_SIDE, _SIDE)
         self._from, self._to = torch.ones(_COPIED_VALUES), torch.empty(_COPIED_VALUES)
         self._terms, self._sums = torch.ones(_ADDED_VALUES), torch.empty(_ADDED_VALUES)
-        self()  # what torch sets up at first is no work
+        self()  # excludes torch's initialisation from the first timing
 
     def __call__(self) -> tuple[float, ...]:
         """Returns the seconds of each of `WORKS`."""
@@ -60,13 +60,13 @@ class SpeedProbe:
 
 @dataclass(frozen=True)
 class SpeedCorrection:
-    """What the works say about a network's time.
+    """Correction of a network's time for the speed of the machine.
 
     Attributes:
         usual_s: [works] median seconds of the works in the campaign.
-        exponents: [works] a work that takes x times as long makes a network take x ** exponent
-            times as long.
-        pairs: samples measured twice from which the exponents are.
+        exponents: [works] a work that takes x times as long slows a network down by a factor of
+            x ** exponent.
+        pairs: number of samples measured twice from which the exponents were fitted.
     """
 
     usual_s: tuple[float, ...]
@@ -74,10 +74,10 @@ class SpeedCorrection:
     pairs: int
 
     def slowdown(self, works_s: Sequence[Sequence[float]]) -> FloatArray:
-        """Returns float64 [repeats], how much longer than usual the machine took.
+        """Returns float64 [repeats], factors by which the machine was slower than usual.
 
         Args:
-            works_s: [repeats, works] seconds of the works beside each repeat.
+            works_s: [repeats, works] seconds of the works before each repeat.
         """
         relative = np.log(np.asarray(works_s, np.float64) / self.usual_s)
         slowdown: FloatArray = np.exp(relative @ np.asarray(self.exponents))
@@ -93,7 +93,7 @@ class SpeedCorrection:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> SpeedCorrection:
-        """Returns what `to_json` was given."""
+        """Returns the correction from the result of `to_json`."""
         return cls(
             usual_s=tuple(value["usual_s"][work] for work in WORKS),
             exponents=tuple(value["exponents"][work] for work in WORKS),
@@ -104,14 +104,14 @@ class SpeedCorrection:
 def fit_correction(
     samples: Sequence[Sequence[tuple[float, Sequence[float]]]],
 ) -> SpeedCorrection | None:
-    """Returns the correction that lets the measurements of a sample agree best, or None.
+    """Returns the correction with which measurements of the same sample agree best (Huber loss).
 
-    Only differences between measurements of one sample are looked at, so no model of networks is in
-    it. None without at least `FEWEST_PAIRS` samples measured twice.
+    It uses only differences between measurements of one sample, so it needs no model of networks.
+    None if fewer than `FEWEST_PAIRS` samples were measured twice.
 
     Args:
-        samples: of each sample its measurements in different processes: seconds of the network and
-            of each of `WORKS`.
+        samples: for each sample its measurements in different processes: (seconds of the network,
+            seconds of each of `WORKS`).
     """
     from sklearn.linear_model import HuberRegressor
 

@@ -1,7 +1,7 @@
-"""What each operator of a network takes where it stands: the network, run operator by operator.
+"""Times of the operators of a network inside the network, which is run operator by operator.
 
-Every operator runs after those that it needs, with what they left in the caches, so its time is the
-one that it adds to the network; the calls are those that the network makes itself.
+Every operator runs after its inputs, with the cache contents that they left, so its time is its
+contribution to the network's time. The calls are the network's own calls.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class OperatorRunner:
     """Runs a network operator by operator.
 
     Attributes:
-        graph: the operators; times are in its order.
+        graph: the operators; times are in their order.
     """
 
     def __init__(self, module: nn.Module, inputs: Sequence[torch.Tensor]) -> None:
@@ -53,18 +53,18 @@ class OperatorRunner:
         runs: int,
         budget_s: float,
     ) -> tuple[float, ...]:
-        """Returns [operators] seconds: medians over runs after one that does not count.
+        """Returns [operators] seconds: medians over runs, after one warm-up run.
 
-        A training step is forward, backward and the update, whose time is shared by bytes of
-        weights. What belongs to no operator (the loss, sums of gradients) is left out; a view
-        belongs to the operator before it. An operator that is several in the graph (attention
-        modules) shares its time by floating-point operations.
+        A training step is forward, backward and update; the update's time is divided in proportion
+        to bytes of weights. Work outside operators (the loss, sums of gradients) is left out; a
+        view belongs to the operator before it. A call that is several operators of the graph (an
+        attention module) divides its time in proportion to floating-point operations.
 
         Args:
-            mode: the module must be in that mode.
-            update: the optimiser's step, for training.
-            runs: at most.
-            budget_s: seconds after which no run is begun; three are always made.
+            mode: mode in which the module is.
+            update: the optimiser's step, for training; None = no update.
+            runs: maximum number of runs.
+            budget_s: seconds after which no run is started; three runs are always made.
         """
         self._run(mode, update)
         found: list[NDArray[np.float64]] = []
@@ -131,7 +131,7 @@ class _Clock:
         self._flops = flops
 
     def add(self, node: fx.Node, seconds: float) -> None:
-        """Charges the operators that a node is."""
+        """Adds seconds to the operators of a node."""
         own = list(self._operators.get(node, ()))
         if len(own) == 1:
             self.seconds[own[0]] += seconds
@@ -140,7 +140,7 @@ class _Clock:
             self.seconds[own] += seconds * work / work.sum()
 
     def lap(self, node: fx.Node) -> None:
-        """Charges a node with the time since the last lap."""
+        """Adds the time since the last lap to a node."""
         now = time.perf_counter()
         self.add(node, now - self.last)
         self.last = time.perf_counter()
@@ -157,7 +157,7 @@ def _call(node: fx.Node, tracer: ShapeTracer) -> Callable[..., Any]:
 
 
 def _follow_backward(value: Any, node: fx.Node, clock: _Clock, seen: set[Any]) -> None:
-    """Charges what backward does for a node's new functions to that node."""
+    """Registers hooks that add the backward time of a node's new autograd functions to the node."""
     if not isinstance(value, torch.Tensor) or value.grad_fn is None:
         return
     waiting = [value.grad_fn]

@@ -1,4 +1,4 @@
-"""What is generated and measured: the options of `cdmpp networks generate` and `measure`."""
+"""Options of `cdmpp networks generate` and `cdmpp networks measure`."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from cdmpp.networks.graph.execution import MODES, Mode
 
 @dataclass(frozen=True)
 class NetworksConfig:
-    """Networks and how they are measured; the defaults are the published data set's.
+    """Options of generating and measuring networks; defaults are those of the published data set.
 
     Attributes:
-        architectures: how many are drawn.
-        seed: of the drawing.
-        space: what is drawn.
-        device: label of the device that measures; None = to be given on the command line.
-        force: whether its description need not be that of this machine.
+        architectures: number of architectures.
+        seed: seed of the drawing.
+        space: the search space.
+        device: label of this machine's device; None = it must be given on the command line.
+        force: whether to skip the check that the device's description fits this machine.
         modes: `infer`, `train` or both.
-        timing: how long a sample is timed.
-        again: samples that are measured a second time at the end (more than there are = all), by
-            which the manifest tells how well measurements repeat. Their label is of both times.
-        most_memory_bytes: by how much the process of a sample may grow; a sample that needs more
-            counts as out of memory. None = no limit but the machine's.
-        timeout_s: seconds after which a sample is given up.
-        stop_after_failures: crashes or time-outs in a row that end the campaign; 0 = never.
+        timing: options of timing a sample.
+        again: number of samples (at most all) that are measured again at the end, for the
+            repeatability in the manifest. Their labels use both measurements.
+        most_memory_bytes: maximum growth of a sample's process; a sample that needs more is out of
+            memory. None = no limit.
+        timeout_s: maximum seconds of each part of a sample (memory, time).
+        stop_after_failures: number of consecutive crashes or time-outs that end the campaign;
+            0 = no limit.
     """
 
     architectures: int = 7202
@@ -44,7 +45,11 @@ class NetworksConfig:
     stop_after_failures: int = 20
 
     def check(self) -> None:
-        """Raises a UsageError for values that make no sense."""
+        """Checks the values.
+
+        Raises:
+            UsageError: an invalid value.
+        """
         if self.architectures < 1:
             raise UsageError(f"architectures is {self.architectures}, expected at least 1")
         for name in ("seed", "again", "stop_after_failures"):

@@ -1,4 +1,4 @@
-"""The memory of this process as Linux counts it."""
+"""Memory of this process on Linux."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def status_bytes(name: str) -> int:
     """Returns a value of /proc/self/status in bytes, e.g. `VmRSS`, `VmHWM` (peak) or `VmSize`.
 
     Raises:
-        OSError: no such file on this system.
+        OSError: this system has no such file or value.
     """
     text = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     found = re.search(rf"^{name}:\s+(\d+) kB$", text, re.M)
@@ -29,11 +29,11 @@ def status_bytes(name: str) -> int:
 
 
 def settle_memory() -> int:
-    """Brings memory to a state from which growth can be measured; returns the resident bytes.
+    """Prepares the process for measuring memory growth; returns the resident bytes.
 
-    A forked process has the code of its libraries mapped but not resident: without this, the code
-    that runs for the first time would count as memory of the network. Free pages of the heap are
-    given back, so that using them counts.
+    It makes mapped files resident, because a forked process maps its libraries without loading
+    them, and code on its first run would count as memory of the network. It also returns free heap
+    pages to the system, so that their reuse counts.
     """
     gc.collect()
     library = ctypes.CDLL(None)
@@ -41,16 +41,16 @@ def settle_memory() -> int:
     trim = getattr(library, "malloc_trim", None)
     if trim is not None:
         trim(0)
-    with contextlib.suppress(OSError):  # then the peak is that of the whole process
+    with contextlib.suppress(OSError):  # without a reset, the peak includes the process's past
         Path("/proc/self/clear_refs").write_text(_RESET_PEAK, encoding="ascii")
     return status_bytes("VmRSS")
 
 
 def return_freed_memory() -> None:
-    """Makes the C library give large freed blocks back at once, where it can be told.
+    """Makes the C library return large freed blocks to the system at once, if it has `mallopt`.
 
-    By default glibc keeps them, the more the larger they were, and what it keeps depends on the
-    history of the heap: the same network then peaks up to twice as high, differently every time.
+    By default glibc keeps freed blocks, depending on their sizes and the history of the heap. The
+    peak of the same network then varies and is up to twice as high.
     """
     option = getattr(ctypes.CDLL(None), "mallopt", None)
     if option is not None:
@@ -58,13 +58,13 @@ def return_freed_memory() -> None:
 
 
 def limit_growth(most_bytes: int) -> None:
-    """Lets this process grow by so many bytes of address space; more is refused to it."""
+    """Limits the growth of this process's address space to `most_bytes`."""
     most = status_bytes("VmSize") + most_bytes
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def _map_file_pages(library: ctypes.CDLL) -> None:
-    """Makes the pages of all mapped files resident, where the system can do that."""
+    """Makes the pages of all mapped files resident, if the system supports it."""
     advise = library.madvise
     advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():

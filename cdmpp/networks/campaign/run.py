@@ -1,7 +1,6 @@
-"""A campaign: draws networks, runs each in a process of its own; what it knows is in a journal.
+"""Measuring campaigns: draws networks and measures each in its own process.
 
-Every sample is on the disk before the next one begins, so that a killed campaign goes on where it
-was.
+Every sample is written to a journal before the next one starts, so a killed campaign can resume.
 """
 
 from __future__ import annotations
@@ -40,20 +39,20 @@ from cdmpp.processes.campaign import (
 from cdmpp.processes.worker import Worker
 
 _LOG_FILE = "worker.log"
-#: What must be the same when a campaign is continued.
+#: Options that must not change when a campaign is resumed.
 _FIXED = ("device", "threads", "seed", "space", "timing", "most_memory_bytes", "torch_version")
 _PROBE_SECONDS = 120.0
 WORKER_COMMAND = (sys.executable, "-m", "cdmpp.networks.campaign.worker")
 _SECONDS_TO_START = 300.0
-#: The worker itself ends what takes too long; this is for a worker that hangs.
+#: Extra seconds after the worker's own time-out, for a worker that hangs.
 _SECONDS_TO_ANSWER = 30.0
-#: Every part of a sample may take its time-out.
+#: Maximum number of parts of a sample, each with its own time-out.
 _MOST_PARTS = 2
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One thing to measure; `round` is 1 for the second measurement of the same."""
+    """A network at one batch size and mode to measure; `round` is 1 for its second measurement."""
 
     network: GeneratedNetwork
     batch: int
@@ -62,12 +61,12 @@ class Sample:
 
     @property
     def key(self) -> tuple[str, int, str, int]:
-        """What the journal knows it by."""
+        """Key in the journal."""
         return self.network.spec.architecture_id, self.batch, self.mode, self.round
 
     @property
     def order(self) -> str:
-        """A place in an order that has nothing to do with what is measured."""
+        """Sort key of a pseudorandom order."""
         return hashlib.sha256(repr(self.key).encode()).hexdigest()
 
 
@@ -79,19 +78,19 @@ def measure_networks(
     on_progress: OnProgress | None = None,
     worker_command: Sequence[str] = WORKER_COMMAND,
 ) -> NetworksReport:
-    """Measures what the configuration asks for into a folder; continues what is there.
+    """Measures the configured networks into a folder; resumes a campaign in the folder.
 
     Args:
-        config: what.
-        folder: made when missing; becomes a data set of networks.
+        config: the configuration.
+        folder: data set of networks to write; created if it does not exist.
         device_folders: folders with device files of the user.
         on_progress: called after every step.
-        worker_command: what runs the samples.
+        worker_command: command of the process that runs the samples.
 
     Raises:
-        UsageError: a configuration that makes no sense or is not that of the campaign in the
-            folder, or another campaign holds the folder.
-        DeviceError: unknown device, no GPU, or too many failures in a row.
+        UsageError: the configuration is invalid or differs from that of the folder's campaign, or
+            another campaign is using the folder.
+        DeviceError: the device is unknown, there is no GPU, or too many samples failed in a row.
         DataError: a file cannot be read or written.
     """
     config.check()
@@ -114,7 +113,7 @@ def measure_networks(
 
 
 def ask_worker(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
-    """Returns the answer; `outcome` is `crashed` when the worker died or hung.
+    """Returns the worker's response; `outcome` is `crashed` if the worker died or hung.
 
     Raises:
         DeviceError: the worker cannot be started.
@@ -128,7 +127,7 @@ def ask_worker(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def campaign_samples(config: NetworksConfig, networks: Iterable[GeneratedNetwork]) -> list[Sample]:
-    """Returns everything to measure, in an order in which neighbours have nothing in common."""
+    """Returns all samples in a pseudorandom order, then the samples to measure again."""
     samples = sorted(
         (
             Sample(network, batch, mode)
@@ -162,11 +161,11 @@ class _Campaign:
 
     @property
     def sample_count(self) -> int:
-        """Samples that are done, failed ones included."""
+        """Number of finished samples, including failed ones."""
         return sum(entry["kind"] == "sample" for entry in self._journal.entries)
 
     def run(self) -> float | None:
-        """Measures what is missing; returns the mean seconds of a sample."""
+        """Measures the missing samples; returns their mean seconds, None if none was missing."""
         samples = campaign_samples(self._config, self._networks())
         done = {_key(entry) for entry in self._journal.entries if entry["kind"] == "sample"}
         missing = [sample for sample in samples if sample.key not in done]
@@ -187,7 +186,7 @@ class _Campaign:
         self._show(CampaignProgress("measuring", done, total, failed, clock.seconds_left()))
 
     def _networks(self) -> list[GeneratedNetwork]:
-        """Returns the architectures; those of an earlier run are in the journal."""
+        """Returns the architectures from the journal and newly drawn ones."""
         config = self._config
         known = [
             GeneratedNetwork(
@@ -261,7 +260,7 @@ def _device(config: NetworksConfig, folders: Sequence[Path]) -> DeviceSpec:
 
 
 def _settle(config: NetworksConfig, folder: Path, device: DeviceSpec, worker: Worker) -> None:
-    """Writes what the campaign is, or checks that it is the one in the folder."""
+    """Writes the campaign's options, or checks that they fit the campaign in the folder."""
     worker.start()
     gpu: str | None = None
     if device.kind == "gpu":

@@ -1,4 +1,4 @@
-"""One sample: a network at one batch, run in this process; the caller made it for that."""
+"""Measures one sample, a network at one batch size, in this process (forked for it)."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from cdmpp.processes.collector import without_collector
 
 Part = Literal["memory", "time", "gpu"]
 
-#: The first iteration has all there is, the second what the first has set up besides.
+#: The second iteration includes buffers that the first one set up.
 _MEMORY_ITERATIONS = 2
 _MEMORY_EVENT = "[memory]"
 
 
 def run_part(request: SampleRequest, part: Part) -> dict[str, Any]:
-    """Returns the measured values of a part, or the outcome and a note when it fails."""
+    """Returns the measured values of a part, or the outcome and a note if it fails."""
     try:
         if part == "gpu":
             from cdmpp.networks.campaign.sample_cuda import run_on_gpu
@@ -54,16 +54,16 @@ def run_part(request: SampleRequest, part: Part) -> dict[str, Any]:
 
 
 def parts_of(kind: Literal["cpu", "gpu"]) -> tuple[Part, ...]:
-    """Returns the parts of a sample, each for a process of its own.
+    """Returns the parts of a sample, each for its own process.
 
-    On a CPU memory and time are apart: see `return_freed_memory`, which makes memory repeatable and
-    would make time longer than it is.
+    On a CPU, memory and time are separate parts, because `return_freed_memory` makes the memory
+    repeatable but slows the network down.
     """
     return ("gpu",) if kind == "gpu" else ("memory", "time")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception of torch says that memory was refused."""
+    """Returns whether an exception of torch means out of memory."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     text = str(error).lower()
@@ -75,16 +75,16 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def prepare_process() -> None:
-    """Loads what every sample needs, so that no sample pays for it; starts no thread."""
+    """Loads the modules that every sample needs, without starting a thread."""
     # The first optimiser imports the compiler, which takes seconds and 70 MB.
     torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=_LEARNING_RATE).step()
-    # Objects of before are no garbage: looking through them in every sample would copy their pages.
+    # Excludes existing objects from collection, which would copy their pages in every sample.
     gc.collect()
     gc.freeze()
 
 
 def _memory_values(request: SampleRequest) -> dict[str, Any]:
-    """Returns the peak memory of a few iterations, and of torch's own allocations in one."""
+    """Returns the process's peak memory of a few iterations and torch's allocations in one."""
     baseline = _start_on_cpu(request)
     return_freed_memory()
     module, inputs, step = _make(request)
@@ -99,7 +99,7 @@ def _memory_values(request: SampleRequest) -> dict[str, Any]:
 
 
 def _time_values(request: SampleRequest) -> dict[str, Any]:
-    """Returns the times, the utilisation, and the peak memory of a process as users have it."""
+    """Returns the times, the utilisation and the peak memory with the default allocator."""
     baseline = _start_on_cpu(request)
     module, inputs, step = _make(request)
     works_s: list[tuple[float, ...]] = []
@@ -140,14 +140,14 @@ def _time_values(request: SampleRequest) -> dict[str, Any]:
 
 
 def _short(seconds: Iterable[float]) -> list[float]:
-    """Returns the numbers with the digits that mean something."""
+    """Returns the numbers rounded to four significant digits."""
     return [float(f"{value:.4g}") for value in seconds]
 
 
 def _operator_times(
     request: SampleRequest, module: nn.Module, inputs: tuple[torch.Tensor, ...]
 ) -> tuple[float, ...]:
-    """Returns seconds of each operator, or nothing where none are asked for."""
+    """Returns the seconds of each operator; empty if `operator_runs` is 0."""
     timing = request.timing
     if not timing.operator_runs:
         return ()
@@ -159,7 +159,7 @@ def _operator_times(
 
 
 def _start_on_cpu(request: SampleRequest) -> int:
-    """Brings the process to where a sample begins; returns its resident bytes."""
+    """Prepares the process for a sample; returns its resident bytes."""
     torch.set_num_threads(request.threads)
     torch.manual_seed(0)
     _touch_libraries()
@@ -182,7 +182,7 @@ def _make(
 
 
 def _touch_libraries() -> None:
-    """Runs one small training step: what is set up once is no memory of the network."""
+    """Runs one small training step, so that one-time setup does not count as network memory."""
     module = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
         nn.Linear(8, 8),
@@ -193,7 +193,7 @@ def _touch_libraries() -> None:
 def _allocated_peak(
     step: Callable[[], None], module: nn.Module, inputs: tuple[torch.Tensor, ...]
 ) -> int:
-    """Returns torch's peak of allocations in one iteration, with weights and inputs."""
+    """Returns torch's peak allocated bytes in one iteration, including weights and inputs."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:

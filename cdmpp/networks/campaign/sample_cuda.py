@@ -1,5 +1,5 @@
-"""One sample on an NVIDIA GPU: CUDA events for the time, torch's allocator for the memory, NVML
-for the utilisation.
+"""Measures one sample on an NVIDIA GPU: time by CUDA events, memory by torch's allocator,
+utilisation by NVML.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ _MS_PER_S = 1e3
 
 
 def run_on_gpu(request: SampleRequest) -> dict[str, Any]:
-    """Returns the measured values; memory is what torch reserves on the GPU.
+    """Returns the measured values; memory is the peak that torch reserves on the GPU.
 
     Raises:
-        RuntimeError: no GPU, or it fails; `torch.OutOfMemoryError` when its memory is too small.
+        RuntimeError: there is no GPU or it failed; `torch.OutOfMemoryError` if its memory is too
+            small.
     """
     from cdmpp.networks.campaign.sample_step import grad_mode, make_step, timed_values, warm_up
 
@@ -71,7 +72,7 @@ def run_on_gpu(request: SampleRequest) -> dict[str, Any]:
 def _busy_shares(index: int) -> Iterator[list[float]]:
     """Yields a list that fills with the GPU's utilisation, 0 to 1; it stays empty without NVML."""
     shares: list[float] = []
-    # Of the GPU's identity and not of its number, which CUDA_VISIBLE_DEVICES changes.
+    # The UUID, because CUDA_VISIBLE_DEVICES changes the index.
     identity = f"GPU-{torch.cuda.get_device_properties(index).uuid}"
     try:
         nvml = Nvml(identity)

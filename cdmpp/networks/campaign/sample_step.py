@@ -1,4 +1,4 @@
-"""One step of a network, the same on every device: built, warmed up and timed."""
+"""One step of a network, independent of the device: building, warm-up and timed values."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _LEARNING_RATE = 1e-3
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """What to run.
+    """A sample to measure.
 
     Attributes:
-        spec: the architecture; None = what `make` makes.
-        batch: samples of an iteration.
+        spec: the architecture; None = use `make`.
+        batch: batch size.
         mode: `infer`, or `train` (forward, backward, SGD step).
         kind: `cpu` or `gpu`.
         threads: software threads on a CPU.
-        timing: when the time is known well enough.
-        most_memory_bytes: by how much the process may grow; None = no limit.
-        make: returns a network and its inputs (CPU only); None = of `spec`.
+        timing: options of timing.
+        most_memory_bytes: maximum growth of the process; None = no limit.
+        make: returns a network and its inputs (CPU only); None = use `spec`.
     """
 
     spec: ArchitectureSpec | None
@@ -46,7 +46,9 @@ class SampleRequest:
 def make_step(
     module: nn.Module, inputs: tuple[torch.Tensor, ...], mode: Literal["infer", "train"]
 ) -> Callable[[], None]:
-    """Returns one iteration: a forward pass, or a training step that leaves no gradients."""
+    """Returns a function that runs one iteration: a forward pass, or a training step that clears
+    the gradients.
+    """
     if mode == "infer":
         module.eval()
 
@@ -66,7 +68,7 @@ def make_step(
 
 
 def make_update(module: nn.Module) -> Callable[[], None]:
-    """Returns the end of a training step: an SGD step that leaves no gradients."""
+    """Returns a function that runs an SGD step and clears the gradients."""
     optimiser = torch.optim.SGD(module.parameters(), lr=_LEARNING_RATE)
 
     def update() -> None:
@@ -77,12 +79,12 @@ def make_update(module: nn.Module) -> Callable[[], None]:
 
 
 def grad_mode(mode: Literal["infer", "train"]) -> contextlib.AbstractContextManager[Any]:
-    """Returns the context in which the steps of this mode run."""
+    """Returns the gradient context for steps of this mode."""
     return torch.inference_mode() if mode == "infer" else torch.enable_grad()
 
 
 def warm_up(run: Callable[[int], float], timing: NetworkTiming) -> float:
-    """Runs iterations until they count as warm; returns the seconds of the last one."""
+    """Runs the warm-up iterations; returns the seconds of the last one."""
     started, runs = time.perf_counter(), 0
     while True:
         last = run(1)
@@ -92,7 +94,7 @@ def warm_up(run: Callable[[int], float], timing: NetworkTiming) -> float:
 
 
 def timed_values(times_s: tuple[float, ...], iterations: int) -> dict[str, Any]:
-    """Returns the values of a label that come from the times."""
+    """Returns the values of a label that are computed from the times."""
     median, low, high = median_interval(times_s)
     return {
         "outcome": "ok", "time_s": median, "low_s": low, "high_s": high,

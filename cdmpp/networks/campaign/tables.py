@@ -1,4 +1,4 @@
-"""The data set of networks that a campaign's journal makes, and how well its samples repeat."""
+"""Writes a campaign's journal as a data set of networks, with the repeatability of its samples."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from cdmpp.text import counted
 
 COMMAND = "cdmpp networks measure"
 SOURCE = "generated"
-#: Share of the core's time below which a sample of one thread was disturbed.
+#: Minimum utilisation of an undisturbed sample of one thread.
 _LEAST_SHARE = 0.9
 _VALUES = (
     "time_s", "low_s", "high_s", "memory_bytes", "allocated_bytes", "process_bytes", "utilisation",
@@ -36,22 +36,22 @@ _VALUES = (
 
 @dataclass(frozen=True)
 class NetworksReport:
-    """What a folder holds.
+    """Summary of a campaign's folder.
 
     Attributes:
         folder: the data set.
-        device: label.
-        architectures: networks without their batch.
-        graphs: networks with a batch.
-        samples: graphs and modes.
-        outcomes: how many samples came out how.
-        before: samples that were there before this run of the campaign; None = there was no run.
-        seconds_per_sample: mean of this run's samples with everything around them; None = it
+        device: device label.
+        architectures: number of architectures.
+        graphs: number of (network, batch size).
+        samples: number of (graph, mode).
+        outcomes: outcome -> number of samples.
+        before: number of samples before this run of the campaign; None without a run.
+        seconds_per_sample: mean seconds per sample of this run, overhead included; None if it
             measured nothing.
-        repeatability: of samples measured twice: `samples`, and median and 90th percentile of
-            |second / first - 1| of time and memory; for each mode and either the mean and median of
-            |second - first| / (second + first), by which the mean of two measurements errs. None =
-            none measured twice.
+        repeatability: statistics of the samples measured twice, None if there are none: their
+            number `samples`; median and 90th percentile of |second / first - 1| of time and memory;
+            for each mode and both quantities the mean and median of
+            |second - first| / (second + first), the error of the mean of two measurements.
     """
 
     folder: Path
@@ -93,10 +93,10 @@ class NetworksReport:
 
 
 def write_tables(folder: Path) -> NetworksReport:
-    """Writes the data set of what a campaign has measured so far.
+    """Writes the data set of the samples that a campaign has measured so far.
 
     Raises:
-        DataError: no campaign, nothing measured, or a file that cannot be read or written.
+        DataError: the folder has no campaign or no samples, or a file cannot be read or written.
     """
     folder = Path(folder)
     campaign = read_campaign(folder, COMMAND)
@@ -123,7 +123,7 @@ def write_tables(folder: Path) -> NetworksReport:
     for sample in samples:
         row = rows[sample["architecture"], sample["batch"]]
         key = (row.graph.graph_id, sample["mode"])
-        if key not in seen:  # two architectures may be one graph
+        if key not in seen:  # two architectures may have the same graph
             seen.add(key)
             labels.append(_label(row, sample, campaign))
     repeatability = as_timed if correction is None else _repeatability(measured)
@@ -147,9 +147,7 @@ def write_tables(folder: Path) -> NetworksReport:
 
 
 def at_usual_speed(entry: Mapping[str, Any], correction: SpeedCorrection) -> Mapping[str, Any]:
-    """Returns a measurement as it would be at the campaign's usual speed; as it is where no works
-    were timed.
-    """
+    """Returns a measurement corrected to the campaign's usual speed; unchanged without works."""
     if not entry.get("works_s"):
         return entry
     (slowdown,) = correction.slowdown([np.median(entry["works_s"], axis=0)])
@@ -166,7 +164,7 @@ def at_usual_speed(entry: Mapping[str, Any], correction: SpeedCorrection) -> Map
 def write_graphs(
     folder: Path, networks: Iterable[GeneratedNetwork], *, note: Mapping[str, Any]
 ) -> tuple[int, int]:
-    """Writes a data set of graphs without labels; returns the architectures and the graphs.
+    """Writes a data set of graphs without labels; returns the numbers of architectures and graphs.
 
     Raises:
         UsageError: the folder has measurements.
@@ -182,7 +180,7 @@ def write_graphs(
 
 
 def graph_row(spec: ArchitectureSpec, *, batch: int) -> GraphRow:
-    """Returns the row of a generated network at a batch."""
+    """Returns the row of a generated network at a batch size."""
     from cdmpp.networks.architectures.generated_graph import generated_graph
 
     return GraphRow(
@@ -213,9 +211,10 @@ def _label(row: GraphRow, sample: Mapping[str, Any], campaign: Mapping[str, Any]
 def _rounds(
     entries: Iterable[Mapping[str, Any]], *, has_one_thread: bool
 ) -> list[dict[int, Mapping[str, Any]]]:
-    """Returns for each sample its measurements by round, in the order of the journal; with
-    `is_disturbed`: one thread that did not get the core all the time (several threads wait for each
-    other).
+    """Returns for each sample round -> measurement, in the order of the journal.
+
+    `is_disturbed` marks a sample of one thread that did not get the core all the time. Samples of
+    several threads are never marked, because their threads wait for each other.
     """
     found: dict[tuple[str, int, str], dict[int, Mapping[str, Any]]] = {}
     for entry in entries:
@@ -228,9 +227,10 @@ def _rounds(
 
 
 def _joined(rounds: Mapping[int, Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Returns one sample of what was measured in its rounds: the median of all repeats, the mean
-    of the other values. A round that failed, or during which something else had the core, does not
-    count beside one of which that cannot be said.
+    """Returns one sample from its rounds: the median of all repeats and the mean of other values.
+
+    Failed rounds are ignored, and so are disturbed ones if there is an undisturbed round. A sample
+    whose first round failed stays failed.
     """
     first = rounds[0]
     good = [rounds[number] for number in sorted(rounds) if rounds[number]["outcome"] == "ok"]
@@ -250,7 +250,7 @@ def _joined(rounds: Mapping[int, Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def _correction(measured: Iterable[Mapping[int, Mapping[str, Any]]]) -> SpeedCorrection | None:
-    """Returns what the works beside the repeats say; None where they were not timed."""
+    """Returns the speed correction; None if too few samples have timed works."""
     return fit_correction(
         [
             [

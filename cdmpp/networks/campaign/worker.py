@@ -1,7 +1,7 @@
-"""The process that runs samples: torch is loaded once, every sample is a fork of that.
+"""Worker process of a campaign: it loads torch once and forks for every sample.
 
-It answers requests (`cdmpp.processes.serve`). When its parent is gone it ends, and so does a sample
-that runs.
+It serves requests (`cdmpp.processes.serve`). It ends with its parent, and a running sample ends
+with it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TAIL_BYTES = 4000
 
 
 def main() -> None:
-    """Serves until the campaign is gone."""
+    """Serves requests until the campaign ends."""
     end_with_parent()
     serve({"sample": _sample, "probe": _probe}, _prepare, has_thread=False)
 
@@ -42,11 +42,11 @@ def _prepare() -> dict[str, Any]:
 
 
 def in_fork(work: Callable[[], dict[str, Any]], *, timeout_s: float) -> dict[str, Any]:
-    """Does work in a fork of this process and returns its answer, or what became of it.
+    """Runs `work` in a fork of this process.
 
     Returns:
-        The answer of `work`; else `outcome` is `timeout` or `crashed` (`out-of-memory` when its
-        last words say so) and `note` tells more.
+        The result of `work`. On failure, `outcome` is `timeout`, `crashed` or `out-of-memory`
+        (from its last output), and `note` is the reason.
     """
     with tempfile.TemporaryFile() as words:
         reading, writing = os.pipe()
@@ -71,15 +71,15 @@ def in_fork(work: Callable[[], dict[str, Any]], *, timeout_s: float) -> dict[str
 
 
 def end_with_parent() -> None:
-    """Asks the system to kill this process when its parent is gone."""
+    """Makes the system kill this process when its parent ends."""
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was gone before
+    if os.getppid() != parent:  # the parent ended before the call
         os._exit(1)
 
 
 def _run_child(work: Callable[[], dict[str, Any]], writing: int, words: IO[bytes]) -> None:
-    """Never returns."""
+    """Runs `work`, writes its result and exits."""
     code = 1
     try:
         end_with_parent()
@@ -97,7 +97,7 @@ def _run_child(work: Callable[[], dict[str, Any]], writing: int, words: IO[bytes
 
 
 def _read_until(file: int, deadline: float) -> bytes | None:
-    """Returns all that is written until the other end is closed; None when the time is over."""
+    """Returns all bytes until the other end is closed; None after the deadline."""
     data = b""
     with selectors.DefaultSelector() as selector:
         selector.register(file, selectors.EVENT_READ)
@@ -124,7 +124,7 @@ def _last_words(code: int, words: IO[bytes]) -> dict[str, Any]:
 
 
 def _sample(request: dict[str, Any], begin: Callable[[], None]) -> dict[str, Any]:
-    """Returns the values of all parts of a sample, or of the first that fails."""
+    """Returns the values of all parts of a sample, or those of the first failed part."""
     from cdmpp.networks.campaign.labels import NetworkTiming
     from cdmpp.networks.campaign.sample import parts_of, run_part
     from cdmpp.networks.campaign.sample_step import SampleRequest
@@ -146,7 +146,7 @@ def _sample(request: dict[str, Any], begin: Callable[[], None]) -> dict[str, Any
 
 
 def _probe(request: dict[str, Any], begin: Callable[[], None]) -> dict[str, Any]:
-    """Returns the GPU's name, None without one; this process itself stays away from it."""
+    """Returns the GPU's name or None, found in a fork so that this process does not use CUDA."""
     begin()
     return in_fork(_gpu_name, timeout_s=request["timeout_s"])
 
