@@ -1,1 +1,1 @@
-"""Random networks: what is drawn, and how it is built in torch."""
+"""Random networks: drawing architectures and building them in torch."""

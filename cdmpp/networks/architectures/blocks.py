@@ -20,7 +20,7 @@ class ConvUnit(nn.Sequential):
     """Convolution, batch normalisation (or a bias), activation. [batch, channel, height, width].
 
     Args:
-        spec: says what the activation is, and whether there is normalisation.
+        spec: has the kind of activation and whether there is normalisation.
         is_activated: whether there is an activation.
     """
 
@@ -49,8 +49,8 @@ class ConvUnit(nn.Sequential):
 
 
 class InceptionBlock(nn.Module):
-    """Parallel paths whose outputs are concatenated: 1x1, 1x1 and k x k, 1x1 and (k+2) x (k+2),
-    pooling and 1x1.
+    """Concatenated outputs of parallel paths: 1x1; 1x1 and k x k; 1x1 and (k+2) x (k+2); pooling
+    and 1x1.
     """
 
     def __init__(self, stage: StageSpec, channels: int, spec: CnnSpec, *, stride: int) -> None:
@@ -78,7 +78,7 @@ class InceptionBlock(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """Two k x k convolutions, or 1x1, k x k, 1x1; the input is added, projected where it must."""
+    """Two k x k convolutions, or 1x1, k x k, 1x1, plus the input, projected if shapes differ."""
 
     def __init__(self, stage: StageSpec, channels: int, spec: CnnSpec, *, stride: int) -> None:
         super().__init__()
@@ -108,7 +108,9 @@ class ResidualBlock(nn.Module):
 
 
 class SeparableBlock(nn.Module):
-    """A depthwise convolution between 1x1 ones; the input is added where the shapes allow it."""
+    """A depthwise convolution with 1x1 convolutions before (if expanded) and after; with an
+    expansion, the input is added if the shapes are equal.
+    """
 
     def __init__(self, stage: StageSpec, channels: int, spec: CnnSpec, *, stride: int) -> None:
         super().__init__()
@@ -125,7 +127,7 @@ class SeparableBlock(nn.Module):
 
 
 class DenseStage(nn.Module):
-    """Layers that each see the outputs of all before them, then a 1x1 convolution to the width."""
+    """Layers that read the outputs of all earlier layers, then a 1x1 convolution to the width."""
 
     def __init__(self, stage: StageSpec, channels: int, spec: CnnSpec) -> None:
         super().__init__()

@@ -21,12 +21,12 @@ _IMAGE_CHANNELS = 3
 
 
 def build_module(spec: ArchitectureSpec) -> nn.Module:
-    """Returns the network, in training mode, with torch's default initial weights.
+    """Returns the network in training mode with torch's default initial weights.
 
-    Everything is on torch's default device: under `torch.device("meta")` nothing is allocated.
+    It is on torch's default device, so nothing is allocated under `torch.device("meta")`.
 
     Raises:
-        DataError: an architecture that contradicts itself.
+        DataError: an unknown style of blocks.
     """
     if spec.cnn is not None:
         return Cnn(spec.cnn)
@@ -37,7 +37,7 @@ def build_module(spec: ArchitectureSpec) -> nn.Module:
 
 
 def input_shapes(spec: ArchitectureSpec) -> tuple[tuple[int, ...], ...]:
-    """Returns the shape of every input, without the batch."""
+    """Returns the shape of every input without the batch dimension."""
     if spec.resolution is not None:
         return ((_IMAGE_CHANNELS, spec.resolution, spec.resolution),)
     if spec.transformer is not None:
@@ -49,7 +49,7 @@ def input_shapes(spec: ArchitectureSpec) -> tuple[tuple[int, ...], ...]:
 def make_inputs(
     spec: ArchitectureSpec, batch: int, *, seed: int = 0, device: str = "cpu"
 ) -> tuple[torch.Tensor, ...]:
-    """Returns random inputs [batch, ...]: whole numbers where the network looks them up."""
+    """Returns random inputs [batch, ...]: integers for an embedding, else floats."""
     generator = torch.Generator().manual_seed(seed)
     shapes = [(batch, *shape) for shape in input_shapes(spec)]
     if spec.transformer is not None and spec.transformer.source == "tokens":
@@ -100,7 +100,7 @@ def _head(spec: CnnSpec, channels: int) -> nn.Sequential:
 
 
 def _stage(stage: StageSpec, channels: int, spec: CnnSpec) -> nn.Module:
-    """Returns a stage from `channels` to `stage.width`, half as high and wide."""
+    """Returns a stage from `channels` to `stage.width` channels that halves height and width."""
     pool: list[nn.Module] = []
     if stage.halving == "max-pool":
         pool = [nn.MaxPool2d(3, stride=2, padding=1)]

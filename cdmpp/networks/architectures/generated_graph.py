@@ -1,4 +1,4 @@
-"""The operator graph of a generated architecture; nothing is executed."""
+"""Operator graph of a generated architecture, without running it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cdmpp.networks.graph.torch_graph import torch_graph
 
 
 def generated_graph(spec: ArchitectureSpec, *, batch: int) -> NetworkGraph:
-    """Returns the graph of a batch, in training mode (normalisation stays an operator)."""
+    """Returns the graph of a batch in training mode, in which normalisation is an operator."""
     with torch.device("meta"):
         module = build_module(spec)
     name = f"{spec.family}-{spec.architecture_id}"

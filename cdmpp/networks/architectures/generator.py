@@ -1,4 +1,4 @@
-"""Random architectures: which can be drawn, and drawing them by seed."""
+"""Random architectures: search space and seeded drawing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cdmpp.networks.architectures.spec import (
 
 _STYLES: tuple[Style, ...] = ("plain", "inception", "residual", "dense", "separable")
 _CHANNEL_STEP = 8
-#: Draws of one architecture after which the search space counts as too narrow.
+#: Maximum number of draws for one architecture; then the search space is too narrow.
 _MOST_DRAWS = 1000
 
 Choice = TypeVar("Choice")
@@ -31,32 +31,33 @@ Choice = TypeVar("Choice")
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """What may be drawn. The defaults are the published data set's.
+    """Search space of architectures. The defaults are those of the published data set.
 
-    Lists are what there is to choose from; a value that is named twice is drawn twice as often.
+    A list has the choices; a choice that is listed twice is drawn twice as often. A pair has the
+    minimum and the maximum.
 
     Attributes:
-        transformer_share: of the architectures, 0 to 1; the rest of both shares are convolutional.
-        mlp_share: of the architectures.
+        transformer_share: share of transformers, 0 to 1.
+        mlp_share: share of perceptrons, 0 to 1; the other networks are convolutional.
         resolutions: sides of the input image in pixels.
-        stem_widths, stem_kernels, stem_strides: of the stem's convolution.
-        stem_pool_share: of the stems, how many end with a max pooling.
-        stages: fewest and most stages.
-        depth: fewest and most blocks of a stage.
-        width: fewest and most channels of a stage, drawn evenly on a logarithmic scale.
-        growth: fewest and most channels that a layer of the dense style adds.
-        kernels: of the spatial convolutions.
+        stem_widths, stem_kernels, stem_strides: options of the stem's convolution.
+        stem_pool_share: share of stems with a final max pooling.
+        stages: number of stages.
+        depth: number of blocks of a stage.
+        width: number of channels of a stage, drawn log-uniformly.
+        growth: number of channels that a layer of the dense style adds.
+        kernels: sizes of the spatial convolutions.
         halvings: how a stage halves height and width.
-        activations: of the convolutional networks.
-        norm_share: of the convolutional networks, how many have batch normalisation.
-        heads: of the convolutional networks.
-        classes: outputs.
-        tokens: fewest and most tokens of a transformer.
-        sequence_width: fewest and most channels of transformers and perceptrons.
-        sequence_depth: fewest and most layers of these.
-        batches: sizes to choose from.
-        batches_per_architecture: fewest and most of them for one architecture.
-        most_flops: operations of one inference of a batch at most; None = no limit.
+        activations: activations of convolutional networks.
+        norm_share: share of convolutional networks with batch normalisation.
+        heads: heads of convolutional networks.
+        classes: numbers of outputs.
+        tokens: number of tokens of a transformer.
+        sequence_width: number of channels of transformers and perceptrons.
+        sequence_depth: number of layers of transformers and perceptrons.
+        batches: batch sizes.
+        batches_per_architecture: number of batch sizes of an architecture.
+        most_flops: maximum number of operations of one inference of a batch; None = no limit.
     """
 
     transformer_share: float = 0.0
@@ -84,7 +85,11 @@ class SearchSpace:
     most_flops: float | None = None
 
     def check(self) -> None:
-        """Raises a UsageError for values that make no sense."""
+        """Checks the values.
+
+        Raises:
+            UsageError: an invalid value.
+        """
         for name in ("stages", "depth", "width", "growth", "tokens", "sequence_width",
                      "sequence_depth", "batches_per_architecture"):  # fmt: skip
             low, high = getattr(self, name)
@@ -126,10 +131,12 @@ class SearchSpace:
 
 @dataclass(frozen=True)
 class GeneratedNetwork:
-    """An architecture with the batches to look at.
+    """An architecture with its batch sizes.
 
     Attributes:
-        flops: operations of one inference of one sample.
+        spec: the architecture.
+        batches: batch sizes.
+        flops: number of operations of one inference of one sample.
     """
 
     spec: ArchitectureSpec
@@ -145,18 +152,19 @@ def generate(
     known: Sequence[GeneratedNetwork] = (),
     flops_of: Callable[[ArchitectureSpec], float] | None = None,
 ) -> Iterator[GeneratedNetwork]:
-    """Yields different architectures; the first of many are those of few.
+    """Yields unique architectures; a smaller `count` yields a prefix of a larger one.
 
     Args:
-        space: what may be drawn.
-        count: how many.
+        space: the search space.
+        count: number of architectures.
         seed: the same seed gives the same architectures.
-        known: the first of them, from an earlier call with the same space and seed.
-        flops_of: operations of one inference of one sample; None = from the operator graph.
+        known: first architectures, from an earlier call with the same space and seed.
+        flops_of: returns the number of operations of one inference of one sample; None = from the
+            operator graph.
 
     Raises:
-        UsageError: a search space that makes no sense, or one without enough different
-            architectures that stay below `most_flops`.
+        UsageError: the search space is invalid, or has too few different architectures below
+            `most_flops`.
     """
     space.check()
     flops_of = flops_of or graph_flops
@@ -184,14 +192,14 @@ def generate(
 
 
 def graph_flops(spec: ArchitectureSpec) -> float:
-    """Returns the operations of one inference of one sample."""
+    """Returns the number of operations of one inference of one sample."""
     from cdmpp.networks.architectures.generated_graph import generated_graph
 
     return float(generated_graph(spec, batch=1).flops.sum())
 
 
 def draw_architecture(space: SearchSpace, rng: np.random.Generator) -> ArchitectureSpec | None:
-    """Returns an architecture; None when what was drawn does not fit its resolution."""
+    """Returns a random architecture; None if the draw is invalid, e.g. for its resolution."""
     family = rng.random()
     if family < space.transformer_share:
         return _draw_transformer(space, rng)
@@ -199,14 +207,14 @@ def draw_architecture(space: SearchSpace, rng: np.random.Generator) -> Architect
         return ArchitectureSpec(mlp=_draw_mlp(space, rng))
     resolution = _choose(rng, space.resolutions)
     cnn = _draw_cnn(space, rng)
-    # Batch normalisation of one value a channel cannot be trained.
+    # Batch normalisation cannot be trained with one value per channel.
     if resolution >> cnn.halvings < 2:
         return None
     return ArchitectureSpec(resolution=resolution, cnn=cnn)
 
 
 def _draw_batches(space: SearchSpace, flops: float, rng: np.random.Generator) -> tuple[int, ...]:
-    """Returns the batches in ascending order; none when too few stay below the limit."""
+    """Returns the batch sizes in ascending order; empty if too few are below the limit."""
     limit = space.most_flops
     allowed = [size for size in space.batches if limit is None or size * flops <= limit]
     fewest, most = space.batches_per_architecture
@@ -217,7 +225,7 @@ def _draw_batches(space: SearchSpace, flops: float, rng: np.random.Generator) ->
 
 
 def _draw_cnn(space: SearchSpace, rng: np.random.Generator) -> CnnSpec:
-    # One ceiling for a network: narrow networks get drawn as often as wide ones.
+    # One maximum width per network, so that narrow networks are drawn as often as wide ones.
     low, high = space.width
     ceiling = _log_uniform(rng, min(2 * low, high), high)
     channels = stem_width = _choose(rng, space.stem_widths)
@@ -247,7 +255,7 @@ def _draw_stage(
     halving = _choose(rng, space.halvings)
     kernel = _choose(rng, space.kernels)
     if depth == 1 and style != "dense" and halving == "last-conv":
-        halving = "first-conv"  # the same block
+        halving = "first-conv"  # the same block, under one name
     if style == "inception":
         squeezed = bool(rng.random() < 0.3)
         branches = int(rng.integers(2, 4 if squeezed else 5))
@@ -265,7 +273,7 @@ def _draw_stage(
         return StageSpec(style, depth, width, halving, kernel, growth=growth, expansion=expansion)
     if style == "separable":
         expansion = _choose(rng, (0, 1, 2, 4, 6))
-        # Wide inputs are not widened further: MobileNets do not go there.
+        # MobileNets do not expand wide inputs further.
         expansion = min(expansion, max(0, 1536 // channels))
         return StageSpec(style, depth, width, halving, max(kernel, 3), expansion=expansion)
     return StageSpec(style, depth, width, halving, kernel)

@@ -1,4 +1,4 @@
-"""The generated transformers and perceptrons."""
+"""Generated transformers and perceptrons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _IMAGE_CHANNELS = 3
 class Transformer(nn.Module):
     """Embedding, encoder layers, classifier on the mean token.
 
-    Input: [batch, token] whole numbers or [batch, 3, height, width]; output [batch, classes].
+    Input: [batch, token] integers or [batch, 3, height, width]; output: [batch, classes].
     """
 
     def __init__(self, spec: TransformerSpec) -> None:

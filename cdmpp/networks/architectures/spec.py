@@ -1,4 +1,4 @@
-"""A generated network in words: what is needed to build it, as plain values with an identity."""
+"""Specifications of generated networks as plain values with an id."""
 
 from __future__ import annotations
 
@@ -23,23 +23,22 @@ _ID_LENGTH = 16
 class StageSpec:
     """A stage of a convolutional network; it halves height and width once.
 
-    Options that the style does not use keep their defaults, so that equal networks are equal here.
+    Options that the style does not use keep their defaults, so equal networks have equal specs.
 
     Attributes:
         style: `plain` = VGG, `inception` = GoogLeNet's parallel branches, `residual` = ResNet and
             ResNeXt, `dense` = DenseNet, `separable` = MobileNet.
-        depth: blocks.
-        width: output channels.
+        depth: number of blocks.
+        width: number of output channels.
         halving: which convolution has stride 2, or which pooling ends the stage.
-        kernel: of the spatial convolutions.
-        groups: of the residual style's spatial convolutions.
+        kernel: size of the spatial convolutions.
+        groups: groups of the residual style's spatial convolutions.
         growth: channels that a layer of the dense style adds.
-        expansion: residual: inner channels = width / expansion, 0 = a block without bottleneck.
-            separable: inner channels = input channels * expansion, 0 = MobileNet's first version.
-            dense: channels between the two convolutions of a layer = growth * expansion, 0 = one
-            convolution.
-        branches: parallel paths of the inception style, 2 to 4.
-        has_shared_squeeze: whether the branches begin with one 1x1 convolution for all.
+        expansion: residual: inner channels = width / expansion, 0 = no bottleneck. separable: inner
+            channels = input channels * expansion, 0 = MobileNetV1. dense: channels between the two
+            convolutions of a layer = growth * expansion, 0 = one convolution.
+        branches: number of parallel paths of the inception style, 2 to 4.
+        has_shared_squeeze: whether all branches share their first 1x1 convolution.
     """
 
     style: Style
@@ -60,15 +59,15 @@ class CnnSpec:
 
     Attributes:
         stem_width: channels after the stem.
-        stem_kernel: of the stem's convolution.
-        stem_stride: 1 or 2.
-        has_stem_pool: whether a 3x3 max pooling of stride 2 follows.
-        stages: in order.
-        activation: of all blocks.
-        has_norm: whether convolutions are followed by batch normalisation (without bias then).
-        head: `linear` = global average pooling and a fully connected layer, `hidden` = with one
+        stem_kernel: size of the stem's convolution.
+        stem_stride: stride of the stem's convolution, 1 or 2.
+        has_stem_pool: whether the stem ends with a 3x3 max pooling of stride 2.
+        stages: stages in order.
+        activation: activation of all blocks.
+        has_norm: whether convolutions have batch normalisation instead of a bias.
+        head: `linear` = global average pooling and a fully connected layer, `hidden` = also with a
             hidden layer, `conv` = a 1x1 convolution, then the pooling.
-        classes: outputs.
+        classes: number of outputs.
     """
 
     stem_width: int
@@ -83,7 +82,7 @@ class CnnSpec:
 
     @property
     def halvings(self) -> int:
-        """How often height and width are halved from the input to the head."""
+        """Number of halvings of height and width between the input and the head."""
         return (self.stem_stride == 2) + self.has_stem_pool + len(self.stages)
 
 
@@ -95,16 +94,16 @@ class TransformerSpec:
         source: `tokens` = integers through an embedding, `patches` = squares of an image through a
             strided convolution.
         tokens: length of the sequence; for patches (resolution / patch)^2.
-        width: of a token; a multiple of `heads`.
-        depth: layers.
-        heads: of the attention.
-        mlp_ratio: hidden width of the perceptron = width * mlp_ratio.
-        activation: of the perceptron.
-        is_attention_fused: one fused operator instead of two products and a softmax.
-        is_norm_first: normalisation before attention and perceptron instead of after them.
-        vocabulary: rows of the embedding, 0 for patches.
-        patch: side of a patch in pixels, 0 for tokens.
-        classes: outputs.
+        width: width of a token, a multiple of `heads`.
+        depth: number of layers.
+        heads: number of attention heads.
+        mlp_ratio: hidden width of the perceptron / `width`.
+        activation: activation of the perceptron.
+        is_attention_fused: whether attention is one operator, not two products and a softmax.
+        is_norm_first: whether normalisation is before attention and perceptron, not after.
+        vocabulary: rows of the embedding; 0 for patches.
+        patch: side of a patch in pixels; 0 for tokens.
+        classes: number of outputs.
     """
 
     source: Literal["tokens", "patches"]
@@ -123,16 +122,16 @@ class TransformerSpec:
 
 @dataclass(frozen=True)
 class MlpSpec:
-    """Fully connected layers.
+    """A multilayer perceptron.
 
     Attributes:
-        features: inputs.
-        width: of the hidden layers.
-        depth: hidden layers.
-        activation: after each hidden layer.
-        has_norm: whether a layer normalisation comes before the activation.
+        features: number of inputs.
+        width: width of the hidden layers.
+        depth: number of hidden layers.
+        activation: activation after each hidden layer.
+        has_norm: whether a layer normalisation precedes the activation.
         is_residual: whether hidden layers after the first add their input.
-        classes: outputs.
+        classes: number of outputs.
     """
 
     features: int
@@ -146,13 +145,14 @@ class MlpSpec:
 
 @dataclass(frozen=True)
 class ArchitectureSpec:
-    """A network at one resolution; exactly one of `cnn`, `transformer` and `mlp` is there.
+    """A network at one resolution; exactly one of `cnn`, `transformer` and `mlp` is given.
 
     Attributes:
-        resolution: side of the input image in pixels, None for inputs that are no images.
+        resolution: side of the input image in pixels; None if the input is no image.
 
     Raises:
-        DataError: not exactly one of the three, or a resolution that the network cannot have.
+        DataError: not exactly one of the three is given, the resolution is missing for an image
+            network, or given for another network.
     """
 
     resolution: int | None = None
@@ -174,7 +174,7 @@ class ArchitectureSpec:
 
     @property
     def family(self) -> Literal["cnn", "transformer", "mlp"]:
-        """Which of the three it is."""
+        """Family of the network."""
         if self.cnn is not None:
             return "cnn"
         return "mlp" if self.transformer is None else "transformer"
@@ -187,22 +187,22 @@ class ArchitectureSpec:
 
     @property
     def architecture_id(self) -> str:
-        """Hash of the network without resolution and batch: what data are split by."""
+        """Hash of the network without its resolution, by which data are split."""
         values = self._values()
         values.pop("resolution", None)
         text = json.dumps(values, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:_ID_LENGTH]
 
     def to_text(self) -> str:
-        """Returns one line of JSON that `from_text` reads back equal."""
+        """Returns one line of JSON for `from_text`."""
         return json.dumps(self._values(), sort_keys=True, separators=(",", ":"))
 
     @staticmethod
     def from_text(text: str) -> ArchitectureSpec:
-        """Returns the architecture of a line of `to_text`.
+        """Returns the architecture from a line of `to_text`.
 
         Raises:
-            DataError: it is none.
+            DataError: the text is not an architecture.
         """
         try:
             value = parse_json(text)
