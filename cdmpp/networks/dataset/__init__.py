@@ -1,1 +1,1 @@
-"""Measured networks as samples: the store, the published dataset, splits, encoding."""
+"""Measured networks: storage, the published data set, splits and encoding."""

@@ -1,4 +1,4 @@
-"""An order of a network's operators that does not depend on how they are numbered."""
+"""Canonical order of a network's operators, independent of their numbering."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from cdmpp.networks.graph.graph import NetworkGraph
 
 
 def canonical_order(graph: NetworkGraph) -> NDArray[np.int64]:
-    """Returns int64 [nodes], the operators' numbers in canonical order: `renumbered` by it, a graph
-    is equal for every numbering.
+    """Returns int64 [nodes], the operators' numbers in canonical order. `renumbered` with it gives
+    equal graphs for every numbering.
 
-    The order is one in which code could run it: a branch is followed to its end before the next one
-    begins. Which branch comes first follows from what the operators are, what leads to them and
-    what they lead to; operators that are alike in all of that are interchangeable.
+    The order is a valid execution order, depth first: a branch ends before the next one starts.
+    Branches are sorted by digests of their operators, ancestors and descendants; operators with
+    equal digests are interchangeable.
     """
     count = len(graph.kinds)
     inputs, outputs = graph.sources(), graph.readers()
@@ -39,14 +39,14 @@ def canonical_order(graph: NetworkGraph) -> NDArray[np.int64]:
 
 
 def renumbered(graph: NetworkGraph, order: NDArray[np.int64]) -> NetworkGraph:
-    """Returns the same network with its operators in another order.
+    """Returns the network with its operators in another order.
 
     Args:
-        order: int64 [nodes], the present number of each operator of the result; every operator
-            comes after what it needs.
+        order: int64 [nodes], the current number of each operator of the result; every operator
+            must come after its inputs.
 
     Raises:
-        DataError: one does not.
+        DataError: an operator comes before its inputs.
     """
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
@@ -67,7 +67,7 @@ def renumbered(graph: NetworkGraph, order: NDArray[np.int64]) -> NetworkGraph:
 def _keys(
     graph: NetworkGraph, inputs: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]]
 ) -> list[bytes]:
-    """Returns a digest of each operator, of all that leads to it and of all that it leads to."""
+    """Returns a digest of each operator with all its ancestors and descendants."""
     count = len(graph.kinds)
     rows = np.concatenate([graph.arguments, graph.memory, graph.flops[:, None]], 1)
     own = [_digest(graph.kinds[node].encode(), rows[node].tobytes()) for node in range(count)]

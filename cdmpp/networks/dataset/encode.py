@@ -1,6 +1,6 @@
-"""What the models see of an operator graph, as arrays: the published features and our own columns.
+"""Encoding of an operator graph as arrays: the published features and additional columns.
 
-Nothing here depends on how the operators are numbered.
+The encoding does not depend on the numbering of the operators.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from cdmpp.networks.graph.convolution_memory import convolution_kinds
 from cdmpp.networks.graph.graph import KINDS, NetworkGraph
 from cdmpp.networks.graph.live_memory import live_memory, packed_bytes
 
-#: Version of the columns below; a saved model refuses any other.
+#: Version of the columns below; a saved model accepts only its own.
 ENCODING_VERSION = 3
-#: Families of operators that are not in `KINDS`: words in an operator's name, the first one counts.
+#: Families of operators outside `KINDS` -> words in an operator's name; the first match counts.
 _FAMILIES: Mapping[str, tuple[str, ...]] = {
     "softmax": ("softmax",),
     "normalisation": ("norm",),
@@ -35,9 +35,9 @@ _FAMILIES: Mapping[str, tuple[str, ...]] = {
 _OTHER = "other"
 #: Families in the order of their one-hot columns.
 FAMILIES = (*KINDS, *_FAMILIES, _OTHER)
-#: Channels are handled in blocks of so many by vectorised kernels.
+#: Number of channels in a block of vectorised kernels.
 _BLOCK = 16.0
-#: Own columns of an operator after the families.
+#: Additional columns of an operator, after the families.
 OPERATOR_COLUMNS = (
     "log_flops", "log_bytes", "log_weights", "log_input", "log_output", "log_input_channels",
     "log_output_channels", "log_input_pixels", "log_output_pixels", "log_batch", "log_kernel",
@@ -46,7 +46,7 @@ OPERATOR_COLUMNS = (
     "log_linear_outputs", "log_input_waste", "log_output_waste", "log_intensity",
     "is_native", "is_product",
 )  # fmt: skip
-#: Own columns of a graph, before the counts and the shares of the families.
+#: Additional columns of a graph, before the counts and the shares of the families.
 TOTAL_COLUMNS = (
     "log_batch", "log_operators", "log_flops", "log_bytes", "log_weights", "log_outputs",
     "log_largest_output", "log_largest_operator", "log_largest_weight", "log_infer_memory",
@@ -60,17 +60,17 @@ class EncodedGraph:
     """One network at one batch size.
 
     Attributes:
-        graph: the network, its operators in canonical order, as in all arrays.
-        order: int64 [nodes], the number that each operator had before.
-        nodes: float64 [nodes, 30], the published features; so are `edges` and `network`.
-        edges: float64 [edges, 5].
-        network: float64 [18].
+        graph: the network with its operators in canonical order, the order of all arrays.
+        order: int64 [nodes], the original number of each operator.
+        nodes: float64 [nodes, 30], the published features (see `GraphFeatures`).
+        edges: float64 [edges, 5], the published features.
+        network: float64 [18], the published features.
         operators: float64 [nodes, families + `OPERATOR_COLUMNS`].
         totals: float64 [`TOTAL_COLUMNS` + 2 x families].
-        family: int64 [nodes], of `FAMILIES`.
+        family: int64 [nodes], index into `FAMILIES`.
         memory_bytes: float64 [2], analytic peak of inference and of training.
-        generated: float64 [6], how many different convolutions there are of each of
-            `ConvolutionKinds`. Code is generated for each, which no tensor tells of.
+        generated: float64 [6], number of different convolutions of each of `ConvolutionKinds`. The
+            library generates code for each, whose memory is in no tensor.
         packed_bytes: float64 [3], see `live_memory.packed_bytes`.
     """
 
@@ -111,7 +111,7 @@ def encode(graph: NetworkGraph) -> EncodedGraph:
 
 
 def family_of(kind: str) -> int:
-    """Returns the number of an operator's family in `FAMILIES`."""
+    """Returns the index of an operator's family in `FAMILIES`."""
     if kind in KINDS:
         return KINDS.index(kind)
     name = kind.lower()
@@ -163,7 +163,7 @@ def _generated_counts(graph: NetworkGraph) -> FloatArray:
 
 
 def _waste(channels: FloatArray) -> FloatArray:
-    """Returns the log of how much larger whole blocks of channels are than the channels."""
+    """Returns the log ratio of channels padded to whole blocks to the channels."""
     channels = np.maximum(channels, 1.0)
     return np.asarray(np.log(np.ceil(channels / _BLOCK) * _BLOCK / channels))
 

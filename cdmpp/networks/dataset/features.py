@@ -1,6 +1,6 @@
-"""The published features of an operator graph: 30 values a node, 5 an edge, 18 a graph.
+"""The published features of an operator graph: 30 per node, 5 per edge, 18 per graph.
 
-Source: PerfSeer (arXiv 2502.01206), whose columns and order these are. "log" is log(1 + x).
+Source: PerfSeer (arXiv 2502.01206), with its columns and their order. "log" is log(1 + x).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class GraphFeatures:
     """Features of one network. Rows of nodes and edges are in the order of the graph.
 
     Attributes:
-        nodes: float64 [nodes, 30], columns `NODE_FEATURES`; an operator that is none of `KINDS` has
-            none of the ten `is_` columns set.
-        edges: float64 [edges, 5], columns `EDGE_FEATURES`, of the tensor that leaves the source.
+        nodes: float64 [nodes, 30], columns `NODE_FEATURES`; an operator outside `KINDS` has zeros
+            in the ten `is_` columns.
+        edges: float64 [edges, 5], columns `EDGE_FEATURES`, of the source's output tensor.
         network: float64 [18], columns `GRAPH_FEATURES`.
     """
 
@@ -44,7 +44,7 @@ class GraphFeatures:
 
 
 def graph_features(graph: NetworkGraph) -> GraphFeatures:
-    """Returns the features of a network; numbering it otherwise only reorders the rows."""
+    """Returns the features of a network; another numbering only reorders the rows."""
     known = {name: place for place, name in enumerate(KINDS)}
     kind = np.array([known.get(name, len(KINDS)) for name in graph.kinds], dtype=np.int64)
     one_hot = np.eye(len(KINDS) + 1)[kind][:, : len(KINDS)]
@@ -93,10 +93,10 @@ def _network_features(
 
 
 def _total(values: FloatArray) -> float:
-    """Returns the sum, the same to the last bit in every order of the values."""
+    """Returns the sum, bitwise equal for every order of the values."""
     return float(np.sort(values).sum())
 
 
 def _ratio(above: FloatArray, below: FloatArray) -> FloatArray:
-    """Returns above / below, 0 where below is 0."""
+    """Returns above / below; 0 if below is 0."""
     return np.divide(above, below, out=np.zeros_like(above), where=below != 0)

@@ -1,7 +1,7 @@
-"""What a pickled graph of the published data set may name, as inert stand-ins.
+"""Names allowed in a pickled graph of the published data set, mapped to inert stubs.
 
-The pickles hold a networkx graph whose nodes have dictionaries of plain values or numpy scalars.
-Neither networkx nor anything the pickle names is loaded or run.
+The pickles have a networkx graph with dictionaries of plain values or numpy scalars as nodes.
+Neither networkx nor anything else that a pickle names is loaded or run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from cdmpp.files.restricted_pickle import PickleFormat, StubObject
 
-#: Largest pickle of one graph.
+#: Maximum size of the pickle of one graph.
 _MAX_BYTES = 256 << 20
 _NUMBER = re.compile(r"^b1$|^[iu][1248]$|^f[248]$")
 _TEXT = re.compile(r"^U\d{1,4}$")
@@ -24,13 +24,13 @@ _MAX_SCALAR_BYTES = 16 << 10
 
 
 class GraphStub(StubObject):
-    """A networkx graph: keeps its `__dict__`."""
+    """A networkx graph; its state is the graph's `__dict__`."""
 
     __slots__ = ()
 
 
 class _ViewStub(StubObject):
-    """A view that networkx keeps beside the graph's own dictionaries; nothing is read of it."""
+    """A cached view in a networkx graph, which is ignored."""
 
     __slots__ = ()
 
@@ -39,7 +39,7 @@ class _ViewStub(StubObject):
 
 
 class RecordStub(StubObject):
-    """An object that only has attributes (`types.SimpleNamespace` and the like)."""
+    """An object with attributes only, such as `types.SimpleNamespace`."""
 
     __slots__ = ()
 
@@ -58,7 +58,7 @@ class _Dtype:
             self.order = "<" if state[1] in ("|", "=") else state[1]
 
     def parse(self, data: object) -> Any:
-        """Returns the Python number or text of a scalar's bytes."""
+        """Returns a scalar's bytes as a Python number or text."""
         text = self.text.lstrip("<>|=")
         is_known = _NUMBER.match(text) or _TEXT.match(text)
         if not is_known or not isinstance(data, bytes) or len(data) > _MAX_SCALAR_BYTES:
@@ -70,7 +70,7 @@ class _Dtype:
 
 
 class _Call:
-    """A function that pickles may call; it takes no state."""
+    """A function that pickles may call; it has no state."""
 
     __slots__ = ("_function",)
 
@@ -85,21 +85,21 @@ class _Call:
 
 
 def _scalar(dtype: object, data: object = None) -> Any:
-    """Makes a Python value of bytes, as `numpy.core.multiarray.scalar`."""
+    """Returns a Python value from bytes, like `numpy.core.multiarray.scalar`."""
     if not isinstance(dtype, _Dtype):
         raise pickle.UnpicklingError("a numpy scalar without a type")
     return dtype.parse(data)
 
 
 def _encode(text: object, encoding: object = "") -> bytes:
-    """Returns bytes as old protocols write them, as `_codecs.encode`."""
+    """Returns the bytes that old protocols write as text, like `_codecs.encode`."""
     if not isinstance(text, str) or encoding != "latin1":
         raise pickle.UnpicklingError("_codecs.encode of something that is not bytes as text")
     return text.encode("latin1")
 
 
 def _reconstruct(cls: object, base: object = None, state: object = None) -> StubObject:
-    """Makes an empty stub of a stub class, as `copyreg._reconstructor`."""
+    """Returns an empty instance of a stub class, like `copyreg._reconstructor`."""
     if not (isinstance(cls, type) and issubclass(cls, StubObject)) or state is not None:
         raise pickle.UnpicklingError("_reconstructor of something that is not a graph class")
     return cls()
@@ -142,7 +142,7 @@ GRAPH_PICKLES = PickleFormat(
 
 
 def plain(value: Any) -> Any:
-    """Returns a record stub's attributes as a dictionary, anything else as it is."""
+    """Returns a record stub's attributes as a dictionary; other values unchanged."""
     if isinstance(value, RecordStub):
         return value.state if isinstance(value.state, dict) else {}
     return value

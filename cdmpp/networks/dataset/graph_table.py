@@ -1,4 +1,4 @@
-"""Graphs as rows of an Arrow table, exact and small."""
+"""Lossless storage of graphs as rows of an Arrow table."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from cdmpp.networks.graph.execution import LAYOUTS
 from cdmpp.networks.graph.graph import ARGUMENTS, MEMORY, NetworkGraph
 
 _NUMBERS = (*ARGUMENTS, *MEMORY, "flops")
-#: Columns that are usually the sum of others; the rest to the sum is stored, mostly zeros.
+#: Column -> two columns whose sum it usually is; the difference is stored, which is mostly 0.
 _SUMS = {
     "input_size_with_weight": ("input_size", "weight_size"),
     "bytes": ("input_size_with_weight", "output_size"),
 }
-#: Column: whether those of `_SUMS` hold the rest to the sum.
+#: Column: whether a graph's `_SUMS` columns have differences.
 _PACKED = "is_packed"
 _HOLDS = ("hold_node", "hold_until")
-#: Of graphs that were traced since copies are known; others have none.
+#: Columns of copied elements; missing in older data sets.
 _COPIES = tuple(f"node_copied_{layout}" for layout in LAYOUTS)
 _ROW_COLUMNS = ("graph_id", "name", "batch", "architecture", "source", "spec", "resolution")
 
 
 def table_of_graphs(rows: Sequence[GraphRow], ids: Sequence[str]) -> pa.Table:
-    """Returns a table with one row a graph and one list column a number of its nodes.
+    """Returns a table with one row per graph and a list column per number of a node.
 
     Args:
         rows: the graphs.
@@ -56,10 +56,10 @@ def table_of_graphs(rows: Sequence[GraphRow], ids: Sequence[str]) -> pa.Table:
     numbers, is_packed = _packed(numbers, node_offsets)
     columns[_PACKED] = pa.array(is_packed)
     for name, values in numbers.items():
-        # float64 in full: the dictionary and zstd make it as small as any narrower type.
+        # float64: with dictionary encoding and zstd it is as small as a narrower type.
         columns[f"node_{name}"] = pa.ListArray.from_arrays(node_offsets, pa.array(values))
     pairs = _stack([graph.edges for graph in graphs], width=2).astype(np.int32)
-    # A source is mostly just before its target.
+    # The source of an edge is usually just before its target, so the difference is stored.
     for name, places in (("target", pairs[:, 1]), ("step", pairs[:, 1] - pairs[:, 0])):
         columns[f"edge_{name}"] = pa.ListArray.from_arrays(edge_offsets, pa.array(places))
     holds = np.array([len(graph.holds) for graph in graphs], dtype=np.int64)
@@ -77,7 +77,7 @@ def graphs_from_table(table: pa.Table) -> Iterator[dict[str, Any]]:
     """Yields the fields of the graph rows (`graph`, `architecture`, ...) of a table.
 
     Raises:
-        DataError: a column is missing, or a graph does not have the id that is written beside it.
+        DataError: a column is missing, or a graph's id differs from the stored one.
     """
     wanted = [*_ROW_COLUMNS, "kinds", "edge_target", "edge_step", *_HOLDS, _PACKED]
     wanted += [f"node_{name}" for name in _NUMBERS]
@@ -135,10 +135,10 @@ def _node_numbers(graphs: Sequence[NetworkGraph]) -> dict[str, NDArray[np.float6
 def _packed(
     numbers: dict[str, NDArray[np.float64]], offsets: NDArray[np.int32]
 ) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.bool_]]:
-    """Replaces `_SUMS` by the rest to the sum, except in graphs where that would lose a bit.
+    """Replaces the `_SUMS` columns by differences, except in graphs where that is not lossless.
 
     Returns:
-        The columns, and [graphs] whether the graph's are replaced.
+        The columns, and bool [graphs], whether a graph's columns are replaced.
     """
     rests = dict(numbers)
     for name, parts in _SUMS.items():
@@ -162,7 +162,7 @@ def _packed(
 def _unpacked(
     numbers: dict[str, NDArray[np.float64]], is_packed: NDArray[np.bool_]
 ) -> dict[str, NDArray[np.float64]]:
-    """Returns the columns with sums where [nodes] `is_packed`."""
+    """Returns the columns with sums restored where `is_packed` [nodes] is true."""
     restored = dict(numbers)
     for name, parts in _SUMS.items():
         total = numbers[name] + restored[parts[0]] + restored[parts[1]]
@@ -171,7 +171,7 @@ def _unpacked(
 
 
 def _offsets(table: pa.Table, name: str) -> NDArray[np.int64]:
-    """Returns int64 [rows + 1], where the lists of a column begin and end."""
+    """Returns int64 [rows + 1], offsets of the lists of a column."""
     counts = table[name].combine_chunks().value_lengths().to_numpy(zero_copy_only=False)
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 

@@ -1,9 +1,9 @@
-"""The published data set's files: reading, writing, converting.
+"""Reads, writes and converts the published data set.
 
-One file a network and batch. Graph: a pickled networkx graph (read without networkx, see
-`_graph_pickle`) or the same content as JSON. Label: a text with one dictionary of `train` and
-`infer`, each `time|SM utilisation|memory utilisation|memory|peak SM utilisation|peak memory
-utilisation|peak memory`, with milliseconds a sample, percent and MiB.
+There is one file per network and batch size. A graph is a pickled networkx graph (read without
+networkx, see `graph_pickle`) or the same content as JSON. A label is a text with a dictionary of
+`train` and `infer`, each `time|SM utilisation|memory utilisation|memory|peak SM utilisation|peak
+memory utilisation|peak memory`, in milliseconds per sample, percent and MiB.
 
 Source: `example.py` and `features_define.py` of PerfSeer's repository.
 """
@@ -33,16 +33,17 @@ from cdmpp.networks.dataset.store import (
 from cdmpp.networks.graph.execution import MODES, Mode
 from cdmpp.text import counted
 
-#: Label of the GPU on which the data set was measured.
+#: Device label of the GPU on which the data set was measured.
 PUBLISHED_DEVICE = "rtx3090"
 #: Fields of a label, in order.
 LABEL_FIELDS = (
     "time_ms_a_sample", "sm_util_mean_pct", "memory_util_mean_pct", "memory_mean_mib",
     "sm_util_peak_pct", "memory_util_peak_pct", "memory_peak_mib",
 )  # fmt: skip
-#: Fields that `LabelRow` has no place for; they are kept in its note, as JSON.
+#: Fields that `LabelRow` lacks; its note has them as JSON.
 _IN_NOTE = LABEL_FIELDS[2:6]
-#: Our writer's word for a mode without a label; a mode that is just missing ran out of memory.
+#: Outcome that this writer gives a mode without a label; without it a missing mode means out of
+#: memory.
 _NOT_MEASURED = "not-measured"
 _MIB = 1 << 20
 _MS = 1e3
@@ -51,18 +52,18 @@ _NO_VALUE = ("", "oom", "none", "nan", "out-of-memory", "out of memory")
 
 @dataclass
 class ConvertReport:
-    """What `convert` read and wrote.
+    """Summary of a conversion.
 
     Attributes:
-        out_dir: the data set.
-        graphs: different graphs.
-        architectures: different networks without their batch.
-        labels: label rows, of both modes.
-        out_of_memory: label rows without values.
-        unlabelled: graph files without a label file.
-        without_graph: label files without a graph file.
-        repeated: graph files whose content another file has.
-        damaged: files that were left out, with the reason.
+        out_dir: the written data set.
+        graphs: number of different graphs.
+        architectures: number of different architectures.
+        labels: number of label rows of both modes.
+        out_of_memory: number of label rows with outcome `out-of-memory`.
+        unlabelled: number of graphs without labels.
+        without_graph: number of label files without a graph file.
+        repeated: number of graph files with the content of another file.
+        damaged: reasons for the files that were left out.
     """
 
     out_dir: Path
@@ -103,16 +104,16 @@ def read_published(
     device: str = PUBLISHED_DEVICE,
     on_damaged: Callable[[str], None] | None = None,
 ) -> Iterator[tuple[GraphRow, list[LabelRow]]]:
-    """Yields the networks of a published data set with their labels, by file name.
+    """Yields the networks of a published data set with their labels, sorted by file name.
 
     Args:
-        folder: holds `cg` and `label`, each a folder or a .zip, or both kinds of files.
-        device: label of what was measured.
-        on_damaged: called with the reason for every file that cannot be used, which is then left
-            out; None = the first one is an error.
+        folder: folder with `cg` and `label` (folders or .zip), or with both kinds of files.
+        device: label of the measured device.
+        on_damaged: called with the reason for every unusable file, which is then skipped; None =
+            the first one raises an error.
 
     Raises:
-        DataError: no such data set, or a damaged file.
+        DataError: the data set is missing, or a file is damaged.
     """
     with published_files(folder) as files:
         for name, file in files.graphs.items():
@@ -137,18 +138,18 @@ def convert_published(
     skip_damaged: bool = False,
     on_progress: Callable[[int], None] | None = None,
 ) -> ConvertReport:
-    """Converts a published data set to ours (`cdmpp.networks.dataset.store`).
+    """Converts a published data set to cdmpp's layout (`cdmpp.networks.dataset.store`).
 
     Args:
-        folder: as for `read_published`.
-        out_dir: where the data set goes.
-        device: label of what was measured.
-        skip_damaged: whether to leave out files that cannot be used, and go on.
+        folder: see `read_published`.
+        out_dir: folder of the new data set.
+        device: label of the measured device.
+        skip_damaged: whether to skip unusable files.
         on_progress: called with the number of graphs read so far.
 
     Raises:
-        UsageError: `out_dir` has measurements of something else.
-        DataError: as `read_published` and `write_dataset`.
+        UsageError: `out_dir` has a data set with other measurements.
+        DataError: see `read_published` and `write_dataset`.
     """
     report = ConvertReport(Path(out_dir))
     note = {"source": "published", "folder": Path(folder).name, "device": device}
@@ -181,14 +182,14 @@ def convert_published(
 
 
 def export_published(folder: Path, out: Path, *, device: str | None = None) -> tuple[int, str]:
-    """Writes a data set of ours in the published layout; returns its graphs and the device whose
-    labels were written.
+    """Writes a data set in the published layout; returns the number of graphs and the device of
+    the written labels.
 
     Args:
-        device: None = the only one.
+        device: device whose labels are written; None = the only device.
 
     Raises:
-        UsageError: there are several devices and none is chosen.
+        UsageError: `device` is None and the data set has several devices.
         DataError: the data set cannot be read, or `out` cannot be written.
     """
     data = read_dataset(folder)
@@ -203,19 +204,20 @@ def export_published(folder: Path, out: Path, *, device: str | None = None) -> t
 
 
 def write_published(data: NetworkData, folder: Path, *, device: str) -> int:
-    """Writes a data set in the published layout, with the graphs as JSON.
+    """Writes a data set in the published layout, with the graphs as JSON instead of pickles.
 
-    The product writes no pickles; `networkx.node_link_graph(value, edges="edges")` makes the graph
-    that is pickled elsewhere of the JSON value. What did not end well is left out of a label, as
-    published; any reason but memory stands in it under `MODE_outcome`.
+    `networkx.node_link_graph(value, edges="edges")` converts the JSON value to the graph that the
+    published data set pickles. A failed measurement has no value in a label, as published; its
+    outcome is under `MODE_outcome` unless it is out of memory.
 
     Args:
         data: the data set.
-        folder: gets `cg/NAME.json` and `label/NAME.txt`; must not hold such files yet.
-        device: whose labels are written; a label file has place for one device.
+        folder: folder for `cg/NAME.json` and `label/NAME.txt`, in which `cg` and `label` must be
+            missing or empty.
+        device: device whose labels are written; a label file is for one device.
 
     Returns:
-        How many graphs were written.
+        The number of written graphs.
 
     Raises:
         DataError: the device was not measured, or the folder cannot be written or is not empty.
@@ -246,7 +248,7 @@ def write_published(data: NetworkData, folder: Path, *, device: str) -> int:
 
 
 def _read_labels(file: PublishedFile, row: GraphRow, device: str) -> list[LabelRow]:
-    """Returns both modes of a label file."""
+    """Returns the labels of both modes from a label file."""
     try:
         value = ast.literal_eval(read_file(file).decode("utf-8").strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
@@ -324,7 +326,7 @@ def _label_value(labels: Iterable[LabelRow], batch: int) -> dict[str, str]:
 
 
 def _noted(note: str) -> dict[str, float]:
-    """Returns the fields that `_label` put into a note; other notes have none."""
+    """Returns the fields that `_label` wrote to a note; empty for other notes."""
     try:
         value = parse_json(note) if note else {}
     except ValueError:

@@ -1,4 +1,4 @@
-"""Where the graphs and labels of a published data set are: folders or zip archives."""
+"""Files of a published data set in folders or zip archives."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from cdmpp.errors import DataError
 
 GRAPH_ENDINGS = (".pkl", ".pickle", ".json")
 LABEL_ENDINGS = (".txt",)
-#: Largest file that is read.
+#: Maximum size of a file.
 MAX_FILE_BYTES = 256 << 20
 _LAYOUT = "expected `cg` and `label` (folders or .zip), or one folder with both kinds of files"
 _DAMAGED = (OSError, zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError)
 
-#: One file, in a folder or an archive.
+#: A file in a folder or an archive.
 PublishedFile = Path | zipfile.Path
 
 
 @dataclass(frozen=True)
 class PublishedFiles:
-    """The files of a data set by their common name: label files have the names of graph files."""
+    """Files of a data set by name without suffix, which is the same for a graph and its label."""
 
     graphs: dict[str, PublishedFile]
     labels: dict[str, PublishedFile]
@@ -32,10 +32,10 @@ class PublishedFiles:
 
 @contextmanager
 def published_files(folder: Path) -> Iterator[PublishedFiles]:
-    """Yields the files of a data set; they can be read inside of the block.
+    """Yields the files of a data set, which are readable inside the context.
 
     Raises:
-        DataError: the folder is missing or holds no graphs, or an archive is damaged.
+        DataError: the folder is missing or has no graphs, or an archive is damaged.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -52,7 +52,7 @@ def read_file(file: PublishedFile) -> bytes:
     """Returns a file's content.
 
     Raises:
-        DataError: it cannot be read, is damaged or far too large.
+        DataError: the file cannot be read, is damaged or larger than `MAX_FILE_BYTES`.
     """
     try:
         if isinstance(file, Path):
@@ -86,7 +86,7 @@ def _by_name(
 def _files(
     folder: Path, part: str, stack: ExitStack
 ) -> Iterator[tuple[PublishedFile, PurePosixPath]]:
-    """Yields every file of a part, with its place."""
+    """Yields every file of a part with its path."""
     archive_path, own = folder / f"{part}.zip", folder / part
     if archive_path.is_file() and not own.is_dir():
         try:

@@ -1,4 +1,4 @@
-"""A published graph file's value to and from `GraphRow`."""
+"""Conversion between published graph files and `GraphRow`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cdmpp.networks.graph.graph import ARGUMENTS, MEMORY, NetworkGraph
 from cdmpp.networks.graph.operator import mean_side
 
 _SOURCE = "published"
-#: Columns that follow the batch; an architecture is everything else.
+#: Columns that depend on the batch size and are excluded from an architecture's id.
 _PER_BATCH = (
     "bytes", "batch_size", "input_size_with_weight", "input_size", "output_size",
 )  # fmt: skip
@@ -31,12 +31,13 @@ def graph_row(data: bytes, where: str, name: str) -> GraphRow:
     """Returns the network of a graph file.
 
     Args:
-        data: the file, a pickle or JSON.
-        where: what errors call it.
-        name: what the network is called, unless the file says so.
+        data: content of the file, a pickle or JSON.
+        where: name of the file in error messages.
+        name: name of the network if the file has none.
 
     Raises:
-        DataError: it is no such file, a number is missing or none, or the graph has a cycle.
+        DataError: the file is no such graph, a number is missing or invalid, or the graph has a
+            cycle.
     """
     if data.lstrip()[:1] == b"{":
         try:
@@ -78,7 +79,7 @@ def graph_row(data: bytes, where: str, name: str) -> GraphRow:
 
 
 def graph_value(row: GraphRow) -> dict[str, Any]:
-    """Returns a network as the JSON value that `graph_row` reads: networkx's node-link form."""
+    """Returns a network as a JSON value in networkx's node-link form, which `graph_row` reads."""
     graph = row.graph
     nodes = []
     for number, kind in enumerate(graph.kinds):
@@ -100,7 +101,7 @@ def graph_value(row: GraphRow) -> dict[str, Any]:
 
 
 def architecture_of(graph: NetworkGraph) -> str:
-    """Returns an id of the network without its batch: equal at every batch size."""
+    """Returns an id of the network that is equal at every batch size."""
     kept = [place for place, name in enumerate(MEMORY) if name not in _PER_BATCH]
     content = hashlib.sha256(json.dumps(graph.kinds).encode())
     for array in (graph.arguments, graph.memory[:, kept], graph.edges):
@@ -109,7 +110,7 @@ def architecture_of(graph: NetworkGraph) -> str:
 
 
 def _parts(value: Any, where: str) -> tuple[dict[Any, Any], list[tuple[Any, Any]], dict[str, Any]]:
-    """Returns node -> feature, the edges and what is said of the graph."""
+    """Returns node -> feature, the edges and the attributes of the graph."""
     if isinstance(value, GraphStub):
         state = getattr(value, "state", None)
         state = state if isinstance(state, dict) else {}
@@ -143,8 +144,8 @@ def _feature(about: Any) -> Any:
 def _topological(
     nodes: Sequence[Any], edges: Sequence[tuple[Any, Any]], where: str
 ) -> tuple[list[Any], NDArray[np.int64]]:
-    """Returns the nodes so that none comes before what it needs (the file's order where that is
-    one), and the edges by place in it.
+    """Returns the nodes in topological order (the file's order if it is one), and the edges as
+    positions in it.
     """
     place = {node: number for number, node in enumerate(nodes)}
     if not nodes:
@@ -184,7 +185,7 @@ def _mapping(value: Any, what: str, where: str) -> Mapping[str, Any]:
 
 
 def _number(value: Any, what: str, where: str) -> float:
-    """Returns a number that may be stored as text."""
+    """Returns a number that may be stored as text; a list is averaged by `mean_side`."""
     if isinstance(value, (list, tuple)):
         return mean_side([_number(part, what, where) for part in value])
     try:

@@ -1,4 +1,4 @@
-"""The rows of a dataset of networks."""
+"""Rows of a data set of networks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cdmpp.errors import DataError
 from cdmpp.networks.graph.execution import MODES, Mode
 from cdmpp.networks.graph.graph import NetworkGraph
 
-#: Version of the layout of a stored data set; a reader refuses any other.
+#: Version of the layout of a stored data set; a reader accepts only this one.
 SCHEMA_VERSION = 2
 
 Outcome = Literal["ok", "out-of-memory", "timeout", "crashed"]
@@ -24,10 +24,10 @@ class GraphRow:
     """A network at one batch size.
 
     Attributes:
-        graph: the operators.
-        architecture: id of the network without its batch; splits are by it.
-        source: where the network is from, e.g. `generated` or `published`.
-        spec: what it was made of, as text; None = unknown.
+        graph: the operator graph.
+        architecture: id of the network without its batch size, by which data are split.
+        source: origin of the network, e.g. `generated` or `published`.
+        spec: specification of the network as text; None = unknown.
         resolution: height and width of the input in pixels; None = unknown or no image.
     """
 
@@ -40,32 +40,31 @@ class GraphRow:
 
 @dataclass(frozen=True)
 class LabelRow:
-    """What one network took on one device. None = unknown, never 0.
+    """Measurement of a network on a device. An unknown value is None, never 0.
 
     Attributes:
-        graph_id: the network (`NetworkGraph.graph_id`).
+        graph_id: id of the network (`NetworkGraph.graph_id`).
         device: device label.
         mode: `infer`, or `train` (forward, backward and update).
-        time_s: median seconds of one iteration, that is one batch; of a campaign that measured
-            everything twice at the machine's usual speed (see `machine_speed`).
+        time_s: median seconds of one iteration (one batch). A campaign with enough samples measured
+            twice corrects it to the machine's usual speed (see `machine_speed`).
         low_s: lower end of the median's 95 % interval.
-        high_s: upper end.
-        times_s: seconds of every iteration that was timed; empty = not kept.
+        high_s: upper end of the median's 95 % interval.
+        times_s: seconds per iteration of every repeat; empty = not stored.
         memory_bytes: peak memory of a fresh process above its baseline.
-        allocated_bytes: the framework's own peak of allocations.
-        process_bytes: the same peak as `memory_bytes` of a process whose C library keeps freed
-            memory, as it does by default; it depends on the history of the heap.
-        utilisation: 0 to 1: CPU time / (wall time x threads); of a GPU the mean over its cores.
+        allocated_bytes: peak allocations of the framework.
+        process_bytes: like `memory_bytes`, but with the default C library, which keeps freed
+            memory; it depends on the history of the heap.
+        utilisation: 0 to 1: CPU time / (wall time x threads), or a GPU's mean utilisation.
         outcome: `ok`, or why there is no time.
-        note: anything else, as text.
+        note: other information as text.
         threads: software threads; None = unknown or a GPU.
-        torch_version: version that ran it.
+        torch_version: version of torch.
         measured_at: ISO 8601 time, UTC.
-        operators_s: [operators] seconds of each operator of the graph where it stands; empty =
-            not measured.
+        operators_s: [operators] seconds of each operator inside the network; empty = not measured.
 
     Raises:
-        DataError: unknown mode or outcome, or `ok` without a time above 0.
+        DataError: an unknown mode or outcome, or `ok` without a positive time.
     """
 
     graph_id: str

@@ -1,4 +1,4 @@
-"""Measured networks as arrays: one row a network, batch and device, six targets."""
+"""Measured networks as arrays: one row per network, batch size and device; six targets."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from cdmpp.networks.graph.execution import MODES
 from cdmpp.networks.graph.graph import NetworkGraph
 from cdmpp.networks.graph.live_memory import operator_seconds
 
-#: What is predicted: seconds of one iteration (one batch), bytes above the empty process, share of
-#: the threads' time.
+#: Predicted quantities: seconds of one iteration (one batch), bytes above the empty process, share
+#: of the threads' time.
 TARGETS = (
     "infer_time_s", "train_time_s", "infer_memory_bytes", "train_memory_bytes",
     "infer_utilisation", "train_utilisation",
 )  # fmt: skip
-#: Stand-ins for a device's unknown arithmetic peak, and for its unknown memory bandwidth as bytes
-#: per operation of the peak; the models fit ratios on top.
+#: Default arithmetic peak of a device without a known one, and default memory bandwidth in bytes
+#: per operation of the peak. The models fit ratios to the resulting rooflines.
 NOMINAL_FLOP_PER_S, NOMINAL_BYTES_PER_FLOP = 1.0e11, 0.1
-#: Numbers of a device that the models see.
+#: Device values among the models' inputs.
 DEVICE_COLUMNS = ("peak_fp32_flop_per_s", "mem_bandwidth_bytes_per_s", "threads")
 TIMES, MEMORIES, UTILISATIONS = (0, 1), (2, 3), (4, 5)
 _VALUES = ("time_s", "memory_bytes", "utilisation")
@@ -39,17 +39,17 @@ class NetworkSamples:
     """N samples.
 
     Attributes:
-        graphs: every network at every batch, once.
-        names: [graphs] their ids.
-        graph: int64 [N], of `graphs`.
-        device: int64 [N], of `devices`.
-        devices: what was measured on.
-        architecture: [N] id of the network without its batch.
+        graphs: every network at every batch size.
+        names: [graphs] graph ids.
+        graph: int64 [N], index into `graphs`.
+        device: int64 [N], index into `devices`.
+        devices: the devices.
+        architecture: [N] id of the network without its batch size.
         seconds: [N] float64 [nodes, 2], rooflines of the operators in inference and in training.
         operators: [N] float64 [nodes, 2], measured seconds of the operators; NaN = not measured.
         targets: float64 [N, 6], columns `TARGETS`; NaN = not measured.
-        spread: float64 [N, 2], relative error of the median time by its own repeats (see
-            `repeat_error`), in inference and in training; NaN = unknown.
+        spread: float64 [N, 2], relative error of the median time estimated from its repeats
+            (`repeat_error`), in inference and in training; NaN = unknown.
     """
 
     graphs: tuple[EncodedGraph, ...]
@@ -87,17 +87,17 @@ class NetworkSamples:
 
     @property
     def sample_names(self) -> list[str]:
-        """Id of each row's network and batch."""
+        """Graph id of each row."""
         return [self.names[number] for number in self.graph.tolist()]
 
     @property
     def keys(self) -> list[tuple[str, str]]:
-        """Id and device label of each row."""
+        """(graph id, device label) of each row."""
         labels = [self.devices[number].name for number in self.device.tolist()]
         return list(zip(self.sample_names, labels, strict=True))
 
     def rates(self) -> FloatArray:
-        """Returns float64 [devices, 2], peak in flop/s and bandwidth in bytes/s, or stand-ins."""
+        """Returns float64 [devices, 2], peak in flop/s and bandwidth in bytes/s, or defaults."""
         known = [_with_stand_ins(spec) for spec in self.devices]
         return np.array(
             [(spec.peak_fp32_flop_per_s, spec.mem_bandwidth_bytes_per_s) for spec in known],
@@ -122,16 +122,16 @@ class NetworkSamples:
 def assemble(
     data: NetworkData, *, device: str | None = None, described: Sequence[DeviceSpec] = ()
 ) -> NetworkSamples:
-    """Returns the measured samples of a data set, in the order of its graphs.
+    """Returns the measured samples of a data set in the order of its graphs.
 
-    What did not end well (out of memory, timeout, crash) is not measured.
+    Failed measurements (out of memory, timeout, crash) are left out.
 
     Args:
-        device: only this device; None = all.
-        described: devices as a model was trained on them; others are those of the registry.
+        device: the only device to use; None = all devices.
+        described: device specs of a trained model, which replace those of the registry.
 
     Raises:
-        DataError: nothing was measured (on that device).
+        DataError: there are no measurements (on that device).
     """
     labels: dict[tuple[str, str], dict[str, LabelRow]] = {}
     for label in data.labels:
@@ -161,7 +161,7 @@ def assemble(
 
 
 def unmeasured(graphs: Sequence[NetworkGraph], devices: Sequence[DeviceSpec]) -> NetworkSamples:
-    """Returns a sample of every graph on every device, graph by graph, without targets."""
+    """Returns samples without targets of every graph on every device, sorted by graph."""
     rows = [
         _Row(place, device, graph.name, {})
         for place, graph in enumerate(graphs)
@@ -171,7 +171,7 @@ def unmeasured(graphs: Sequence[NetworkGraph], devices: Sequence[DeviceSpec]) ->
 
 
 class _Row(NamedTuple):
-    """One sample: numbers of its graph and its device, and its labels by mode."""
+    """One sample: indices of its graph and device, and its labels by mode."""
 
     graph: int
     device: int
@@ -198,11 +198,11 @@ def _samples(
 
 
 def repeat_error(times_s: Sequence[float]) -> float:
-    """Returns how far the median of repeats is from the truth, as far as the repeats tell.
+    """Returns the relative error of the median of repeats, estimated from the repeats.
 
-    Half of the relative difference between the medians of every other repeat: were repeats
-    independent, the medians of halves would differ twice as much as the median of all differs from
-    the truth. Drift between processes and days is not in it. NaN for fewer than four repeats.
+    It is half of the relative difference between the medians of even and odd repeats: for
+    independent repeats, these differ by twice the error of the whole median. Drift between
+    processes and days is not included. NaN for fewer than four repeats.
     """
     values = np.asarray(times_s, np.float64)
     if len(values) < 4:

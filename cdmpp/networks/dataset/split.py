@@ -1,4 +1,4 @@
-"""Parts of a data set of networks: by architecture, or at random (which leaks)."""
+"""Splits of a data set of networks: by architecture, or at random (which leaks)."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from cdmpp.errors import DataError
 from cdmpp.text import counted
 
 SplitKind = Literal["architecture", "random"]
-#: Training, validation and test part, as published.
+#: Published fractions of the training, validation and test part.
 FRACTIONS = (0.5, 0.25, 0.25)
 
 
 @dataclass(frozen=True)
 class NetworkSplit:
-    """Rows of the three parts.
+    """Rows of the training, validation and test part.
 
     Attributes:
-        kind: `architecture`: no architecture is in two parts. `random`: the same architecture at
-            another batch can be in another part.
-        seed: what the parts were drawn with.
-        train: int64, rows; so are `validation` and `test`.
-        shared_architectures: architectures that are in the test part and in another one.
+        kind: `architecture`: no architecture is in two parts. `random`: an architecture can be in
+            several parts, at different batch sizes.
+        seed: seed of the split.
+        train, validation, test: int64, rows.
+        shared_architectures: number of architectures in the test part and another part.
     """
 
     kind: SplitKind
@@ -39,11 +39,11 @@ class NetworkSplit:
 
     @property
     def leaks(self) -> bool:
-        """Whether the test part holds architectures that are in another part."""
+        """Whether the test part shares architectures with another part."""
         return self.shared_architectures > 0
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what the run folder keeps of it."""
+        """Returns a summary of the split for the run folder."""
         return {
             "kind": self.kind,
             "seed": self.seed,
@@ -59,12 +59,12 @@ class NetworkSplit:
 def split_networks(
     architecture: Sequence[str], names: Sequence[str], *, kind: SplitKind, seed: int
 ) -> NetworkSplit:
-    """Returns the parts: equal for equal names and seed, whatever the order of the rows.
+    """Returns a split that depends on the set of names and the seed, not on the order of rows.
 
     Args:
-        architecture: [rows] id of the network without its batch.
-        names: [rows] id of the network with its batch.
-        kind: what is drawn: an architecture with all of its batches, or one row.
+        architecture: [rows] id of the network without its batch size.
+        names: [rows] id of the network with its batch size.
+        kind: `architecture` draws architectures with all their rows, `random` draws `names`.
 
     Raises:
         DataError: a part is empty.

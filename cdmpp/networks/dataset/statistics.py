@@ -1,4 +1,4 @@
-"""The statistics table of a data set of networks: what it spans, column by column."""
+"""Summary statistics of a data set of networks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cdmpp.networks.graph.execution import MODES
 
 #: Columns of every graph.
 GRAPH_COLUMNS = ("gflop", "traffic_gb", "params_m", "operators")
-#: Columns of every graph with a label, mode by mode (`train_`, `infer_`).
+#: Columns of every labelled graph, each with the prefix `train_` or `infer_`.
 LABEL_COLUMNS = ("utilisation_pct", "memory_mib", "time_ms")
 ROWS = ("mean", "min", "median", "max")
 _GIGA, _MEGA, _MIB, _MS = 1e9, 1e6, float(1 << 20), 1e3
@@ -30,15 +30,15 @@ def dataset_rows(
     device: str = PUBLISHED_DEVICE,
     on_damaged: Callable[[str], None] | None = None,
 ) -> Iterator[tuple[GraphRow, list[LabelRow]]]:
-    """Yields the networks of a data set of ours or of the published layout, with their labels.
+    """Yields the networks of a data set with their labels.
 
     Args:
-        folder: either layout.
-        device: label of what the published layout was measured on.
-        on_damaged: as for `read_published`.
+        folder: a data set of cdmpp or in the published layout.
+        device: label of the device on which the published layout was measured.
+        on_damaged: see `read_published`.
 
     Raises:
-        DataError: the folder is neither, or a file is damaged.
+        DataError: the folder has neither layout, or a file is damaged.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -58,15 +58,15 @@ def dataset_rows(
 
 
 def network_statistics(rows: Iterable[tuple[GraphRow, list[LabelRow]]]) -> dict[str, Any]:
-    """Returns the numbers of a data set as JSON values.
+    """Returns summary statistics of a data set as JSON values.
 
-    Keys: `graphs`, `architectures`, `sources`, `batches` (each with its count), `kinds` (operators
-    of each kind), `columns` (of all graphs) and `devices`: label -> `labels`, `outcomes` and
-    `columns`. A column holds `n`, `mean`, `min`, `median` and `max`. Times are of one iteration (a
-    batch), `params_m` counts weights and buffers of four bytes.
+    Keys: `graphs`, `architectures`, `sources` and `batches` (counts), `kinds` (number of operators
+    per kind), `columns` (over all graphs) and `devices`: label -> `labels`, `outcomes`, `columns`.
+    A column has `n`, `mean`, `min`, `median` and `max`. Times are per iteration (one batch);
+    `params_m` counts weights and buffers as four-byte values.
 
     Raises:
-        DataError: no graph.
+        DataError: the data set has no graph.
     """
     graph_values: dict[str, list[float]] = {name: [] for name in GRAPH_COLUMNS}
     label_values: dict[str, dict[str, list[float]]] = {}

@@ -1,4 +1,4 @@
-"""A data set of networks and their measured times: two Parquet files and a manifest."""
+"""Data sets of networks and their measurements: two Parquet files and a manifest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MANIFEST = "manifest.json"
 GRAPHS = "graphs.parquet"
 LABELS = "labels.parquet"
 
-#: Graphs that are turned into columns at once.
+#: Number of graphs per written table.
 _PIECE_GRAPHS = 2048
 _PARQUET: dict[str, Any] = {"compression": "zstd", "compression_level": 15}
 
@@ -34,9 +34,9 @@ class NetworkData:
     """A data set in memory.
 
     Attributes:
-        graphs: every network at every batch, once.
-        labels: what was measured; a graph may have none.
-        manifest: counts, digests and what the writer noted (under `note`).
+        graphs: every network at every batch size.
+        labels: measurements; a graph may have no labels.
+        manifest: counts, digests and the writer's `note`.
     """
 
     graphs: list[GraphRow]
@@ -57,18 +57,18 @@ def write_dataset(
 ) -> None:
     """Writes `manifest.json`, `graphs.parquet` and `labels.parquet` into `folder`.
 
-    Every file appears whole or not at all, the manifest last. Equal graphs are stored once, the
-    first one's names stay. Equal rows give equal bytes.
+    Files are written atomically, the manifest last. Equal graphs are stored once, with the names of
+    the first. Equal rows give equal bytes.
 
     Args:
-        folder: made when missing; a data set that is there is replaced.
-        graphs: the networks; read once, a piece at a time.
-        labels: what was measured of them; read after the graphs.
+        folder: created if it does not exist; an existing data set is replaced.
+        graphs: the networks, consumed in pieces.
+        labels: their measurements, consumed after the graphs.
         note: JSON values for the manifest (device, generator's configuration, ...).
 
     Raises:
-        DataError: a label of a graph that is not there, the same label twice, or the folder cannot
-            be written.
+        DataError: a label refers to a missing graph, a label occurs twice, or the folder cannot be
+            written.
     """
     folder = make_folder(Path(folder), what="data set of networks")
     ids: set[str] = set()
@@ -81,7 +81,7 @@ def write_dataset(
             kept.extend(labels)
             _check_labels(folder, kept, ids)
             with contextlib.suppress(FileNotFoundError):
-                (folder / MANIFEST).unlink()  # it would describe files that are about to change
+                (folder / MANIFEST).unlink()  # outdated once the files change
         except CdmppError:
             path.unlink(missing_ok=True)
             raise
@@ -106,10 +106,10 @@ def write_dataset(
 
 
 def check_replaced(folder: Path, note: Mapping[str, Any]) -> None:
-    """Checks that what was measured is not replaced by something else.
+    """Checks that writing a data set would not replace other measurements.
 
     Args:
-        note: of the data set that is to be written.
+        note: note of the data set to be written.
 
     Raises:
         UsageError: the folder has a data set with labels and another note.
@@ -127,10 +127,10 @@ def check_replaced(folder: Path, note: Mapping[str, Any]) -> None:
 
 
 def read_dataset(folder: Path) -> NetworkData:
-    """Reads what `write_dataset` wrote.
+    """Reads a data set that `write_dataset` wrote.
 
     Raises:
-        DataError: no such data set, another schema version, or files that were changed.
+        DataError: the data set is missing, has another schema version, or its files were changed.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
@@ -157,7 +157,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Returns the manifest of a data set.
 
     Raises:
-        DataError: there is none, or it is of another schema version.
+        DataError: the manifest is missing, cannot be read or has another schema version.
     """
     path = Path(folder) / MANIFEST
     try:
@@ -181,7 +181,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 def _write_graphs(
     path: Path, graphs: Iterable[GraphRow], ids: set[str], architectures: set[str]
 ) -> None:
-    """Writes the graphs piece by piece; adds their ids and architectures to the sets."""
+    """Writes the graphs in pieces; adds their ids and architectures to the sets."""
 
     def pieces() -> Iterator[pa.Table]:
         piece: dict[str, GraphRow] = {}
