@@ -1,1 +1,1 @@
-"""The GPU kernels that torch launches for a network, their element types and their memory."""
+"""GPU kernels that torch launches for a network, their element types and memory."""

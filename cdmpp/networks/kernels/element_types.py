@@ -1,4 +1,4 @@
-"""Element types of a network's tensors on GPUs: what torch's autocast makes of each operator."""
+"""Element types of a network's tensors on GPUs under torch's autocast."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from cdmpp.networks.graph.execution import Execution
 from cdmpp.networks.graph.graph import NetworkGraph
 
-#: Operators that autocast runs in 16 bits (`AT_FORALL_LOWER_PRECISION_FP` of torch's
-#: `ATen/autocast_mode.h`), by their kinds here.
+#: Kinds of operators that autocast runs in 16 bits (`AT_FORALL_LOWER_PRECISION_FP` of torch's
+#: `ATen/autocast_mode.h`).
 LOWER_PRECISION = frozenset(
     {"Conv", "ConvTranspose", "Gemm", "MatMul", "Mm", "Bmm", "Addmm", "Baddbmm", "Einsum",
      "ScaledDotProductAttention", "MultiHeadAttention", "Prelu", "Lstm", "Gru", "Rnn"}
 )  # fmt: skip
-#: Operators that autocast runs in float32 (`AT_FORALL_FP32` and those with a type to set).
+#: Kinds of operators that autocast runs in float32 (`AT_FORALL_FP32` and variants with a dtype).
 FLOAT32 = frozenset(
     {"Acos", "Asin", "Cosh", "Erfinv", "Exp", "Expm1", "Log", "Log10", "Log2", "Log1p",
      "Reciprocal", "Rsqrt", "Sinh", "Tan", "Pow", "Softplus", "LayerNorm", "RmsNorm", "GroupNorm",
@@ -25,18 +25,18 @@ FLOAT32 = frozenset(
      "LinalgVectorNorm", "LinalgMatrixNorm", "Sum", "Norm", "Normalize"}
 )  # fmt: skip
 _HALF, _SINGLE = 2, 4
-#: Operators whose weights do not widen what they make: cuDNN takes a mixed batch norm.
+#: Operators whose float32 weights do not widen the output: cuDNN has a mixed batch norm.
 _KEEPS_TYPE = frozenset({"BatchNormalization"})
 
 
 @dataclass(frozen=True, eq=False)
 class ElementTypes:
-    """Bytes an element of every operator of a network.
+    """Bytes per element of a network's tensors.
 
     Attributes:
-        computes: [nodes] of the tensors that it reads, after casts.
-        makes: [nodes] of what it makes.
-        inputs: bytes of the network's own inputs.
+        computes: [nodes] of an operator's inputs, after casts.
+        makes: [nodes] of an operator's output.
+        inputs: of the network's inputs.
         weights: of the weights in memory.
     """
 
@@ -49,9 +49,9 @@ class ElementTypes:
 def element_types(graph: NetworkGraph, execution: Execution) -> ElementTypes:
     """Returns the element types of a network in an execution.
 
-    Under autocast products and convolutions are of 16 bits, sums and norms of float32, and
-    everything else as wide as the widest tensor that it reads, weights included. Of an operator
-    that reads both, a network's own input is not looked at.
+    Under autocast, products and convolutions are in 16 bits, sums and norms in float32, and other
+    operators in the widest type of their inputs, weights included. The network's own input is
+    ignored for an operator that also reads another operator's output.
     """
     count = len(graph.kinds)
     if not execution.is_autocast:

@@ -1,4 +1,4 @@
-"""Peak memory of a network on a GPU, in the element types of its execution."""
+"""Peak memory of a network on a GPU in a given execution."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from cdmpp.networks.graph.live_memory import tensor_peak
 from cdmpp.networks.kernels.element_types import FLOAT32, LOWER_PRECISION, element_types
 
 _FLOAT_BYTES = 4
-#: Scores in 16 bits, and their softmax in float32 and in 16 bits.
+#: Bytes per attention score: in 16 bits, and its softmax in float32 and in 16 bits.
 _SCORE_BYTES = 8
-#: Elements that a kernel with 32-bit indices reaches.
+#: Number of elements that a kernel with 32-bit indices can address.
 _INDEXED = 2**31
 
 
 def gpu_peak_bytes(
     graph: NetworkGraph, execution: Execution, *, fused_attention: bool = True
 ) -> float:
-    """Returns the peak bytes of weights, their casts and all tensors that live at the same time.
+    """Returns the peak bytes of weights, their casts and all tensors that are alive together.
 
-    Autocast keeps a 16-bit copy of every weight that a product or convolution reads, and makes one
-    of an input while the operator runs. The workspace of libraries and what the allocator cannot
-    use are not in it.
+    Autocast keeps a 16-bit copy of every weight of a product or convolution, and casts an input
+    while the operator runs. Workspaces of libraries and the allocator's fragmentation are not
+    included.
 
     Args:
-        fused_attention: whether one kernel does attention, as since torch 2.0.
+        fused_attention: whether attention is one kernel, as since torch 2.0.
     """
     types = element_types(graph, execution)
     column = graph.column
@@ -55,11 +55,12 @@ def gpu_peak_bytes(
 
 
 def largest_indexed_batch(graph: NetworkGraph, execution: Execution) -> float:
-    """Returns up to which batch a compiled network runs whatever the memory; infinite = any batch.
+    """Returns the largest batch size that a compiled network supports regardless of memory;
+    infinite without a limit.
 
-    Inputs of depthwise convolutions have fewer than 2^31 elements: a rule of torch 2.9 (2.4 had
-    none, eager torch has none). timm's benchmark took a smaller batch 261 times where it is broken,
-    and none of its 2,578 compiled runs breaks it.
+    Compiled torch 2.9 limits inputs of depthwise convolutions to fewer than 2^31 elements; torch
+    2.4 and eager torch have no such limit. timm's benchmark reduced the batch size in 261 cases
+    above the limit, and none of its 2,578 compiled runs exceeds it.
     """
     if not execution.compiled:
         return math.inf
@@ -72,7 +73,7 @@ def largest_indexed_batch(graph: NetworkGraph, execution: Execution) -> float:
 
 
 def _attention_scores(graph: NetworkGraph) -> FloatArray:
-    """Returns float64 [nodes], scores that an attention without a fused kernel writes; else 0."""
+    """Returns float64 [nodes], number of scores that unfused attention writes; else 0."""
     is_attention = np.array([kind == "ScaledDotProductAttention" for kind in graph.kinds])
     outputs = graph.column("output_size") / _FLOAT_BYTES
     width = np.maximum(graph.column("output_w"), 1.0)

@@ -1,4 +1,4 @@
-"""The GPU kernels that torch launches for a network: eager, or as inductor fuses them."""
+"""GPU kernels that torch launches for a network, eager or fused by inductor."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from cdmpp.networks.kernels.element_types import (
     element_types,
 )
 
-#: What a kernel does.
+#: Kinds of kernels.
 KERNELS = (
     "convolution", "pointwise convolution", "depthwise convolution", "grouped convolution",
     "product", "batched product", "attention", "norm", "batch norm", "softmax", "pool",
     "element-wise", "copy", "transposed copy", "cast", "reduction", "fused", "update",
 )  # fmt: skip
-#: What of a step a kernel belongs to: forward, gradient of the data, of the weights, update.
+#: Phases of a step.
 PHASES = ("forward", "data gradient", "weight gradient", "update")
 FORWARD, DATA_GRADIENT, WEIGHT_GRADIENT, UPDATE = range(len(PHASES))
 COLUMNS = (
@@ -44,7 +44,7 @@ _REDUCTIONS = frozenset(
 )  # fmt: skip
 _NORMS = frozenset({"LayerNorm", "GroupNorm", "InstanceNorm", "RmsNorm", "LocalResponseNorm"})
 _POOLS = frozenset({"MaxPool", "AveragePool", "AdaptiveMaxPool"})
-#: Element-wise kernels are one, but for these, of which eager torch makes several.
+#: Number of kernels that eager torch launches for an operator, if more than one.
 _SEVERAL = {"Normalize": 4, "VarMean": 2, "MultiHeadAttention": 6}
 _NAMED = (
     (_NORMS, "norm"), (frozenset({"BatchNormalization"}), "batch norm"),
@@ -52,7 +52,7 @@ _NAMED = (
     (_REDUCTIONS, "reduction"), (_COPIES, "copy"),
 )  # fmt: skip
 _VIEW = "Flatten"
-#: What makes images, whose memory format can be chosen, and what makes none.
+#: Operators whose output is always an image, with a memory format, and those for which it never is.
 _MAKES_MAPS = frozenset(
     {"Conv", "ConvTranspose", "BatchNormalization", "GroupNorm", "InstanceNorm", *_POOLS}
 )
@@ -68,34 +68,33 @@ class TorchKernels:
     """Kernels of one step.
 
     Attributes:
-        rows: float64 [kernels, columns], see `COLUMNS`; equal kernels are one row with its `count`.
-        calls: operators that the host runs for it, one after the other.
+        rows: float64 [kernels, columns], see `COLUMNS`; equal kernels are one row with a `count`.
+        calls: number of operators that the host dispatches.
     """
 
     rows: FloatArray
     calls: float
 
     def column(self, name: str) -> FloatArray:
-        """Returns float64 [kernels]."""
+        """Returns float64 [kernels], a column of `COLUMNS`."""
         return self.rows[:, COLUMNS.index(name)]
 
 
 def torch_kernels(graph: NetworkGraph, execution: Execution) -> TorchKernels:
     """Returns the kernels of one step of a network.
 
-    Eager torch launches one for every operator, under autocast one for every tensor that is cast,
-    and one for every tensor that has to be copied into another order. Inductor leaves products and
-    convolutions to libraries and fuses what is between them, as far as nothing that it reads has to
-    wait for one of them. A training step goes backward through every operator (with weights twice)
-    and updates every weight.
+    Eager torch launches a kernel per operator, per tensor that autocast casts, and per tensor that
+    is copied into another memory order. Inductor calls libraries for products and convolutions and
+    fuses the operators between them (`fused_groups`). A training step has backward kernels for
+    every operator (two for products and convolutions) and an update of every weight.
     """
     maker = _Maker(graph, execution)
     return maker.table()
 
 
 def fused_groups(graph: NetworkGraph) -> list[list[int]]:
-    """Returns which operators inductor makes one kernel of: neighbours that wait for equally many
-    products and convolutions, one after the other. Groups of views alone are left out.
+    """Returns the groups of operators that inductor fuses into one kernel: neighbours that depend
+    on the same number of successive products and convolutions. Groups of views only are left out.
     """
     count, sources = len(graph.kinds), graph.sources()
     waits = [_what(graph, node) in _BARRIERS for node in range(count)]
@@ -125,7 +124,7 @@ def fused_groups(graph: NetworkGraph) -> list[list[int]]:
 
 
 def _what(graph: NetworkGraph, node: int) -> str:
-    """Returns what the kernel of an operator does, of `KERNELS`."""
+    """Returns the kind of an operator's kernel, of `KERNELS`."""
     kind = graph.kinds[node]
     if kind in ("Conv", "ConvTranspose"):
         groups = graph.column("conv_groups")[node]
@@ -144,7 +143,7 @@ def _what(graph: NetworkGraph, node: int) -> str:
 
 
 class _Maker:
-    """Rows of one network in one execution."""
+    """Builds the kernels of one network in one execution."""
 
     def __init__(self, graph: NetworkGraph, execution: Execution) -> None:
         self._graph, self._execution = graph, execution
@@ -178,7 +177,7 @@ class _Maker:
         return TorchKernels(rows, self._calls)
 
     def _maps(self) -> list[bool]:
-        """Returns which operators make images: they do, or pass on what they read."""
+        """Returns for each operator whether its output is an image, by its kind or its inputs."""
         found: list[bool] = []
         for node, kind in enumerate(self._graph.kinds):
             sources = self._sources[node]
@@ -191,7 +190,7 @@ class _Maker:
     # Sizes and bytes of an operator.
 
     def _sizes(self, node: int) -> tuple[float, float, float, float]:
-        """Returns rows, columns, reduction and batch."""
+        """Returns m (rows), n (columns), k (reduction) and batch."""
         column, what = self._columns, self._does[node]
         outputs = column["output_size"][node] / _FLOAT_BYTES
         channels = max(column["output_channels"][node], 1.0)
@@ -208,7 +207,7 @@ class _Maker:
             return outputs / width, width, max(column["linear_in_features"][node], 1.0), 1.0
         m, n = max(column["output_h"][node], 1.0), max(column["output_w"][node], 1.0)
         if what == "attention":
-            inner = flop * n / max(outputs, 1.0)  # 4 n d + 5 n operations a row
+            inner = flop * n / max(outputs, 1.0)  # 4 n d + 5 n operations per row
             keys = max(inner / (4 * n + 5), 1.0)
             return m, keys, n, max(outputs / (m * n), 1.0)
         if what == "batched product":
@@ -225,7 +224,7 @@ class _Maker:
         return outputs, 1.0, 1.0, 1.0
 
     def _bytes(self, node: int) -> tuple[float, float, float]:
-        """Returns bytes read, of weights, and written, in the types of the execution."""
+        """Returns bytes read, bytes of weights and bytes written, in the execution's types."""
         kind, column = self._graph.kinds[node], self._columns
         reads, makes = int(self._types.computes[node]), int(self._types.makes[node])
         weights = column["weight_size"][node] * self._weight_width(node) / _FLOAT_BYTES
@@ -266,7 +265,7 @@ class _Maker:
         )  # fmt: skip
 
     def _add_copies(self, phase: int) -> None:
-        """Adds the copies of what lies in another order than its reader needs."""
+        """Adds copies of tensors into the memory order that their reader needs."""
         for node, elements in enumerate(self._copied):
             if elements:
                 moved, sizes = (
@@ -280,7 +279,7 @@ class _Maker:
         self._add("cast", 0.0, elements * (read + write), (elements, 1.0, 1.0, 1.0))
 
     def _cast_weights(self) -> None:
-        """Adds the casts of weights: once a step each, as autocast keeps them for its length."""
+        """Adds one cast per weight and step; autocast caches the casts during a step."""
         if not self._execution.is_autocast:
             return
         for node, kind in enumerate(self._graph.kinds):
@@ -307,11 +306,11 @@ class _Maker:
         self._add_copies(FORWARD)
 
     def _is_cast(self, kind: str) -> bool:
-        """Returns whether autocast casts what an operator reads; others mix types in a kernel."""
+        """Returns whether autocast casts an operator's inputs; other kernels mix types."""
         return kind in LOWER_PRECISION or kind in FLOAT32
 
     def _read(self, node: int) -> list[tuple[int, float]]:
-        """Returns bytes an element and elements of the tensors that an operator reads."""
+        """Returns (bytes per element, elements) of an operator's inputs."""
         size = self._columns["input_size"][node] / _FLOAT_BYTES
         sources = self._sources[node]
         if not sources:
@@ -323,7 +322,7 @@ class _Maker:
             for source, one in zip(sources, sizes, strict=True)
         ]
 
-    # What inductor fuses.
+    # Inductor.
 
     def _compiled(self) -> None:
         self._cast_weights()

@@ -1,1 +1,1 @@
-"""ONNX files as people have them: sizes that are set, shape arithmetic, operators TVM lacks."""
+"""Preparation of ONNX files: input sizes, shape arithmetic, operators that TVM cannot import."""

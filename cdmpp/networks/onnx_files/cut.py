@@ -1,7 +1,7 @@
-"""Operators that an importer lacks, cut out of an ONNX model: the rest stays a network.
+"""Cuts operators that an importer does not support out of an ONNX model.
 
-The outputs of such an operator become inputs of the rest, its inputs become outputs. What is known
-of its work goes with it, so that it has a roofline.
+The outputs of a cut operator become inputs of the remaining network, and its inputs become outputs.
+The known work of the operator is stored, so that it has a roofline.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from cdmpp.networks.account import (
 from cdmpp.networks.onnx_files.fold import shapes_of
 
 Shape = Sequence[int]
-#: Operators whose graphs are chosen or repeated at run time.
+#: Operators whose subgraphs are selected or repeated at run time.
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
-#: Their result is like their first input; all that they do is to read and write.
+#: Memory-bound operators whose output has the shape of the first input.
 _LIKE_INPUT = frozenset({
     "BiasGelu", "FastGelu", "QuickGelu", "Gelu", "SkipLayerNormalization",
     "SkipSimplifiedLayerNormalization", "SimplifiedLayerNormalization", "LayerNormalization",
@@ -34,7 +34,7 @@ _LIKE_INPUT = frozenset({
     "DequantizeLinear", "GroupNormalization", "InstanceNormalization", "LpNormalization",
     "MeanVarianceNormalization", "Swish", "Mish", "Celu", "HardSwish", "BiasAdd", "Bernoulli",
 })  # fmt: skip
-#: They move what they take or make, and compute next to nothing.
+#: Memory-bound operators.
 _MOVES = _LIKE_INPUT | {
     "Pad", "Resize", "Upsample", "GridSample", "Compress", "NonZero", "Unique", "TopK", "OneHot",
     "ReverseSequence", "TensorScatter", "QLinearConcat", "QLinearGlobalAveragePool",
@@ -51,14 +51,14 @@ class CutOperator:
     """An operator that was cut out.
 
     Attributes:
-        name: of its node.
-        kind: its ONNX type.
-        flop: operations, a product and its sum are two; None = its work is not known.
-        bytes: its inputs and outputs, each once.
-        steps: how many times it computes on its own result (`LSTM`: the length of the sequence).
-        dtype: of the operations: `float32`, `float16`, `int8`, ...
-        shapes: of its inputs and outputs.
-        least_flop: operations that no algorithm saves.
+        name: name of its node.
+        kind: ONNX type.
+        flop: number of operations (a multiply-add is two); None = unknown.
+        bytes: bytes of its inputs and outputs, each counted once.
+        steps: number of dependent steps (`LSTM`: the length of the sequence).
+        dtype: type of the operations: `float32`, `float16`, `int8`, ...
+        shapes: shapes of its inputs and outputs.
+        least_flop: lower bound of the number of operations.
     """
 
     name: str
@@ -77,19 +77,19 @@ def to_text(cut: Iterable[CutOperator]) -> str:
 
 
 def from_text(text: str) -> list[CutOperator]:
-    """Returns what `to_text` wrote."""
+    """Returns the operators from a text of `to_text`."""
     return [CutOperator(**{**row, "shapes": tuple(row["shapes"])}) for row in json.loads(text)]
 
 
 def cut_out(model: Any, is_lacking: Callable[[Any], bool], name: str) -> list[CutOperator]:
-    """Cuts operators out of a model whose input sizes are known, in place.
+    """Cuts operators out of a model with known input sizes, in place.
 
     Args:
-        is_lacking: whether a node is to be cut.
-        name: of the file, for messages.
+        is_lacking: returns whether to cut a node.
+        name: name of the file in error messages.
 
     Raises:
-        DataError: the shape of a result is not known.
+        DataError: the shape of a result is unknown.
     """
     graph = model.graph
     found: list[CutOperator] = []
@@ -124,7 +124,7 @@ def _cut(
     graph.node.remove(node)
     results = {one.name for one in graph.output}
     inputs = {one.name for one in graph.input}
-    for key in node.input:  # what makes them is needed although nothing of the rest may read them
+    for key in node.input:  # as outputs, so that their producers stay even without other readers
         if key and key in shapes and key not in weights | results | inputs:
             graph.output.append(helper.make_tensor_value_info(key, *shapes[key]))
             results.add(key)
@@ -134,7 +134,7 @@ def _cut(
 
 
 def _add_known_shape(graph: Any, node: Any, shapes: Mapping[str, Any]) -> None:
-    """Adds the shape of a result that `onnx` cannot infer: of operators of other domains."""
+    """Adds the shape of a result of another domain's operator, which `onnx` cannot infer."""
     from onnx import helper
 
     first = shapes.get(node.input[0]) if node.input else None
@@ -171,7 +171,7 @@ def _with_work(node: Any, shapes: Mapping[str, Any]) -> CutOperator:
     outs = [sizes[key] for key in node.output if key in sizes]
     try:
         account = _work(node, ins, outs)
-    except (IndexError, TypeError, ValueError):  # inputs that are left out or do not fit
+    except (IndexError, TypeError, ValueError):  # inputs are missing or do not fit
         account = None
     flop, least = None, 0.0
     if account is not None:
@@ -187,7 +187,7 @@ def _with_work(node: Any, shapes: Mapping[str, Any]) -> CutOperator:
 
 
 def _work(node: Any, ins: Sequence[Any], outs: Sequence[Shape]) -> Account | None:
-    """Returns the account of an operator; None where its work is not known."""
+    """Returns the account of an operator; None if its work is unknown."""
     kind = node.op_type
     attributes = {one.name: one for one in node.attribute}
     if kind in ("LSTM", "GRU", "RNN"):  # x [T, B, I], W [D, G H, I], R [D, G H, H]

@@ -1,7 +1,7 @@
-"""Shape arithmetic of an ONNX model, computed before it is imported.
+"""Constant folding of the shape arithmetic in an ONNX model before its import.
 
-Exporters write sizes as a graph of small operators (Shape, Slice, Concat, Reshape). Once all sizes
-of the inputs are known, `onnx` infers the shapes and its reference evaluator computes that graph.
+Exporters write sizes as a graph of small operators (Shape, Slice, Concat, Reshape). With known
+input sizes, `onnx` infers the shapes and its reference evaluator computes that graph.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-#: Larger tensors are data, not sizes.
+#: Maximum number of elements of a folded tensor; larger tensors are data, not sizes.
 _MOST_ELEMENTS = 4096
 _MOST_ROUNDS = 64
 _RANDOM = frozenset({
@@ -23,7 +23,7 @@ _RANDOM = frozenset({
 
 
 def shapes_of(model: Any) -> dict[str, tuple[Any, tuple[int, ...]]]:
-    """Returns name -> (ONNX type, shape) of the tensors whose shapes are constant."""
+    """Returns name -> (ONNX type, shape) of the tensors with constant shapes."""
     graph = inferred(model).graph
     found = {
         one.name: (one.type.tensor_type.elem_type, shape)
@@ -34,17 +34,17 @@ def shapes_of(model: Any) -> dict[str, tuple[Any, tuple[int, ...]]]:
 
 
 def inferred(model: Any) -> Any:
-    """Returns a model with the shapes that `onnx` infers; the model itself where it cannot."""
+    """Returns a model with the shapes that `onnx` infers; the model itself if inference fails."""
     from onnx import shape_inference
 
     try:
         return shape_inference.infer_shapes(model, data_prop=True)
-    except Exception:  # a model of more than 2 GiB, or one that contradicts itself
+    except Exception:  # a model of more than 2 GiB, or an inconsistent one
         return model
 
 
 def contradicts_itself(model: Any) -> bool:
-    """Whether shapes of a model do not fit its operators."""
+    """Returns whether shapes of a model do not fit its operators."""
     from onnx import shape_inference
 
     try:
@@ -57,10 +57,11 @@ def contradicts_itself(model: Any) -> bool:
 
 
 def fold(model: Any) -> None:
-    """Computes what follows from constant sizes alone, in place; an `If` on it becomes its branch.
+    """Folds nodes that depend only on constant sizes, in place; an `If` with a constant condition
+    is replaced by its branch.
 
     Args:
-        model: its inputs have constant shapes.
+        model: a model whose inputs have constant shapes.
     """
     for _ in range(_MOST_ROUNDS):
         if not _fold_once(model):
@@ -68,7 +69,7 @@ def fold(model: Any) -> None:
 
 
 def _fold_once(model: Any) -> bool:
-    """Returns whether anything was computed."""
+    """Returns whether anything was folded."""
     from onnx import numpy_helper
 
     graph = model.graph
@@ -103,7 +104,7 @@ def _values(
     shapes: Mapping[str, tuple[Any, tuple[int, ...]]],
     model: Any,
 ) -> dict[str, NDArray[Any]] | None:
-    """Returns output -> value of a node that is constant and small, None of another one."""
+    """Returns output -> value of a constant, small node; None for another node."""
     inputs = [name for name in node.input if name]
     if node.op_type in ("Shape", "Size") and inputs[0] in shapes:
         shape = shapes[inputs[0]][1]
@@ -139,7 +140,7 @@ def _evaluated(
     alone = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
     try:
         found = ReferenceEvaluator(alone).run(names, dict(inputs))
-    except Exception:  # what the evaluator lacks is left as it is
+    except Exception:  # the evaluator does not support the node, which is not folded then
         return None
     results = {name: np.asarray(one) for name, one in zip(names, found, strict=True)}
     if any(one.size > _MOST_ELEMENTS or one.dtype == object for one in results.values()):
@@ -148,7 +149,7 @@ def _evaluated(
 
 
 def _branch(model: Any, node: Any, condition: bool) -> list[Any]:
-    """Returns the nodes of the branch that an `If` takes, its results under the `If`'s names."""
+    """Returns the nodes of the branch that an `If` takes, with the `If`'s output names."""
     from onnx import helper
 
     wanted = "then_branch" if condition else "else_branch"

@@ -1,4 +1,4 @@
-"""Sizes of an ONNX model's inputs: those that its file leaves open are set."""
+"""Sets the dynamic input sizes of an ONNX model."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cdmpp.errors import DataError, UsageError
 
 @dataclass(frozen=True)
 class InputSizes:
-    """What is told of a network's inputs.
+    """Requested sizes of a network's inputs.
 
     Attributes:
-        shapes: input -> its whole shape, the batch too; `""` stands for the only input.
-        batch: size of every first axis that the file leaves open; None = not told.
+        shapes: input -> full shape with the batch; `""` = the only input.
+        batch: size of every dynamic first axis; None = not given.
     """
 
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -23,25 +23,26 @@ class InputSizes:
 
 
 def inputs_of(model: Any) -> list[Any]:
-    """Returns the inputs of a model that are no weights."""
+    """Returns the inputs of a model without its weights."""
     weights = {one.name for one in model.graph.initializer}
     return [one for one in model.graph.input if one.name not in weights]
 
 
 def has_open_sizes(model: Any) -> bool:
-    """Whether a size of an input is not known before run time."""
+    """Returns whether an input has a dynamic size."""
     return any(None in _shape(one, {}) for one in inputs_of(model))
 
 
 def set_sizes(model: Any, sizes: InputSizes, name: str) -> None:
-    """Sets the sizes of a model's inputs, in place; a symbol has one size everywhere.
+    """Sets the sizes of a model's inputs, in place; a symbol has the same size everywhere.
 
     Args:
-        name: of the file, for messages.
+        name: name of the file in error messages.
 
     Raises:
-        UsageError: a shape does not fit its input, or no input has an open first axis for a batch.
-        DataError: a size is still unknown; says which, and the option for it.
+        UsageError: a shape does not fit its input, or no input has a dynamic first axis for the
+            batch.
+        DataError: a size is still unknown; the message has the option that sets it.
     """
     inputs = {one.name: one for one in inputs_of(model)}
     known: dict[str, int] = {}
@@ -65,7 +66,7 @@ def set_sizes(model: Any, sizes: InputSizes, name: str) -> None:
             if axis.dim_param in known:
                 axis.dim_value = known[axis.dim_param]
     _check_all_known(inputs.values(), name)
-    del model.graph.value_info[:]  # shapes with the symbols; they are inferred again
+    del model.graph.value_info[:]  # outdated shapes with symbols, which are inferred again
     for output in model.graph.output:
         output.type.tensor_type.ClearField("shape")
 
@@ -127,7 +128,7 @@ def _check_all_known(inputs: Any, name: str) -> None:
 
 
 def _shape(one: Any, known: Mapping[str, int]) -> list[int | None]:
-    """Returns the sizes of an input, None where one is open; `[None]` where its rank is."""
+    """Returns the sizes of an input, None for a dynamic one; `[None]` if its rank is unknown."""
     tensor = one.type.tensor_type
     if not tensor.HasField("shape"):
         return [None]
@@ -140,7 +141,7 @@ def _shape(one: Any, known: Mapping[str, int]) -> list[int | None]:
 
 
 def _text(one: Any, known: Mapping[str, int]) -> str:
-    """Returns e.g. `Nx3x224x224`, `?` for a size without a name."""
+    """Returns e.g. `Nx3x224x224`, with `?` for a size without a name."""
     tensor = one.type.tensor_type
     if not tensor.HasField("shape"):
         return "of unknown rank"
@@ -149,7 +150,7 @@ def _text(one: Any, known: Mapping[str, int]) -> str:
 
 
 def _example(one: Any) -> str:
-    """Returns a shape to type: 1 for the first axis, 224 or 128 for others."""
+    """Returns an example shape: 1 for a dynamic first axis, 224 or 128 for others."""
     sizes = _shape(one, {})
     if not one.type.tensor_type.HasField("shape"):
         return "1x3x224x224"
