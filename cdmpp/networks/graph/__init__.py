@@ -1,1 +1,1 @@
-"""Operator graphs of networks: from torch, with work and live memory of every operator."""
+"""Operator graphs of torch networks, with work and live memory of every operator."""

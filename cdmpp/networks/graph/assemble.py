@@ -1,4 +1,4 @@
-"""From operators in the order in which they run to a `NetworkGraph`."""
+"""Assembles a `NetworkGraph` from operators in execution order."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _ARGUMENT_PLACE = {name: place for place, name in enumerate(ARGUMENTS)}
 
 @dataclass
 class Assembler:
-    """Collects operators and who feeds whom.
+    """Collects operators and their edges.
 
     Attributes:
-        name: what people call the network.
-        batch: samples of one run.
-        layout: memory format in which it is followed.
+        name: name of the network.
+        batch: batch size.
+        layout: memory format in which the network is traced.
     """
 
     name: str
@@ -45,10 +45,10 @@ class Assembler:
     def add(
         self, operator: OperatorCall, sources: Iterable[int], scopes: Iterable[str] = ()
     ) -> int:
-        """Appends an operator that reads what the nodes `sources` made; returns its number.
+        """Appends an operator that reads the outputs of the nodes `sources`; returns its number.
 
         Args:
-            scopes: the calls of modules inside which it runs.
+            scopes: ids of the module calls in which the operator runs.
         """
         node = len(self._kinds)
         described = describe(operator)
@@ -67,10 +67,11 @@ class Assembler:
     def record(
         self, call: OperatorCall, sources: tuple[int, ...], scopes: Iterable[str] = ()
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Appends what a call of torch is: an operator, several one after the other, or none.
+        """Appends the operators of a torch call: one, several in sequence, or none for a view.
 
         Returns:
-            The nodes that made its output, and the operators that it is: of a view the one before.
+            The nodes that made its output, and the operators of the call; for a view, the operator
+            before it.
         """
         before, after = ([info.shape for info in part] for part in (call.inputs, call.outputs))
         name = refine(call.name, before, after, len(call.weights))
@@ -89,7 +90,7 @@ class Assembler:
         return sources, tuple(added)
 
     def let_go(self, nodes: Iterable[int]) -> None:
-        """Notes that the code has just let go of what `nodes` made."""
+        """Records that the code has just released the outputs of `nodes`."""
         for node in nodes:
             self._until[node] = max(self._until.get(node, 0), len(self._kinds) - 1)
 
@@ -97,7 +98,7 @@ class Assembler:
         """Returns the network.
 
         Raises:
-            DataError: it has no operator.
+            DataError: the network has no operator.
         """
         if not self._kinds:
             raise DataError(f"{self.name}: the module has no operator; expected at least one")
@@ -116,14 +117,13 @@ class Assembler:
         )
 
     def _copies(self) -> NDArray[np.float64]:
-        """Returns [nodes, 2] what is copied unasked: the same in both memory formats."""
+        """Returns [nodes, 2] bytes of implicit copies, equal for both memory formats."""
         sizes = [float(self._copied.get(node, 0)) for node in range(len(self._kinds))]
         return np.repeat(np.array(sizes)[:, None], 2, axis=1)
 
     def _holds(self) -> NDArray[np.int64]:
-        """Returns which tensors outlive their readers: what the code was seen to let go of later,
-        and what goes into a module, which stays in the hands of its caller until the module
-        returns.
+        """Returns the tensors that outlive their readers: those that the code releases later, and
+        inputs of a module, which its caller keeps until the module returns.
         """
         last: dict[str, int] = {}
         for node, scopes in enumerate(self._scopes):

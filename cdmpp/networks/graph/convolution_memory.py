@@ -1,10 +1,10 @@
-"""What convolutions on one CPU thread hold beside their tensors, and which code runs them.
+"""Scratch memory of convolutions on one CPU thread, and the implementation that runs them.
 
-From the allocations that torch 2.13 reports for single convolutions on a CPU with AVX-512. oneDNN
-copies the input and the weights to its own layout (channels in blocks of 16), computes in it, frees
-these copies and then copies the output back. Three cases differ: torch's own product of matrices
-for small problems, oneDNN's product of matrices for groups whose channels fill no vector, and
-few input channels, which are read where they are.
+Derived from the allocations that torch 2.13 reports for single convolutions on a CPU with AVX-512.
+oneDNN copies the input and the weights to its own layout (channels in blocks of 16), computes in
+it, frees these copies and then copies the output back. There are three exceptions: torch's own
+matrix product for small problems, oneDNN's matrix product for groups whose channels do not fill
+vectors, and inputs with few channels, which are read in place.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ import numpy as np
 from cdmpp.arrays import BoolArray, FloatArray
 from cdmpp.networks.graph.graph import NetworkGraph
 
-#: Convolutions that torch runs by its own code: at batch 1 those with at most so many input
-#: elements and a kernel of at most so many pixels a side; 1x1 below this batch.
+#: Convolutions that torch runs by its own code: at batch 1 those with at most this many input
+#: elements and at most this kernel size; 1x1 convolutions below this batch size.
 _NATIVE_ELEMENTS, _NATIVE_KERNEL, _NATIVE_BATCH = 20480, 3, 16
 _ELEMENT_BYTES = 4
-#: Channels of a block of oneDNN's layout; fewer input channels are not copied in the forward pass,
-#: and in smaller blocks in the backward pass, those of an image not even then.
+#: Channels of a block of oneDNN's layout. An input with fewer channels is not copied in the forward
+#: pass; in the backward pass it is copied in smaller blocks, or not at all if it is an image.
 _BLOCK, _SMALL_BLOCK, _IMAGE_CHANNELS = 16.0, 8.0, 3.0
-#: Channels of a group must be a multiple of it for code without products of matrices.
+#: Channels of a group must be a multiple of this for code without matrix products.
 _VECTOR = 4.0
-#: Side of kernels above which the gradient of the weights is a product of matrices; how often a
-#: product sums up the weights' gradient apart.
+#: Kernel size above which the gradient of the weights is a matrix product; number of separate
+#: partial sums of the weights' gradient in a matrix product.
 _LARGE_KERNEL, _WEIGHT_SUMS = 8.0, 4.0
-#: oneDNN unfolds a large image in pieces that fit the cache.
+#: oneDNN unfolds a large image in pieces of at most this size, which fit the cache.
 _MOST_UNFOLDED_BYTES = 930 * 1024
 
 
 @dataclass(frozen=True, eq=False)
 class ConvolutionKinds:
-    """Which code runs each operator of a graph; all False for what is no convolution.
+    """Implementation of each convolution of a graph; all False for other operators.
 
     Attributes:
-        native: bool [nodes], torch's own product of matrices.
-        depthwise: bool [nodes], oneDNN, one channel a group.
+        native: bool [nodes], torch's own matrix product.
+        depthwise: bool [nodes], oneDNN, one channel per group.
         grouped: bool [nodes], oneDNN, groups whose channels fill vectors.
-        product: bool [nodes], oneDNN's product of matrices, group by group. The first one of a
-            process generates several megabytes of code.
+        product: bool [nodes], oneDNN's matrix product, group by group. The first one in a process
+            generates several megabytes of code.
         pointwise: bool [nodes], oneDNN, 1x1 without groups.
-        plain: bool [nodes], oneDNN, all others.
+        plain: bool [nodes], oneDNN, all other convolutions.
     """
 
     native: BoolArray
@@ -55,7 +55,7 @@ class ConvolutionKinds:
 
 
 def convolution_kinds(graph: NetworkGraph) -> ConvolutionKinds:
-    """Returns which code runs each operator."""
+    """Returns the implementation of each convolution."""
     column = graph.column
     kernel, stride, groups = (
         column("conv_kernel_size"), column("conv_stride"), column("conv_groups"),
@@ -87,7 +87,7 @@ def convolution_kinds(graph: NetworkGraph) -> ConvolutionKinds:
 
 
 def _weights_by_product(graph: NetworkGraph, kinds: ConvolutionKinds) -> BoolArray:
-    """Returns bool [nodes]: the gradient of the weights comes from a product of matrices."""
+    """Returns bool [nodes], whether the gradient of the weights is a matrix product."""
     column = graph.column
     a_group = column("input_channels") / np.maximum(column("conv_groups"), 1.0)
     is_large = kinds.plain & (column("conv_kernel_size") > _LARGE_KERNEL)
@@ -116,7 +116,7 @@ def backward_scratch_bytes(graph: NetworkGraph) -> list[float]:
     copies = _Copies.of(graph, kinds)
     inputs, weights = graph.column("input_size"), graph.column("weight_size")
     channels, made = graph.column("input_channels"), graph.column("output_channels")
-    is_few = kinds.plain & (channels < _BLOCK)  # these are copied in smaller blocks
+    is_few = kinds.plain & (channels < _BLOCK)  # copied in smaller blocks
     output = np.where(
         is_few, graph.column("output_size") * _padding(made, _SMALL_BLOCK), copies.output
     )
@@ -136,7 +136,7 @@ def backward_scratch_bytes(graph: NetworkGraph) -> list[float]:
 
 @dataclass(frozen=True, eq=False)
 class _Copies:
-    """Float64 [nodes] each, bytes; meaningless for what is no convolution."""
+    """Bytes of copies, float64 [nodes] each; meaningless for operators without convolution."""
 
     input: FloatArray
     weights: FloatArray
@@ -173,7 +173,7 @@ class _Copies:
 
 
 def _padding(channels: FloatArray, block: float = _BLOCK) -> FloatArray:
-    """Returns how much larger whole blocks are than the channels."""
+    """Returns the ratio of channels padded to whole blocks to the channels."""
     channels = np.maximum(channels, 1.0)
     return np.asarray(np.ceil(channels / block) * block / channels)
 

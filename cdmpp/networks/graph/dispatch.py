@@ -1,4 +1,4 @@
-"""The account of any operator of torch from the aten operators that it dispatches to."""
+"""Account of any torch operator from the aten operators that it dispatches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cdmpp.networks.account import (
     convolution_account,
 )
 
-#: Aten operators without a tag whose work is one of their elements, or a copy.
+#: Untagged aten operators that are element-wise or copies.
 _MOVES = frozenset(
     {"_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "_embedding_bag",
      "_embedding_bag_forward_only", "_linalg_check_errors", "_log_softmax",
@@ -47,14 +47,14 @@ _MOVES = frozenset(
      "_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa", "var_mean", "vander", "zero", "zeros",
      "zeros_like"}
 )  # fmt: skip
-#: Doublings of a Fourier transform's length that the shared memory of a block holds: 4,096 complex
-#: numbers, 32 KB.
+#: Log2 of the length of a Fourier transform that fits the shared memory of a thread block: 4,096
+#: complex numbers, 32 KB.
 _BLOCK_DOUBLINGS = 12
 _Count = Callable[[Sequence[Any], Any], Account]
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up what is dispatched while it is active."""
+    """Adds up the accounts of the operators dispatched while it is active."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -63,7 +63,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Runs an aten operator and notes it."""
+        """Runs and records an aten operator."""
         del types
         out = func(*args, **(kwargs or {}))
         found = account_of(func, args, out)
@@ -72,7 +72,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def account(self) -> Account:
-        """Returns the account of everything that ran."""
+        """Returns the account of all recorded operators."""
         if not self._found:
             return Account(form="view")
         products = tuple(product for one in self._found for product in one.products)
@@ -91,10 +91,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def recorded(function: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Account:
-    """Returns the account of a call on the meta device; not covered where torch cannot follow it.
+    """Returns the account of a call on the meta device; not covered if the call fails there.
 
     Args:
-        args, kwargs: tensors of any device, or other values.
+        args, kwargs: tensors on any device, or other values.
     """
     moved, named = torch.utils._pytree.tree_map_only(
         torch.Tensor,
@@ -111,10 +111,10 @@ def recorded(function: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> 
 
 
 def account_of(func: Any, args: Sequence[Any], out: Any) -> Account | None:
-    """Returns the account of one aten operator; None = a view, which does nothing.
+    """Returns the account of one aten operator; None for a view.
 
     Args:
-        out: what it made.
+        out: output of the operator.
     """
     packet = getattr(func, "overloadpacket", func)
     name = packet.__name__
@@ -132,7 +132,7 @@ def account_of(func: Any, args: Sequence[Any], out: Any) -> Account | None:
 
 
 def _is_in_place_of_pointwise(func: Any) -> bool:
-    """Returns whether `add_` is the in-place form of a pointwise or moving operator."""
+    """Returns whether an operator such as `add_` is the in-place form of a pointwise operator."""
     name = func.overloadpacket.__name__
     other = getattr(torch.ops.aten, name.rstrip("_"), None) if name.endswith("_") else None
     if other is None:
@@ -141,7 +141,7 @@ def _is_in_place_of_pointwise(func: Any) -> bool:
 
 
 def _mm(left: torch.Tensor, right: torch.Tensor) -> Account:
-    """Returns the account of a product of tensors of one to three axes."""
+    """Returns the account of a product of tensors with one to three axes."""
     batch = left.shape[0] if left.dim() == 3 else 1
     m = left.shape[-2] if left.dim() > 1 else 1
     n = right.shape[-1] if right.dim() > 1 else 1
@@ -174,7 +174,7 @@ def _attention(args: Sequence[Any], out: Any) -> Account:
 
 
 def _trilinear(args: Sequence[Any], out: Any) -> Account:
-    """`out[b, o] = sum over i and j of x[b, i] w[o, i, j] y[b, j]` with its axes spread out."""
+    """`out[b, o] = sum over i and j of x[b, i] w[o, i, j] y[b, j]`, with expanded axes."""
     sides: list[int] = []
     for tensor, axes in zip(args[:3], args[3:6], strict=True):
         shape = list(tensor.shape)
@@ -187,7 +187,7 @@ def _trilinear(args: Sequence[Any], out: Any) -> Account:
 
 
 def _distances(args: Sequence[Any], out: Any) -> Account:
-    """Differences, their powers and sums: three operations a pair and column."""
+    """Differences, powers and sums: three operations per pair and column."""
     left, depth = args[0], args[0].shape[-1]
     rows, columns = left.shape[-2], out.shape[-1]
     batch = out.numel() // max(rows * columns, 1)
@@ -200,8 +200,8 @@ def _pair_distances(args: Sequence[Any], out: Any) -> Account:
 
 
 def _fourier(args: Sequence[Any], out: Any) -> Account:
-    """5 n log2 n a complex transform of n elements, half of that where one side is real. A kernel
-    of a GPU transforms along one axis, as much as a block holds.
+    """5 n log2 n operations per complex transform of n elements, half of that if one side is real.
+    A GPU kernel transforms along one axis, up to the length that fits a thread block.
     """
     whole = args[0] if args[0].is_complex() is False or out.is_complex() else out
     length = math.prod(whole.shape[axis] for axis in args[1])
@@ -217,7 +217,11 @@ def _fourier(args: Sequence[Any], out: Any) -> Account:
 
 
 def _of_matrix(flop: Callable[[int, int], float]) -> _Count:
-    """Returns the count of a decomposition from the sides m >= n of its matrix."""
+    """Returns a function for the account of a decomposition.
+
+    Args:
+        flop: number of operations from the sides m >= n of the matrix.
+    """
 
     def count(args: Sequence[Any], out: Any) -> Account:
         del out
@@ -229,7 +233,7 @@ def _of_matrix(flop: Callable[[int, int], float]) -> _Count:
 
 
 def _solved(args: Sequence[Any], out: Any) -> Account:
-    """A factorisation, then two triangular systems a column."""
+    """A factorisation, then two triangular systems per column."""
     n, columns = args[0].shape[-1], _columns(args[0], args[1])
     batch = math.prod(args[0].shape[:-2])
     del out
@@ -243,7 +247,7 @@ def _triangular(args: Sequence[Any], out: Any) -> Account:
 
 
 def _sorted(args: Sequence[Any], out: Any) -> Account:
-    """A pass for every doubling of what is in order."""
+    """log2(length) passes, as of a merge sort."""
     del out
     first = args[0]
     if not isinstance(first, torch.Tensor):  # randperm
@@ -259,7 +263,7 @@ def _largest(args: Sequence[Any], out: Any) -> Account:
 
 
 def _searched(place: int) -> _Count:
-    """Returns the count of binary searches in the argument at a place."""
+    """Returns a function for the account of binary searches in the argument at an index."""
 
     def count(args: Sequence[Any], out: Any) -> Account:
         del out
@@ -271,7 +275,7 @@ def _searched(place: int) -> _Count:
 
 
 def _scanned(args: Sequence[Any], out: Any) -> Account:
-    """One pass for each block's sum, one to add up."""
+    """Two passes: one for the sums of blocks, one to add them."""
     del args, out
     return _in_passes(2.0)
 
@@ -288,8 +292,8 @@ def _lu(m: int, n: int) -> float:
     return m * n * n - n**3 / 3.0
 
 
-#: Aten operator -> its account. Operations of decompositions: Golub and Van Loan, Matrix
-#: Computations; those of iterative ones (SVD, eigenvalues) are for usual convergence.
+#: Aten operator -> function for its account. Source of the operations of decompositions: Golub and
+#: Van Loan, Matrix Computations; iterative ones (SVD, eigenvalues) with typical convergence.
 _COUNTS: dict[str, _Count] = {
     **dict.fromkeys(("mm", "bmm", "mv", "dot", "vdot"), _plain),
     **dict.fromkeys(("addmm", "baddbmm", "addmv", "addbmm", "_addmm_activation"), _added),

@@ -1,4 +1,4 @@
-"""How torch runs a network: element types, memory format, compiler, inference or training."""
+"""Execution of a network in torch: element types, memory format, compiler and mode."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from cdmpp.errors import UsageError
 
-#: `amp-*`: float32 weights under `torch.autocast` of that type; the others: weights and inputs are.
+#: `amp-*`: float32 weights under `torch.autocast` to that type; others: type of weights and inputs.
 Dtype = Literal["float32", "float16", "bfloat16", "amp-fp16", "amp-bf16"]
 Layout = Literal["nchw", "nhwc"]
 Mode = Literal["infer", "train"]
@@ -18,10 +18,10 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 def check_word(name: str, value: str, known: Sequence[str]) -> None:
-    """Checks an option that is one of a few words.
+    """Checks that an option has one of the known values.
 
     Raises:
-        UsageError: it is another.
+        UsageError: the value is unknown.
     """
     if value not in known:
         raise UsageError(f"{name} is {value!r}, expected one of {', '.join(known)}")
@@ -32,9 +32,9 @@ class Execution:
     """How a network is run.
 
     Attributes:
-        dtype: of its weights and inputs, or what autocast casts to.
-        layout: memory format of images: `nhwc` is `torch.channels_last`.
-        compiled: whether `torch.compile` made its kernels (inductor, default mode).
+        dtype: type of weights and inputs, or of autocast.
+        layout: memory format of images; `nhwc` is `torch.channels_last`.
+        compiled: whether the network is compiled by `torch.compile` (inductor, default mode).
         mode: `infer`, or `train` (forward, backward and update).
     """
 
@@ -49,22 +49,22 @@ class Execution:
 
     @property
     def is_autocast(self) -> bool:
-        """Whether torch chooses the type of each operator."""
+        """Whether autocast chooses the type of each operator."""
         return self.dtype.startswith("amp-")
 
     @property
     def is_half(self) -> bool:
-        """Whether products are of 16-bit elements."""
+        """Whether products are in 16 bits."""
         return self.dtype != "float32"
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is what torch does unless told otherwise: float32, eager, NCHW."""
+        """Whether this is torch's default: float32, eager, NCHW."""
         return replace(self, mode="infer") == Execution()
 
     @property
     def text(self) -> str:
-        """What people call it, without the mode."""
+        """Readable description without the mode."""
         words: list[str] = [self.dtype]
         if self.layout == "nhwc":
             words.append("channels_last")
@@ -74,13 +74,13 @@ class Execution:
 
 @dataclass(frozen=True)
 class Running:
-    """How a network is to be run, as far as it was requested.
+    """Requested execution of a network.
 
     Attributes:
-        dtype: None = the type of its weights.
+        dtype: see `Execution`; None = the type of the weights.
         layout: see `Execution`.
-        compiled: whether to compile it; a module that is compiled already stays so.
-        mode: None = both.
+        compiled: whether to compile the network; a compiled module stays compiled.
+        mode: None = both modes.
     """
 
     dtype: Dtype | None = None
@@ -94,19 +94,19 @@ class Running:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing but a mode was requested."""
+        """Whether at most a mode was requested."""
         return replace(self, mode=None) == Running()
 
     def execution(self, name: str, weights: Dtype, *, is_compiled: bool, mode: Mode) -> Execution:
         """Returns the execution of a network.
 
         Args:
-            name: of the network, for the error.
-            weights: their type.
-            is_compiled: whether it came compiled.
+            name: name of the network in the error message.
+            weights: type of its weights.
+            is_compiled: whether the module was already compiled.
 
         Raises:
-            UsageError: its weights are of 16 bits, and another type was requested.
+            UsageError: the weights are in 16 bits and another type was requested.
         """
         if weights != "float32" and self.dtype not in (None, weights):
             raise UsageError(

@@ -1,4 +1,4 @@
-"""From `module:factory` on the command line to a function that makes a torch module."""
+"""Loads the function of a `module:factory` option, which creates a torch module."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ _EXPECTED = "expected MODULE:FACTORY, e.g. my_networks:resnet or my_networks.py:
 
 
 def load_factory(text: str) -> Callable[[], Any]:
-    """Returns what the text names: a function or class that is called without arguments.
+    """Returns the function or class named by the text, which is called without arguments.
 
-    A module is found as Python finds it, also in the working folder, or it is a file. Its code is
-    run.
+    The module is a Python file, or is imported from the working folder or the Python path. Its code
+    is run.
 
     Raises:
-        UsageError: no such module, file or name, or something that needs arguments.
+        UsageError: the module, file or name does not exist, or the object cannot be called without
+            arguments.
         DataError: the module's own code fails.
     """
     where, colon, name = text.rpartition(":")
@@ -55,7 +56,7 @@ def _check_arguments(text: str, factory: Callable[..., Any]) -> None:
         )
     try:
         signature = inspect.signature(factory)
-    except (TypeError, ValueError):  # some classes of other languages have none
+    except (TypeError, ValueError):  # some extension classes have no signature
         return
     try:
         signature.bind()
@@ -100,7 +101,7 @@ def _from_name(name: str) -> ModuleType:
 
 @contextmanager
 def _searched_in(folder: str) -> Iterator[None]:
-    """Python also looks for modules in a folder, first; what they print is no answer of ours."""
+    """Adds a folder to the start of the module search path and sends stdout to stderr."""
     sys.path.insert(0, folder)
     try:
         with redirect_stdout(sys.stderr):

@@ -1,4 +1,4 @@
-"""Output shapes of the commonest calls, without asking torch, which takes most of the time."""
+"""Fast output shapes of the most common calls; evaluating them in torch dominates tracing time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch.nn import functional
 
 from cdmpp.networks.graph.execution import Layout
 
-#: Modules whose output has the shape and type of their one input.
+#: Modules whose output has the shape, type and strides of their only input.
 _SAME = frozenset(
     {nn.ReLU, nn.ReLU6, nn.SiLU, nn.GELU, nn.Hardswish, nn.Hardsigmoid, nn.Sigmoid, nn.Tanh,
      nn.LeakyReLU, nn.ELU, nn.Dropout, nn.Dropout2d, nn.Identity, nn.BatchNorm2d, nn.BatchNorm1d}
 )  # fmt: skip
-#: The same, and written row by row.
+#: Modules whose output has the shape and type of their only input, and is contiguous.
 _ROW_BY_ROW = frozenset({nn.LayerNorm, nn.GroupNorm})
 _POOLS = frozenset({nn.MaxPool2d, nn.AvgPool2d})
 #: Functions of one tensor that keep its shape.
@@ -25,7 +25,7 @@ _SAME_FUNCTIONS = frozenset(
     {torch.relu, functional.relu, functional.relu6, functional.silu, functional.gelu,
      functional.hardswish, torch.sigmoid}
 )  # fmt: skip
-#: Functions of two tensors; of the same shape and type, their output has these too.
+#: Element-wise functions of two operands.
 _ELEMENTWISE = frozenset(
     {operator.add, operator.iadd, operator.mul, operator.imul, operator.sub, torch.add, torch.mul}
 )
@@ -34,7 +34,7 @@ _ELEMENTWISE = frozenset(
 def module_shape(
     module: nn.Module, args: Sequence[Any], kwargs: Any, layout: Layout = "nchw"
 ) -> torch.Tensor | None:
-    """Returns the output of a leaf module on the meta device, None = ask torch.
+    """Returns the output of a leaf module on the meta device; None if torch must evaluate it.
 
     Args:
         layout: memory format of the weights of convolutions.
@@ -55,13 +55,13 @@ def module_shape(
         return x.new_empty((*x.shape[:2], 1, 1))
     if isinstance(module, nn.Linear) and kind is nn.Linear:
         if x.dim() == 0 or x.shape[-1] != module.in_features:
-            return None  # torch says what is wrong
+            return None  # torch raises the error
         return x.new_empty((*x.shape[:-1], module.out_features))
     return None
 
 
 def function_shape(target: Any, args: Sequence[Any], kwargs: Any) -> torch.Tensor | None:
-    """Returns the output of a function on the meta device, None = ask torch."""
+    """Returns the output of a function on the meta device; None if torch must evaluate it."""
     if not args:
         return None
     x = args[0]
@@ -101,7 +101,7 @@ def _is_channels_last(x: torch.Tensor) -> bool:
 
 
 def _image(x: torch.Tensor, shape: tuple[int, ...], *, is_last: bool) -> torch.Tensor:
-    """Returns an image of the type of another, in one of the memory formats."""
+    """Returns an image of the type of `x` in channels_last or contiguous format."""
     wanted = torch.channels_last if is_last else torch.contiguous_format
     return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=wanted)
 

@@ -1,7 +1,7 @@
-"""Follows a module's `forward` with `torch.fx` and knows every shape on the way.
+"""Traces a module's `forward` with `torch.fx` and concrete shapes.
 
-Values are tensors on the meta device: they have shapes and no content, so nothing is executed.
-Shapes are plain numbers while the module is followed, so code that asks for them goes on.
+Values are tensors on the meta device, which have shapes but no content, so nothing is executed.
+Shapes are plain numbers during tracing, so the module's code may use them.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from cdmpp.networks.graph.torch_names import (
     module_options,
 )
 
-#: Modules of torch.nn with children that are one operator all the same.
+#: Modules of torch.nn with submodules that are traced as one operator.
 _WHOLE = (nn.MultiheadAttention,)
 
 
 class ShapeProxy(fx.Proxy):
-    """Stands for a tensor while a module is followed; answers what its shape decides."""
+    """Proxy of a tensor during tracing, with its shape and type."""
 
     def __getattr__(self, k: str) -> Any:
         value = getattr(self.tracer.values[self.node], k)  # type: ignore[attr-defined]
@@ -52,17 +52,17 @@ class ShapeProxy(fx.Proxy):
 
 
 class ShapeTracer(fx.Tracer):
-    """Follows a module and hands every operator to an `Assembler`.
+    """Traces a module and passes every operator to an `Assembler`.
 
     Attributes:
         values: node -> its tensors on the meta device.
-        leaves: node of a module's call -> that module.
-        constants: node of a weight or constant -> the tensor itself.
-        operators: node -> the operators that it is; of a view those before it that it shows.
+        leaves: node of a module's call -> the module.
+        constants: node of a weight or constant -> the tensor.
+        operators: node -> its operators; for a view, the operator before it.
     """
 
     def __init__(self, assembler: Assembler, inputs: Sequence[torch.Tensor]) -> None:
-        # Sizes are numbers, `math` needs no wrapping.
+        # `math` needs no wrapping, because sizes are numbers.
         super().__init__(autowrap_modules=())  # type: ignore[arg-type]
         self.values: dict[fx.Node, Any] = {}
         self._assembler = assembler
@@ -82,7 +82,7 @@ class ShapeTracer(fx.Tracer):
     def create_args_for_root(
         self, root_fn: Any, is_module: bool, concrete_args: Any = None
     ) -> tuple[Any, list[Any]]:
-        """Makes one placeholder an input; other parameters keep their defaults."""
+        """Creates one placeholder per input; other parameters keep their defaults."""
         del is_module, concrete_args
         proxies = []
         for number, value in enumerate(self._inputs):
@@ -92,7 +92,7 @@ class ShapeTracer(fx.Tracer):
         return root_fn, [self.root, *proxies]
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
-        """Returns the proxy of a node. It lives as long as the code would keep the tensor."""
+        """Returns the proxy of a node, which lives as long as the code keeps the tensor."""
         proxy = ShapeProxy(node, self)
         origins = self._origins.get(node, ())
         if origins:
@@ -100,19 +100,19 @@ class ShapeTracer(fx.Tracer):
         return proxy
 
     def create_arg(self, a: Any) -> Any:
-        """Turns tensors that are no proxies (weights, constants) into nodes."""
+        """Converts tensors that are no proxies (weights, constants) to nodes."""
         if isinstance(a, torch.Tensor):
             return self._constant(a).node
         return super().create_arg(a)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
-        """Gives `forward` proxies in place of weights."""
+        """Returns a proxy instead of a weight."""
         if self._is_evaluating or not isinstance(attr_val, torch.Tensor):
             return attr_val
         return self._constant(attr_val)
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Records a leaf module, goes into any other."""
+        """Records a leaf module; traces into any other module."""
         if self._is_evaluating:
             return forward(*args, **kwargs)
         if not self._is_leaf(m):
@@ -135,7 +135,7 @@ class ShapeTracer(fx.Tracer):
         type_expr: Any = None,
         proxy_factory_fn: Any = None,
     ) -> Any:
-        """Records a call; returns plain values (sizes, flags) as they are."""
+        """Records a call; returns plain values (sizes, flags) unchanged."""
         module, self._leaf = self._leaf, None
         node = self.create_node(kind, target, self.create_arg(args), self.create_arg(kwargs), name)
         value = self._evaluate(node, module)
@@ -148,11 +148,11 @@ class ShapeTracer(fx.Tracer):
         return self.proxy(node)
 
     def iter(self, obj: fx.Proxy) -> Iterator[Any]:
-        """Lets code unpack a tensor or a tuple of tensors."""
+        """Returns an iterator over a tensor or a tuple of tensors."""
         return iter(obj)
 
     def to_bool(self, obj: fx.Proxy) -> bool:
-        """Refuses a decision that needs a value."""
+        """Raises a TraceError, because a condition needs the value of a tensor."""
         raise fx.proxy.TraceError("a decision on the values of a tensor")
 
     def _is_leaf(self, module: nn.Module) -> bool:
@@ -195,11 +195,11 @@ class ShapeTracer(fx.Tracer):
             self._account = None if recorder is None else recorder.account()
 
     def _record(self, node: fx.Node, module: nn.Module | None) -> None:
-        """Adds the node to the graph, or passes it through."""
+        """Adds the node to the graph, unless it depends on weights only or is a view."""
         sources = node.all_input_nodes
         active = [source for source in sources if source not in self._weights]
         if not active and module is None:
-            self._weights.add(node)  # made of weights only
+            self._weights.add(node)  # depends on weights only
             return
         inputs, weights = (
             [info for source in group for info in tensor_infos(self.values[source])]
@@ -219,14 +219,14 @@ class ShapeTracer(fx.Tracer):
 
 
 def _name(node: fx.Node, module: nn.Module | None) -> str:
-    """Returns the canonical name of what a node calls."""
+    """Returns the canonical name of a node's call."""
     if module is not None:
         return module_name(type(module).__name__)
     return function_name(node.target, node.args)
 
 
 def _materialise(value: Any, values: dict[fx.Node, Any]) -> Any:
-    """Replaces nodes in arguments by their tensors."""
+    """Returns arguments with nodes replaced by their tensors."""
     if isinstance(value, fx.Node):
         return values[value]
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
@@ -241,8 +241,8 @@ def _materialise(value: Any, values: dict[fx.Node, Any]) -> Any:
 
 
 def _run_module(module: nn.Module, args: Any, kwargs: Any) -> Any:
-    """Runs a leaf module on the meta device, whatever device its weights are on; a recurrent one on
-    one token, as torch goes through them one by one.
+    """Runs a leaf module on the meta device, whatever the device of its weights. A recurrent module
+    is run on one token, because torch processes tokens one by one.
     """
     if isinstance(module, nn.RNNBase) and args and isinstance(args[0], torch.Tensor):
         x, *rest = args
@@ -258,7 +258,7 @@ def _run_module(module: nn.Module, args: Any, kwargs: Any) -> Any:
 
 
 def _weight_infos(module: nn.Module) -> list[TensorInfo]:
-    """Returns the parameters and buffers of a leaf module, without counters."""
+    """Returns the parameters and buffers of a leaf module without counters."""
     tensors: list[torch.Tensor | None]
     if module._modules:
         tensors = [*module.parameters(), *module.buffers()]

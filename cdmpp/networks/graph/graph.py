@@ -1,4 +1,4 @@
-"""The operator graph of a whole network at one batch size: what the whole-network models see."""
+"""Operator graph of a network at one batch size, the input of the whole-network models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cdmpp.errors import DataError
 from cdmpp.networks.account import Account
 from cdmpp.networks.graph.execution import LAYOUTS, Dtype, Layout
 
-#: Kinds of operators with a place of their own, in the published order; all others are `OTHER`.
+#: Published kinds of operators, in the published order; all other kinds are `OTHER`.
 KINDS = (
     "Conv", "Relu", "BatchNormalization", "Concat", "AveragePool", "GlobalAveragePool", "Flatten",
     "Gemm", "MaxPool", "Add",
@@ -25,8 +25,8 @@ ARGUMENTS = (
     "linear_in_features", "linear_out_features", "linear_bias",
     "pool_kernel_size", "pool_stride", "pool_padding", "pool_ceil_mode",
 )  # fmt: skip
-#: Columns of `NetworkGraph.memory`: bytes where the name says nothing else. `bytes` is the traffic
-#: of the operator (inputs + weights + outputs); channels, widths and heights are counts.
+#: Columns of `NetworkGraph.memory`. Sizes are in bytes; `bytes` is the traffic of the operator
+#: (inputs + weights + outputs). Channels, widths and heights are counts.
 MEMORY = (
     "bytes", "weight_size", "batch_size", "input_size_with_weight", "input_size", "input_channels",
     "input_w", "input_h", "output_size", "output_channels", "output_w", "output_h",
@@ -38,26 +38,27 @@ class NetworkGraph:
     """A network's operators in topological order.
 
     Attributes:
-        name: what people call the network.
-        batch: samples of one run.
-        kinds: [nodes] kind of each operator: of `KINDS`, else the operator's own name (the models
-            see those as `OTHER`).
+        name: name of the network.
+        batch: batch size.
+        kinds: [nodes] kind of each operator: of `KINDS`, else the operator's own name.
         arguments: [nodes, 13] float64, columns `ARGUMENTS`.
         memory: [nodes, 12] float64, columns `MEMORY`.
         flops: [nodes] float64, floating-point operations (a multiply-add is two).
         edges: [edges, 2] int64, source and target node of every tensor, sorted.
-        holds: [holds, 2] int64, sorted: the code keeps what the first node made until the second
-            has run, though nothing reads it any more (the caller of a module keeps its input).
-        copies: [nodes, 2] float64, bytes that torch copies unasked before an operator or of what it
-            made, because they are not in the order that is needed; a column each of `LAYOUTS`.
-        accounts: [nodes] of their work; empty = nobody kept them (graphs of a data set).
-        weights: type of its weights; the bytes of the graph are those of float32 all the same.
-        is_compiled: whether it came from `torch.compile`.
-        parameters, trained: elements of the module's weights, each once, and of those among them
-            that training changes; 0 = nobody counted them.
+        holds: [holds, 2] int64, sorted: the code keeps the output of the first node until the
+            second has run, although nothing reads it any more (the caller of a module keeps its
+            input).
+        copies: [nodes, 2] float64, bytes of implicit copies of an operator's inputs or output into
+            the needed memory order; one column for each of `LAYOUTS`.
+        accounts: [nodes] accounts of the operators' work; empty = not stored (graphs of a data
+            set).
+        weights: type of the weights; the bytes of the graph are always those of float32.
+        is_compiled: whether the module came from `torch.compile`.
+        parameters, trained: number of elements of the module's weights, each counted once, and of
+            its trainable weights; 0 = not counted.
 
     Raises:
-        DataError: arrays that do not belong together, an edge to no node or against the order.
+        DataError: inconsistent shapes, an edge to an unknown node or against the order.
     """
 
     name: str
@@ -103,8 +104,8 @@ class NetworkGraph:
 
     @property
     def graph_id(self) -> str:
-        """Hash of the content: equal graphs have equal ids. Names, `holds`, `copies` and `accounts`
-        do not count, nor how it is run: the code may be written otherwise.
+        """Hash of the content: equal graphs have equal ids. The name, `holds`, `copies`, `accounts`
+        and the execution are excluded, because they depend on how the code is written and run.
         """
         text = json.dumps([self.batch, *self.kinds])
         content = hashlib.sha256(text.encode())
@@ -113,21 +114,21 @@ class NetworkGraph:
         return content.hexdigest()[:32]
 
     def sources(self) -> list[list[int]]:
-        """Returns which nodes each node reads from."""
+        """Returns for each node the nodes whose output it reads."""
         found: list[list[int]] = [[] for _ in self.kinds]
         for source, target in self.edges.tolist():
             found[target].append(source)
         return found
 
     def readers(self) -> list[list[int]]:
-        """Returns which nodes read from each node."""
+        """Returns for each node the nodes that read its output."""
         found: list[list[int]] = [[] for _ in self.kinds]
         for source, target in self.edges.tolist():
             found[source].append(target)
         return found
 
     def copied(self, layout: Layout) -> NDArray[np.float64]:
-        """Returns [nodes] the bytes of `copies` in a memory format; 0 where nobody kept them."""
+        """Returns [nodes] the bytes of `copies` in a memory format; 0 if they are not stored."""
         if not len(self.copies):
             return np.zeros(len(self.kinds))
         return self.copies[:, LAYOUTS.index(layout)]

@@ -1,4 +1,4 @@
-"""Copies that torch makes unasked: where memory is not in the order that an operator needs."""
+"""Implicit copies in torch of tensors whose memory order does not suit an operator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cdmpp.networks.graph.execution import Layout
 from cdmpp.networks.graph.operator import OperatorCall, TensorInfo
 
 _RESHAPES = frozenset({"reshape", "reshape_as", "flatten", "unflatten"})
-#: Operators whose kernels want their input row by row.
+#: Operators whose kernels need contiguous input.
 _ROW_BY_ROW = frozenset(
     {"layer_norm", "group_norm", "instance_norm", "rms_norm", "softmax", "log_softmax"}
 )
@@ -21,7 +21,7 @@ _FOLDED = frozenset({"linear", "matmul"})
 
 
 def copied_size(call: OperatorCall, layout: Layout) -> int:
-    """Returns the bytes of what torch copies before an operator, or in place of a view.
+    """Returns the bytes that torch copies before an operator, or instead of a view.
 
     Args:
         layout: memory format of the weights of convolutions.
@@ -46,8 +46,8 @@ def copied_size(call: OperatorCall, layout: Layout) -> int:
 
 
 def projection_copies(call: OperatorCall) -> list[int]:
-    """Returns the bytes of what `nn.MultiheadAttention` copies around its first projection, and
-    around its attention: queries, keys and values are brought into one order.
+    """Returns the bytes that `nn.MultiheadAttention` copies around its first projection and around
+    its attention, to bring queries, keys and values into one order.
     """
     size = call.inputs[0].size
     is_turned = call.options.get("batch_first", False) and len(call.inputs[0].shape) == 3
@@ -55,7 +55,7 @@ def projection_copies(call: OperatorCall) -> list[int]:
 
 
 def _folded_size(one: TensorInfo) -> int:
-    """Returns the bytes to copy so that the outer axes of an operand become one."""
+    """Returns the bytes to copy so that the outer axes of an operand can be merged."""
     if len(one.shape) < 3:
         return 0
     inner = 1 if len(one.shape) == 3 else 2
@@ -71,7 +71,7 @@ def _is_pixel_by_pixel(one: TensorInfo) -> bool:
 
 
 def _is_dense(one: TensorInfo) -> bool:
-    """Returns whether the elements lie row by row, without holes."""
+    """Returns whether a tensor is contiguous."""
     step = 1
     for side, stride in zip(reversed(one.shape), reversed(one.strides or ()), strict=True):
         if side != 1 and stride != step:
@@ -81,8 +81,8 @@ def _is_dense(one: TensorInfo) -> bool:
 
 
 def _is_view(one: TensorInfo, shape: Sequence[int]) -> bool:
-    """Returns whether a tensor can be seen in another shape where it lies: each run of its axes
-    that lie one after the other has to hold whole axes of the shape.
+    """Returns whether a tensor can be viewed in another shape without a copy: each run of
+    contiguous axes must hold whole axes of the shape.
     """
     if 0 in one.shape:
         return True

@@ -1,4 +1,4 @@
-"""Peak memory of a network by live ranges, and the rooflines of its operators."""
+"""Peak memory of a network from live ranges, and the rooflines of its operators."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from cdmpp.networks.graph.convolution_memory import (
 from cdmpp.networks.graph.execution import MODES, Execution, Mode
 from cdmpp.networks.graph.graph import NetworkGraph
 
-#: Operators whose output is their input's memory seen otherwise.
+#: Operators whose output shares the memory of their input.
 _VIEWS = frozenset({"Flatten"})
-#: What the backward pass needs of an operator. Others need what they read and what they made.
+#: Tensors that an operator's backward pass needs; operators in no set need inputs and output.
 _NEEDS_INPUT = frozenset(
     {"Conv", "BatchNormalization", "Gemm", "AveragePool", "MaxPool", "LayerNorm", "GroupNorm",
      "InstanceNorm", "RmsNorm", "Gelu", "Silu", "Hardswish", "Mish", "Elu", "LeakyRelu", "Relu6",
@@ -30,28 +30,28 @@ _NEEDS_OUTPUT = frozenset(
 _NEEDS_NOTHING = frozenset(
     {"Concat", "Add", "Sub", "Flatten", "GlobalAveragePool", "Mean", "Sum", "Neg", "Stack"}
 )
-#: With one operand and no weights these multiply by a number: the backward pass needs only that.
+#: With one operand and no weights these scale by a number; their backward pass needs no tensor.
 _SCALES = frozenset({"Mul", "Div"})
-#: What reads several tensors or one, and hands its own gradient on as theirs.
+#: Operators whose gradient is passed on as the gradient of their inputs, without a new tensor.
 _PASSES_GRADIENTS = frozenset({"Add", "Sub", "Concat", "Flatten"})
 #: See `packed_bytes`.
 _PACKED_ROWS, _FEW_ROWS = 192.0, 2.0
 _ELEMENT_BYTES = 4
-#: Max pooling makes an 8-byte place for every 4-byte value, and keeps it for the backward pass.
+#: Max pooling makes an 8-byte index per 4-byte value, which is kept for the backward pass.
 _POOL_INDEX_FACTOR = 2.0
-#: Backward work over forward work: two products for an operator with weights, one for others.
+#: Ratio of backward to forward work: two products for an operator with weights, one for others.
 _BACKWARD_WITH_WEIGHTS, _BACKWARD = 2.0, 1.0
 
 
 def operator_seconds(graph: NetworkGraph, device: DeviceSpec, mode: Mode) -> FloatArray:
     """Returns float64 [nodes], the roofline of each operator in seconds.
 
-    The longer of arithmetic at the fp32 peak and traffic at the memory bandwidth. A training step
-    is forward, backward (two products where there are weights, one elsewhere; inputs, weights and
+    It is the longer of arithmetic at the fp32 peak and traffic at the memory bandwidth. A training
+    step is forward, backward (two products for an operator with weights, else one; inputs, weights,
     the gradients of both and of the output move once) and the update of the weights.
 
     Raises:
-        DataError: an unknown mode, or the peak or the bandwidth of the device is not known.
+        DataError: an unknown mode, or a device with unknown peak or bandwidth.
     """
     peak, bandwidth = device.peak_fp32_flop_per_s, device.mem_bandwidth_bytes_per_s
     if not peak or not bandwidth:
@@ -77,17 +77,17 @@ def operator_seconds(graph: NetworkGraph, device: DeviceSpec, mode: Mode) -> Flo
 
 
 def roofline_seconds(graph: NetworkGraph, device: DeviceSpec, mode: Mode) -> float:
-    """Returns the sum of the operators' rooflines in seconds: operators run one after the other.
+    """Returns the sum of the operators' rooflines in seconds.
 
     Raises:
-        DataError: as `operator_seconds`.
+        DataError: see `operator_seconds`.
     """
     return float(np.sort(operator_seconds(graph, device, mode)).sum())
 
 
 def least_memory(graph: NetworkGraph, execution: Execution) -> float:
-    """Returns bytes that a network cannot do without: its weights, and in training the gradients of
-    those that its operators use; 0 where nobody counted them.
+    """Returns a lower bound of a network's memory in bytes: its weights, and in training the
+    gradients of the trainable weights that operators use; 0 if weights were not counted.
     """
     element = 2 if execution.is_half and not execution.is_autocast else _ELEMENT_BYTES
     used = float(graph.column("weight_size").sum()) / _ELEMENT_BYTES
@@ -98,11 +98,11 @@ def least_memory(graph: NetworkGraph, execution: Execution) -> float:
 def live_memory(graph: NetworkGraph, mode: Mode) -> float:
     """Returns the peak bytes of weights, inputs and tensors that are alive at the same time.
 
-    Operators run in the order of the graph; a tensor lives until its last reader has run, or as
-    long as the code holds it; the network's input to the end. `train` also keeps what the backward
-    pass needs, the gradients of the weights, and the gradients of tensors while they are passed
-    back. Convolutions have copies in another layout or unfolded inputs (`convolution_memory`);
-    other scratch memory inside of operators is left out.
+    Operators run in the order of the graph. A tensor lives until its last reader has run or the
+    code releases it; the network's input lives to the end. `train` also includes the tensors that
+    the backward pass needs, the gradients of the weights, and the gradients of tensors while they
+    are needed. Scratch memory of convolutions (`convolution_memory`), pooling indices and copies
+    for matrix products are included; other scratch memory is not.
 
     Raises:
         DataError: an unknown mode.
@@ -120,14 +120,13 @@ def tensor_peak(
     scratch: FloatArray,
     element: int,
 ) -> float:
-    """Returns the peak bytes of `live_memory` where tensors have other types, and operators other
-    scratch memory.
+    """Returns the peak bytes of `live_memory` with other tensor sizes and scratch memory.
 
     Args:
-        sizes: float64 [nodes], bytes of what each operator makes.
-        weights: float64 [nodes], bytes of its weights.
-        scratch: float64 [nodes], bytes that it needs besides while it runs.
-        element: bytes of an element of the network's inputs.
+        sizes: float64 [nodes], bytes of each operator's output.
+        weights: float64 [nodes], bytes of each operator's weights.
+        scratch: float64 [nodes], scratch bytes of each operator in both passes.
+        element: bytes per element of the network's inputs.
     """
     _check_mode(mode)
     plan = _Plan(graph)
@@ -140,18 +139,18 @@ def tensor_peak(
 
 
 def packed_bytes(graph: NetworkGraph) -> FloatArray:
-    """Returns float64 [3], the largest buffers into which products of matrices copy parts of an
-    operand, the math library's own and no tensors: those of linear layers in the forward and in the
-    backward pass (of their weights), and those of convolutions (of the unfolded input).
+    """Returns float64 [3], bytes of the largest packing buffers of the math library's matrix
+    products: of linear layers' weights in the forward pass and in the backward pass, and of
+    convolutions' unfolded inputs. These buffers are no tensors.
 
-    Measured around single layers (torch 2.13 on x86): about 192 rows of the summed dimension, with
+    Measured on single layers (torch 2.13 on x86): about 192 rows of the reduction dimension with
     all columns; no buffer for one or two rows of inputs.
     """
     column = graph.column
     inputs, outputs = column("linear_in_features"), column("linear_out_features")
     rows = column("output_size") / _ELEMENT_BYTES / np.maximum(outputs, 1.0)
     is_packed = (inputs > 0) & (rows > _FEW_ROWS)
-    is_fed = np.zeros(len(inputs), bool)  # others pass no gradient on
+    is_fed = np.zeros(len(inputs), bool)  # other operators pass no gradient on
     is_fed[graph.edges[:, 1]] = True
     window = np.square(column("conv_kernel_size")) * column("input_channels")
     pixels = column("output_w") * column("output_h")
@@ -169,7 +168,7 @@ def _check_mode(mode: str) -> None:
 
 
 class _Plan:
-    """Tensors of a network and who reads them. A view counts as the tensor it is a view of."""
+    """Tensors of a network and their readers. A view counts as its base tensor."""
 
     def __init__(self, graph: NetworkGraph) -> None:
         self.kinds = graph.kinds
@@ -178,7 +177,7 @@ class _Plan:
         self.weights: float = sum(self.weight)
         count = len(self.kinds)
         self.sources = graph.sources()
-        self.tensor = list(range(count))  # node -> the tensor that it makes
+        self.tensor = list(range(count))  # node -> its output tensor
         for node in range(count):
             if self.kinds[node] in _VIEWS and len(self.sources[node]) == 1:
                 self.tensor[node] = self.tensor[self.sources[node][0]]
@@ -203,7 +202,7 @@ class _Plan:
             self.free_after[self.last[tensor]].append(tensor)
 
     def peak(self, mode: Mode) -> float:
-        """Returns the peak bytes of everything."""
+        """Returns the peak bytes, including weights and inputs."""
         found = self.forward_peak() if mode == "infer" else self.train_peak()
         return self.weights + self.inputs + found
 
@@ -229,7 +228,7 @@ class _Plan:
             alive += (self.sizes[node] if tensor == node else 0.0) + self.indices[node]
             peak = max(peak, alive + self.scratch[node] + self.copies[node])
             alive -= sum(self.sizes[dead] for dead in self.free_after[node] if dead not in readers)
-        gradients: set[int] = set()  # tensors whose gradient is there
+        gradients: set[int] = set()  # tensors whose gradient exists
         gradient_bytes = 0.0
         for node in reversed(range(len(self.kinds))):
             twice = 0.0
@@ -238,7 +237,7 @@ class _Plan:
                     gradients.add(tensor)
                     gradient_bytes += self.sizes[tensor]
                 elif tensor != self.tensor[node] and self.kinds[node] not in _PASSES_GRADIENTS:
-                    twice += self.sizes[tensor]  # a second one, before it is added
+                    twice += self.sizes[tensor]  # a second gradient, before the sum
             gradient_bytes += self.weight[node]
             peak = max(peak, alive + gradient_bytes + twice + self.backward_scratch[node])
             if self.tensor[node] == node:
@@ -251,8 +250,8 @@ class _Plan:
         return peak
 
     def _copied_by(self, node: int) -> float:
-        """Returns bytes of operands that a product of matrices copies, as heads of attention come
-        from a projection in another order.
+        """Returns bytes of operands that a matrix product copies, because a projection makes the
+        heads of attention in another memory order.
         """
         if self.kinds[node] != "MatMul":
             return 0.0
@@ -271,7 +270,7 @@ class _Plan:
 
 
 def _input_bytes(graph: NetworkGraph, sources: list[list[int]]) -> float:
-    """Returns the bytes of the network's inputs; readers of tensors of one shape share them."""
+    """Returns the bytes of the network's inputs; inputs with equal shapes count as one."""
     columns = ("input_size", "input_channels", "input_w", "input_h")
     rows = np.stack([graph.column(name) for name in columns], axis=1)
     first = {tuple(rows[node].tolist()) for node, feeds in enumerate(sources) if not feeds}

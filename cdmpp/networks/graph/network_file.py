@@ -1,4 +1,4 @@
-"""Files that hold a network: which kind one is, and reading what torch.export.save wrote."""
+"""Network files: detects their format and reads programs of torch.export.save."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
-#: What can be read, in words.
+#: Description of the supported formats.
 EXPECTED = "an ONNX file (.onnx) or a program that torch.export.save wrote (.pt2)"
 _FORMATS: dict[str, Literal["onnx", "exported"]] = {".onnx": "onnx", ".pt2": "exported"}
 
 
 def network_format(path: Path) -> Literal["onnx", "exported"]:
-    """Returns what a network's file is, from its name.
+    """Returns the format of a network file from its name.
 
     Raises:
-        DataError: there is no such file, or it is neither.
+        DataError: the file does not exist or has another suffix.
     """
     if not path.is_file():
         raise DataError(f"{path}: no such file; expected {EXPECTED}")
@@ -37,10 +37,10 @@ def network_format(path: Path) -> Literal["onnx", "exported"]:
 
 
 def read_exported(path: Path) -> ExportedProgram:
-    """Returns the program that torch.export.save wrote.
+    """Returns a program that torch.export.save wrote.
 
     Raises:
-        DataError: it is none, or opening it would run what it holds.
+        DataError: the file is no such program, or loading it would run code.
     """
     import torch
 
@@ -57,12 +57,13 @@ def read_exported(path: Path) -> ExportedProgram:
 
 @dataclass(frozen=True)
 class ExportedNetwork:
-    """A saved program as a module with the inputs it was exported for.
+    """A saved program as a module, with the inputs for which it was exported.
 
     Attributes:
-        module: runs it.
-        batch: first axis of its inputs.
-        shapes, dtypes: of the inputs, without the batch.
+        module: the module.
+        batch: size of the first axis of its inputs.
+        shapes: shapes of the inputs without the batch.
+        dtypes: types of the inputs.
     """
 
     module: Any
@@ -72,11 +73,11 @@ class ExportedNetwork:
 
 
 def exported_network(path: Path) -> ExportedNetwork:
-    """Returns what torch.export.save wrote.
+    """Returns the network that torch.export.save wrote.
 
     Raises:
-        DataError: it is no such file, its shapes are dynamic, or its inputs do not share their
-            first axis.
+        DataError: the file is no such program, its shapes are dynamic, or its inputs differ in
+            their first axis.
     """
     program = read_exported(path)
     inputs = _inputs(program)
@@ -102,19 +103,19 @@ def exported_types(program: ExportedProgram) -> list[torch.dtype]:
 
 
 def _inputs(program: ExportedProgram) -> list[Any]:
-    """Returns the tensors that stand for a saved program's inputs."""
+    """Returns the fake tensors of a saved program's inputs."""
     wanted = set(program.graph_signature.user_inputs)
     nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
     return [node.meta["val"] for node in nodes if node.name in wanted]
 
 
 def onnx_batch(path: Path, sizes: InputSizes) -> int:
-    """Returns the first axis of an ONNX file's inputs, where those have these sizes.
+    """Returns the size of the first axis of an ONNX file's inputs, after setting `sizes`.
 
     Raises:
-        UsageError: the package onnx is missing, or sizes do not fit.
-        DataError: it is no ONNX file, a size is not known, or its inputs do not share their
-            first axis.
+        UsageError: the package onnx is missing, or the sizes do not fit.
+        DataError: the file is not ONNX, a size is unknown, or its inputs differ in their first
+            axis.
     """
     onnx = require("onnx", extra="onnx", purpose=f"reading {path.name}")
     try:

@@ -1,7 +1,6 @@
-"""One operator of a torch network: its kind, arguments and floating-point operations.
+"""Operators of a torch network: kind, arguments and floating-point operations.
 
-Both front ends (`torch.fx` and `torch.export`) bring what they find into `Operator`; nothing here
-depends on which one it was.
+Both front ends (`torch.fx` and `torch.export`) convert calls to `OperatorCall`.
 """
 
 from __future__ import annotations
@@ -20,17 +19,18 @@ from cdmpp.networks.account import (
 )
 from cdmpp.networks.graph.torch_names import VIEWS
 
-#: Shape of a tensor.
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Shape and element size of a tensor that is never there.
+    """Shape and element size of a tensor without content.
 
     Attributes:
-        stored: elements in memory, fewer than `count` of an expanded tensor; None = all.
-        strides: elements from one to the next along each axis; None = unknown.
+        shape: shape of the tensor.
+        itemsize: bytes per element.
+        stored: number of elements in memory, if the tensor is expanded; None = all.
+        strides: strides in elements; None = unknown.
     """
 
     shape: Shape
@@ -55,8 +55,8 @@ class TensorInfo:
 
 
 def tensor_infos(value: Any) -> list[TensorInfo]:
-    """Returns what tensors there are in a value of torch: a tensor, real or not, or a tuple, list
-    or dictionary of some; nothing for anything else.
+    """Returns the tensors in a value: a tensor, real or fake, or a tuple, list or dictionary of
+    tensors; empty for any other value.
     """
     if isinstance(value, dict):
         value = tuple(value.values())
@@ -72,12 +72,12 @@ def tensor_infos(value: Any) -> list[TensorInfo]:
 def _strides(tensor: Any) -> Shape | None:
     try:
         return tuple(int(stride) for stride in tensor.stride())
-    except (AttributeError, RuntimeError):  # a sparse tensor, or none of torch
+    except (AttributeError, RuntimeError):  # a sparse tensor, or no torch tensor
         return None
 
 
 def _stored(strides: Shape | None, shape: Shape) -> int | None:
-    """Returns the elements that an expanded tensor has in memory; None = it is not expanded."""
+    """Returns the number of elements in memory of an expanded tensor; None if not expanded."""
     if strides is None or 0 not in strides:
         return None
     return math.prod(side for side, stride in zip(shape, strides, strict=True) if stride)
@@ -89,11 +89,11 @@ class OperatorCall:
 
     Attributes:
         name: canonical name as in `torch.nn.functional`, e.g. `conv2d`, `relu`, `add`.
-        inputs: activations that it reads.
-        weights: parameters and buffers that it reads.
-        outputs: what it makes.
-        options: values by the names of `torch.nn.functional` (`stride`, `padding`, ...).
-        account: of what torch dispatches, where it was recorded (`needs_record`).
+        inputs: activations that the operator reads.
+        weights: parameters and buffers that the operator reads.
+        outputs: output tensors.
+        options: option of `torch.nn.functional` (`stride`, `padding`, ...) -> value.
+        account: account of the dispatched aten operators; None = not recorded (`needs_record`).
     """
 
     name: str
@@ -106,13 +106,13 @@ class OperatorCall:
 
 @dataclass(frozen=True)
 class Described:
-    """What an operator is for the models.
+    """Description of an operator for the models.
 
     Attributes:
-        kind: a published kind or a name of its own.
-        arguments: columns of `ARGUMENTS` that are not 0.
+        kind: a published kind, or the operator's own name.
+        arguments: column of `ARGUMENTS` -> value; missing columns are 0.
         flops: floating-point operations; a multiply-add is two.
-        account: of its work.
+        account: account of its work.
     """
 
     kind: str
@@ -124,8 +124,8 @@ class Described:
 def describe(operator: OperatorCall) -> Described:
     """Returns kind, arguments, operations and account of an operator.
 
-    A name that is not in the tables keeps its own name as kind. It counts the operations of what
-    torch dispatches, or one an element where that has no products.
+    An operator outside the tables has its own name as kind. Its operations are those of the
+    recorded account, or one per output element if the account has none.
     """
     known = _KNOWN.get(operator.name)
     if known in (_product, None) and _is_linear(operator):
@@ -141,13 +141,13 @@ def describe(operator: OperatorCall) -> Described:
 
 
 def needs_record(name: str) -> bool:
-    """Returns whether the account of a name is that of what torch dispatches for it."""
+    """Returns whether the account of an operator must be recorded from dispatched operators."""
     is_known = name in _KNOWN or name in _PER_ELEMENT or name in VIEWS
     return name in _RECORDED or not is_known
 
 
 def _least_bytes(operator: OperatorCall, described: Described) -> float:
-    """Returns the bytes of tensors that an operator cannot but read and write."""
+    """Returns a lower bound of the bytes that an operator reads and writes."""
     if described.account.form == "view" or described.kind == "Flatten":
         return 0.0
     read = float(sum(info.stored_size for info in operator.inputs))
@@ -156,7 +156,7 @@ def _least_bytes(operator: OperatorCall, described: Described) -> float:
     stride = max(described.arguments.get(f"{part}_stride", 1.0) for part in ("conv", "pool"))
     window = max(described.arguments.get(f"{part}_kernel_size", 0.0) for part in ("conv", "pool"))
     if operator.options.get("is_causal") and len(operator.inputs) > 1:
-        query, *others = operator.inputs  # no query sees the keys behind as many as there are
+        query, *others = operator.inputs  # keys beyond the number of queries are hidden from all
         hidden = max(0.0, 1.0 - query.shape[-2] / max(others[0].shape[-2], 1))
         read -= hidden * sum(info.stored_size for info in others)
     if operator.name in _SELECTS:
@@ -165,7 +165,7 @@ def _least_bytes(operator: OperatorCall, described: Described) -> float:
 
 
 def parts_of(operator: OperatorCall) -> list[OperatorCall]:
-    """Returns the operators that a module runs one after the other: itself, mostly.
+    """Returns the operators that a module runs in sequence, usually only itself.
 
     `nn.MultiheadAttention` on one sequence is a projection, the attention and a projection.
     """
@@ -193,7 +193,7 @@ def parts_of(operator: OperatorCall) -> list[OperatorCall]:
 
 
 def kind_name(name: str) -> str:
-    """Returns the kind of an operator without a place of its own: `layer_norm` -> `LayerNorm`."""
+    """Returns the kind of an operator outside the tables: `layer_norm` -> `LayerNorm`."""
     return "".join(part[:1].upper() + part[1:] for part in name.split("_") if part) or "Unnamed"
 
 
@@ -201,8 +201,9 @@ def layout(info: TensorInfo | None, *, channels_last: bool = True) -> tuple[int,
     """Returns channels, width and height of an activation.
 
     Args:
-        info: a tensor whose first axis is the batch; None = no such tensor (all 0).
-        channels_last: of three axes the last is the channels (tokens), else the second.
+        info: a tensor whose first axis is the batch; None = no tensor (all 0).
+        channels_last: whether the channels of a tensor with three axes are the last axis (tokens),
+            else the second.
     """
     if info is None or not info.shape:
         return 0, 0, 0
@@ -216,7 +217,7 @@ def layout(info: TensorInfo | None, *, channels_last: bool = True) -> tuple[int,
     return shape[1], shape[-1], math.prod(shape[2:-1])
 
 
-#: Operators whose three-axis tensors have the channels second.
+#: Operators for which the channels of a tensor with three axes are the second axis.
 CHANNELS_SECOND = frozenset(
     {"conv1d", "conv_transpose1d", "max_pool1d", "avg_pool1d", "adaptive_avg_pool1d",
      "adaptive_max_pool1d", "instance_norm", "batch_norm"}
@@ -224,8 +225,8 @@ CHANNELS_SECOND = frozenset(
 
 
 def mean_side(value: Any) -> float:
-    """Returns one number for an option given per axis: the geometric mean (of padding with a zero
-    the mean), which is the number itself when all axes agree.
+    """Returns one number for an option given per axis: the geometric mean, or the mean if a value
+    is 0; 0 for None and text.
     """
     if value is None:
         return 0.0
@@ -291,8 +292,8 @@ def _convolution_account(
 
 
 def _is_linear(operator: OperatorCall) -> bool:
-    """Whether all that torch does is one product of an activation and a matrix of weights, under
-    whatever name (einsum, tensordot, inner).
+    """Returns whether an operator of any name (einsum, tensordot, inner) is one product of an
+    activation and a matrix of weights.
     """
     account = operator.account
     if account is None or len(operator.inputs) != 1 or len(operator.weights) != 1:
@@ -305,11 +306,11 @@ def _is_linear(operator: OperatorCall) -> bool:
 
 
 def _linear(operator: OperatorCall) -> Described:
-    """`linear`, or a product with one matrix of weights."""
+    """`linear`, or a product with a matrix of weights."""
     out = operator.outputs[0]
     columns = out.shape[-1] if out.shape else 1
     products = operator.account.products if operator.account else ()
-    if operator.name != "linear" and _is_linear(operator):  # its result may have any order
+    if operator.name != "linear" and _is_linear(operator):  # its axes may be in any order
         columns = operator.weights[0].count // max(products[0].k, 1)
     depth = products[0].k if len(products) == 1 else operator.inputs[0].shape[-1]
     if not products:
@@ -325,7 +326,7 @@ def _linear(operator: OperatorCall) -> Described:
 
 
 def _product(operator: OperatorCall) -> Described:
-    """A product of two activations, or an einsum: what torch makes of it."""
+    """A product of two activations or an einsum, by its recorded account."""
     account = operator.account or Account(is_covered=False)
     return Described("MatMul", {}, account.flop or float(_output_count(operator)), account)
 
@@ -372,7 +373,7 @@ def _global_mean(operator: OperatorCall) -> Described:
 def _attention(operator: OperatorCall) -> Described:
     """Scores, softmax and weighted sum of `scaled_dot_product_attention`."""
     query = operator.inputs[0].shape
-    key = operator.inputs[min(1, len(operator.inputs) - 1)].shape  # one tensor may be all three
+    key = operator.inputs[min(1, len(operator.inputs) - 1)].shape  # may be the query's tensor
     scores = math.prod(query[:-1]) * key[-2]
     flops = 4.0 * scores * query[-1] + 5.0 * scores
     is_causal = bool(operator.options.get("is_causal", False))
@@ -381,7 +382,7 @@ def _attention(operator: OperatorCall) -> Described:
 
 
 def _multi_head(operator: OperatorCall) -> Described:
-    """`nn.MultiheadAttention`: four projections and the attention itself."""
+    """`nn.MultiheadAttention`: four projections and the attention."""
     batch, tokens, width = _sequence(operator, 0)
     _, key_tokens, _ = _sequence(operator, min(1, len(operator.inputs) - 1))
     projections = 2.0 * batch * width * width * (2 * tokens + 2 * key_tokens)
@@ -401,7 +402,7 @@ def _sequence(operator: OperatorCall, place: int) -> tuple[int, int, int]:
 
 
 def _recurrent(operator: OperatorCall) -> Described:
-    """Every weight is used once a token."""
+    """Recurrent layers, which use every weight once per token."""
     tokens = operator.inputs[0].count // operator.inputs[0].shape[-1]
     flops = 2.0 * tokens * sum(weight.count for weight in operator.weights)
     batch, steps, _ = _sequence(operator, 0)
@@ -418,7 +419,7 @@ def _fixed(kind: str, per_output: float) -> Callable[[OperatorCall], Described]:
 
 
 def _addmm(operator: OperatorCall) -> Described:
-    # (bias, input, weight): the bias is a weight, or an activation of the same shape as the output
+    # (bias, input, weight): the bias is a weight, or an activation with the output's shape
     if len(operator.inputs) == 1:
         return _linear(operator)
     return _product(operator)
@@ -426,17 +427,16 @@ def _addmm(operator: OperatorCall) -> Described:
 
 #: Products of activations.
 _PRODUCTS = ("matmul", "bmm", "baddbmm", "mm", "dot", "mv", "einsum")
-#: Known names whose sizes do not follow from the shapes of different tensors alone: an operand may
-#: be there twice, or be the weight.
+#: Known operators whose sizes need a record: an operand may occur twice or be the weight.
 _RECORDED = frozenset({*_PRODUCTS, "addmm", "linear", "multi_head_attention"})
-#: What reads no more of its inputs than it makes.
+#: Operators that read at most as many bytes of their inputs as they write.
 _SELECTS = frozenset(
     {"embedding", "embedding_bag", "gather", "index_select", "index", "take", "take_along_dim",
      "grid_sample", "interpolate", "upsample", "searchsorted", "bucketize", "one_hot"}
 )  # fmt: skip
-#: A window that is narrower than its stride reads at least this share of its input.
+#: Minimum share of the input that a window narrower than its stride reads.
 _SKIPPED_SHARE = 0.25
-#: Operations an output element of operators that have no place of their own.
+#: Operations per output element of operators outside `_KNOWN`.
 _PER_ELEMENT = {
     "softmax": 5.0, "log_softmax": 5.0, "layer_norm": 8.0, "group_norm": 8.0,
     "instance_norm": 8.0, "rms_norm": 5.0, "local_response_norm": 8.0, "normalize": 4.0,

@@ -1,4 +1,4 @@
-"""The operator graph of a module that `torch.export` follows: slower, and understands more code."""
+"""Operator graph of a module by `torch.export`, which is slower than fx and supports more code."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 def exported_graph(
     module: nn.Module, inputs: Sequence[torch.Tensor], *, batch: int, name: str
 ) -> NetworkGraph:
-    """Returns the operators of a module; nothing is executed.
+    """Returns the operator graph of a module without running it.
 
     Args:
-        module: in evaluation mode.
-        inputs: on the meta device, batch first.
-        batch: samples of one run.
-        name: what the graph is called.
+        module: module in evaluation mode.
+        inputs: tensors on the meta device, batch first.
+        batch: batch size.
+        name: name of the graph.
 
     Raises:
-        DataError: torch.export cannot follow the module, or it runs no operator.
+        DataError: torch.export cannot trace the module, or it has no operator.
     """
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -73,10 +73,10 @@ def exported_graph(
 
 
 def _check_sizes(node: fx.Node, name: str) -> None:
-    """Checks that what a call makes has sizes that are numbers.
+    """Checks that the outputs of a call have fixed sizes.
 
     Raises:
-        DataError: one depends on the data.
+        DataError: a size depends on the data.
     """
     import torch
 
@@ -96,11 +96,11 @@ def _add(
     weights: set[fx.Node],
     origins: dict[fx.Node, tuple[int, ...]],
 ) -> None:
-    """Adds a call to the graph, or passes it through."""
+    """Adds a call to the graph, unless it depends on weights only or is a view."""
     outputs = _infos(node)
     active = [source for source in node.all_input_nodes if source not in weights]
     if not active or not outputs:
-        weights.add(node)  # made of weights only, or a size
+        weights.add(node)  # depends on weights only, or is a size
         return
     weights_read = [source for source in node.all_input_nodes if source in weights]
     inputs, read = (
@@ -117,7 +117,7 @@ def _add(
 
 
 def _account(node: fx.Node) -> Account:
-    """Returns the account of what torch dispatches for a call."""
+    """Returns the account of the aten operators that a call dispatches."""
     from torch.fx.node import map_aggregate
 
     from cdmpp.networks.graph.dispatch import recorded

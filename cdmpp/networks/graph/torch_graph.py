@@ -1,4 +1,4 @@
-"""The operator graph of any torch module: from shapes alone, nothing is executed."""
+"""Operator graph of any torch module, from shapes only, without running it."""
 
 from __future__ import annotations
 
@@ -39,29 +39,30 @@ def torch_graph(
     dtypes: Sequence[torch.dtype] | None = None,
     in_both_layouts: bool = False,
 ) -> NetworkGraph:
-    """Returns the operators of a network at one batch size.
+    """Returns the operator graph of a network at one batch size.
 
-    The module is followed in evaluation mode and left as it was. Tensors are on the meta device:
-    they have shapes and no content. Views and dropout make no node; an operator without a place of
-    its own in `KINDS` keeps its own name.
+    The module is traced in evaluation mode and left unchanged. Tensors are on the meta device,
+    without content. Views and dropout are not operators. An operator outside `KINDS` has its own
+    name.
 
     Args:
-        module_or_factory: a module, or a function without arguments that makes one. It is called
-            with the meta device as default, so that no weights are made; when its code needs real
-            values, it is called once more without.
+        module_or_factory: a module, or a function without arguments that returns one. The function
+            is called with meta as the default device, so that no weights are allocated; if its code
+            needs real values, it is called again without.
         input_shapes: shape of each input without the batch, e.g. `[(3, 224, 224)]`.
-        batch: samples of one run, put before every shape.
-        name: what the graph is called.
-        method: `fx` follows `forward` (milliseconds), and asks torch.export where it cannot, with a
-            line in the log; `export` asks torch.export, which is slower and understands more code.
-        dtypes: type of each input. Default: float32; int64 for an input of one axis of a module
-            that has an embedding.
-        in_both_layouts: whether `fx` follows it in channels_last too, for what is copied there;
-            otherwise the copies are those of NCHW.
+        batch: batch size, the first axis of every input.
+        name: name of the graph.
+        method: `fx` traces `forward` (milliseconds) and falls back to torch.export with a warning
+            in the log; `export` uses torch.export, which is slower and supports more code.
+        dtypes: type of each input; None = float32, or int64 for an input with one axis if the
+            module has an embedding.
+        in_both_layouts: whether `fx` also traces the module in channels_last for the copies in that
+            format; otherwise the copies are those of NCHW.
 
     Raises:
-        UsageError: an unknown method, batch below 1, or no input shape.
-        DataError: the module cannot be made or followed, or runs no operator.
+        UsageError: an unknown method, a batch below 1, no input shape, or another number of types
+            than of input shapes.
+        DataError: the module cannot be created or traced, or has no operator.
     """
     import torch
 
@@ -110,7 +111,7 @@ def example_inputs(
     """Returns the module with its weights, and inputs of zeros; see `torch_graph`.
 
     Raises:
-        DataError: the module cannot be made or is not of float32, or the inputs are larger than the
+        DataError: the module cannot be created or is not in float32, or the inputs do not fit into
             memory.
     """
     module, _ = made_module(module_or_factory, name, has_weights=True)
@@ -136,7 +137,7 @@ def _inputs(
             torch.zeros((batch, *shape), dtype=dtype, device=device)
             for shape, dtype in zip(shapes, dtypes, strict=True)
         ]
-    except (RuntimeError, TypeError) as error:  # more bytes than torch can count, or than there are
+    except (RuntimeError, TypeError) as error:  # an overflow of sizes, or out of memory
         raise DataError(
             f"{name}: batch {batch} of inputs {', '.join('x'.join(map(str, s)) for s in shapes)} "
             f"cannot be created ({first_line(error)}); choose smaller ones"
@@ -146,7 +147,7 @@ def _inputs(
 def _followed(
     module: nn.Module, inputs: list[torch.Tensor], batch: int, name: str, *, in_both_layouts: bool
 ) -> NetworkGraph:
-    """Returns the graph as torch.fx follows it, else as torch.export does."""
+    """Returns the graph by torch.fx, or by torch.export if torch.fx fails."""
     try:
         graph = _traced(module, inputs, batch, name, "nchw")
     except Exception as error:  # whatever the module's own code raises
@@ -177,8 +178,8 @@ def _traced(
 def _with_both_layouts(
     graph: NetworkGraph, module: nn.Module, inputs: list[torch.Tensor]
 ) -> NetworkGraph:
-    """Returns a graph that knows what is copied in either memory format; of code that cannot be
-    followed in channels_last, or does something else there, the same in both.
+    """Returns a graph with the copies of both memory formats; unchanged if the module cannot be
+    traced in channels_last or has other operators there.
     """
     import torch
 
@@ -207,22 +208,22 @@ def _exported(module: nn.Module, inputs: list[torch.Tensor], batch: int, name: s
 def made_module(
     module_or_factory: Any, name: str, *, has_weights: bool = False
 ) -> tuple[nn.Module, bool]:
-    """Returns the module, made on the meta device where a factory allows it (see `torch_graph`),
-    and whether it was compiled: it is the module inside.
+    """Returns the module, on the meta device if the factory allows it (see `torch_graph`), and
+    whether it was compiled. Of a compiled module it returns the original module.
 
     Args:
-        has_weights: whether its weights are wanted: it is never made on the meta device.
+        has_weights: whether to create weights, that is not on the meta device.
 
     Raises:
-        UsageError: neither a module nor something that can be called.
-        DataError: the factory fails or makes something else, or the module is scripted or
+        UsageError: `module_or_factory` is neither a module nor callable.
+        DataError: the factory fails or returns something else, or the module is scripted or
             quantised.
     """
     import torch
 
-    with contextlib.redirect_stdout(sys.stderr):  # what it prints is no answer of ours
+    with contextlib.redirect_stdout(sys.stderr):  # stdout is only for results
         module = _made(module_or_factory, name, has_weights=has_weights)
-    inner = getattr(module, "_orig_mod", None)  # of what torch.compile returns
+    inner = getattr(module, "_orig_mod", None)  # set by torch.compile
     is_compiled = isinstance(inner, torch.nn.Module)
     module = inner if isinstance(inner, torch.nn.Module) else module
     parts = list(module.modules())
@@ -240,7 +241,7 @@ def made_module(
 
 
 def _is_quantised(part: nn.Module) -> bool:
-    """Returns whether a module of torch.ao, torchao or bitsandbytes holds quantised weights."""
+    """Returns whether a module has quantised weights (torch.ao, torchao or bitsandbytes)."""
     kinds = [type(part).__module__, *(type(one).__module__ for one in part.parameters(False))]
     return any(
         kind.startswith(("torchao.", "bitsandbytes."))
@@ -255,10 +256,10 @@ def parameter_dtypes(module: nn.Module) -> list[torch.dtype]:
 
 
 def common_dtype(dtypes: Iterable[torch.dtype], name: str) -> Dtype:
-    """Returns the type of a network's weights and inputs; integers do not count.
+    """Returns the floating-point type of a network's weights and inputs; integers are ignored.
 
     Raises:
-        DataError: they are of several types, or of one that is not covered.
+        DataError: there are several types, or an unsupported one.
     """
     found = sorted(
         {
@@ -277,10 +278,10 @@ def common_dtype(dtypes: Iterable[torch.dtype], name: str) -> Dtype:
 
 
 def check_float32(dtypes: Iterable[torch.dtype], name: str) -> None:
-    """Checks that a network that TVM is to compile is of float32.
+    """Checks that a network to be compiled by TVM is in float32.
 
     Raises:
-        DataError: its weights or inputs are of another type.
+        DataError: its weights or inputs have another type.
     """
     found = common_dtype(dtypes, name)
     if found != "float32":
@@ -291,7 +292,7 @@ def check_float32(dtypes: Iterable[torch.dtype], name: str) -> None:
 
 
 def _in_float32(module: nn.Module) -> nn.Module:
-    """Returns a copy on the meta device whose weights are float32; the module stays as it is."""
+    """Returns a copy on the meta device with float32 weights."""
     import torch
     from torch import nn
 
@@ -350,7 +351,7 @@ def _default_dtypes(module: nn.Module, shapes: Sequence[tuple[int, ...]]) -> lis
 
 @contextlib.contextmanager
 def _caches_kept(module: nn.Module) -> Iterator[None]:
-    """What the code stores in its modules while it is followed is forgotten."""
+    """Restores the attributes, lists and dictionaries of modules that tracing changes."""
     kept = [
         (values, values.copy())
         for part in module.modules()
@@ -370,7 +371,7 @@ def _caches_kept(module: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """The module is in evaluation mode inside, and as it was afterwards."""
+    """Sets a module to evaluation mode inside the context and restores it afterwards."""
     training = [part for part in module.modules() if part.training]
     try:
         for part in training:

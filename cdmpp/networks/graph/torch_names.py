@@ -1,4 +1,4 @@
-"""Names of torch's modules, functions and aten operators brought to those of `_operator`."""
+"""Canonical names (see `operator`) of torch's modules, functions and aten operators."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-#: Passed through: no work and no memory of their own in inference.
+#: Calls that make no operator: no work and no memory in inference.
 VIEWS = frozenset(
     {"view", "reshape", "flatten", "transpose", "permute", "unsqueeze", "squeeze", "expand",
      "expand_as", "view_as", "reshape_as", "chunk", "split", "split_with_sizes", "tensor_split",
@@ -37,7 +37,7 @@ _FUNCTIONS = {
     "native_batch_norm_legit_no_training": "batch_norm", "special_expit": "sigmoid",
     "safe_softmax": "softmax", "rnn_tanh": "rnn", "rnn_relu": "rnn",
 }  # fmt: skip
-#: Names of positional arguments; only those that `_operator` reads matter.
+#: Names of positional arguments; only those that `operator` reads matter.
 _CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _MAX_POOL = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode")
 _AVERAGE_POOL = ("input", "kernel_size", "stride", "padding", "ceil_mode")
@@ -61,12 +61,12 @@ _SIGNATURES: dict[str, tuple[str, ...]] = {
     "scaled_dot_product_attention": _ATTENTION,
     **dict.fromkeys(("lstm", "gru", "rnn"), _RECURRENT),
 }
-#: Attributes of modules that `_operator` reads.
+#: Attributes of modules that `operator` reads.
 _OPTIONS = ("kernel_size", "stride", "padding", "dilation", "groups", "ceil_mode", "batch_first")
 
 
 def module_name(class_name: str) -> str:
-    """Returns the canonical name of a leaf module by its class: `LayerNorm` -> `layer_norm`."""
+    """Returns the canonical name of a leaf module's class: `LayerNorm` -> `layer_norm`."""
     known = _MODULES.get(class_name)
     if known is not None:
         return known
@@ -77,8 +77,8 @@ def function_name(target: Any, args: Sequence[Any] = ()) -> str:
     """Returns the canonical name of a function, a method (text) or an aten operator.
 
     Args:
-        target: what is called.
-        args: its positional arguments, which tell `relu6` from other `hardtanh`.
+        target: the function, method or operator.
+        args: its positional arguments, which distinguish `relu6` from other `hardtanh`.
     """
     name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
     name = name.split(".")[0]  # aten's overloads: `add.Tensor`
@@ -109,13 +109,13 @@ def call_options(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> d
 def refine(
     name: str, before: Sequence[tuple[int, ...]], after: Sequence[tuple[int, ...]], weights: int
 ) -> str | None:
-    """Returns the name under which a call counts, None = it is passed through.
+    """Returns the operator's name for a call; None if the call is a view.
 
     Args:
-        name: its canonical name.
-        before: shapes of the activations that it reads.
-        after: shapes of what it makes.
-        weights: how many weights it reads.
+        name: canonical name of the call.
+        before: shapes of its input activations.
+        after: shapes of its outputs.
+        weights: number of weights that it reads.
     """
     first = before[0] if before else ()
     last = after[0] if after else ()
