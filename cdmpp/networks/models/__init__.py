@@ -1,1 +1,1 @@
-"""Models of whole networks: graph in; time, memory and utilisation out."""
+"""Models that predict time, memory and utilisation of whole networks from their graphs."""

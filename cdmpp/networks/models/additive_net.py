@@ -1,4 +1,4 @@
-"""The networks of our model: what each operator costs, and what the whole network holds."""
+"""Networks of the `residual` model: time per operator, and memory and utilisation per graph."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from torch import Tensor, nn
 from cdmpp.networks.models.batch import GraphBatch, segment_max, segment_mean, segment_sum
 
 _MODES = 2
-#: Largest log of the ratio of an operator.
+#: Maximum absolute log ratio of an operator.
 _MOST = 6.0
 
 
 class TimeNet(nn.Module):
-    """Time as a sum over operators, each seen with its neighbours.
+    """Time as a sum over operators, with message passing between neighbours.
 
-    An operator takes its base (a fitted roofline) times exp(a); the network gives a for inference
-    and for training, 0 before anything is learned. So time grows with batch and size as the bases
-    do, and a network twice as long takes twice as long.
+    The time of an operator is its base (a fitted roofline) times exp(a). The network predicts a for
+    inference and for training; it is 0 before training. Time thus scales with batch and size like
+    the bases, and is proportional to the length of a network.
 
     Args:
-        nodes: columns of an operator.
-        context: columns of the whole network that every operator sees; 0 = none.
-        hidden: width inside.
-        rounds: how far an operator sees.
-        dropout: share of hidden values dropped in training.
+        nodes: number of columns of an operator.
+        context: number of columns of the whole network that are inputs of every operator; 0 = none.
+        hidden: hidden width.
+        rounds: number of message rounds.
+        dropout: dropout rate.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class TimeNet(nn.Module):
 
     @staticmethod
     def log_sums(batch: GraphBatch, seconds: Tensor) -> Tensor:
-        """Returns [graphs, 2], log seconds of networks whose operators take `seconds`."""
+        """Returns [graphs, 2], log seconds of networks from the seconds of their operators."""
         return torch.log(segment_sum(seconds, batch.node_graph, batch.graphs))
 
     def operator_seconds(self, batch: GraphBatch) -> Tensor:
-        """Returns [nodes, 2], what each operator adds."""
+        """Returns [nodes, 2], seconds of each operator in inference and in training."""
         values = batch.nodes
         if self._context:
             values = torch.cat([values, batch.network[:, : self._context][batch.node_graph]], 1)
@@ -70,13 +70,14 @@ class TimeNet(nn.Module):
 
 
 class HoldNet(nn.Module):
-    """Memory and utilisation: corrections from the totals and the pooled operators.
+    """Corrections of memory and utilisation from the totals and the pooled operators.
 
     Args:
-        nodes: columns of an operator.
-        network: columns of the whole network.
-        hidden: width inside.
-        targets: how many corrections.
+        nodes: number of columns of an operator.
+        network: number of columns of the whole network.
+        hidden: hidden width.
+        dropout: dropout rate.
+        targets: number of corrections.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class HoldNet(nn.Module):
         nn.init.zeros_(self.correct.bias)
 
     def forward(self, batch: GraphBatch) -> Tensor:
-        """Returns [graphs, targets], standardised corrections of the logs."""
+        """Returns [graphs, targets], standardised corrections of log targets."""
         nodes = torch.relu(self.encode(batch.nodes))
         peak = segment_max(nodes, batch.node_graph, batch.graphs)
         mean = segment_mean(nodes, batch.node_graph, batch.graphs)
@@ -101,7 +102,7 @@ class HoldNet(nn.Module):
 
 
 class _Step(nn.Module):
-    """Adds two layers on something to a hidden vector."""
+    """Residual block: adds two layers applied to `values` to a hidden vector."""
 
     def __init__(self, width: int, hidden: int, dropout: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The contract of the whole-network models, and what all of them do the same way."""
+"""Base class of the whole-network models."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from cdmpp.networks.dataset.samples import TARGETS, NetworkSamples
 from cdmpp.networks.models.boosters import Boosters
 from cdmpp.networks.models.options import GraphTreeOptions, NetworkOptions
 
-if TYPE_CHECKING:  # it takes a second to import
+if TYPE_CHECKING:  # importing torch takes a second
     from torch import nn
 
 
-#: Our model, the one that is trained unless another is asked for.
+#: Default kind of model.
 DEFAULT_MODEL = "residual"
 
 
 @dataclass(frozen=True)
 class Fitting:
-    """One call of `fit`.
+    """State of one call of `fit`.
 
     Attributes:
-        seed: of the fit.
-        identity: digest of the model's options, the seed and the samples, by which a fit that was
-            stopped is found again.
-        run_dir: where checkpoints go, a folder a network; None = none are written.
+        seed: seed of the fit.
+        identity: digest of the model's options, the seed and the samples, which identifies an
+            interrupted fit.
+        run_dir: folder of checkpoints, with a subfolder per network; None = no checkpoints.
         on_progress: called after every step.
-        history: one entry a network and epoch, filled as the fit goes on.
+        history: one entry per network and epoch, filled during the fit.
     """
 
     seed: int
@@ -52,13 +52,13 @@ class Fitting:
 class NetworkModel(FittedModel[NetworkSamples]):
     """Predicts the six targets of networks.
 
-    A kind says what it finds in the training part (`found`, a dataclass of `found_class`), and
-    which torch networks it has; trees are in `boosters`.
+    A subclass has fitted parameters (`found`, a dataclass of `found_class`), torch networks
+    (`networks`) and trees (`boosters`).
 
     Attributes:
-        kind: its registered name.
-        columns: the targets that it predicts, of `TARGETS`.
-        history: one entry a network and epoch of the latest `fit`; empty after `load`.
+        kind: registered name.
+        columns: indices of the predicted targets in `TARGETS`.
+        history: one entry per network and epoch of the latest `fit`; empty after `load`.
     """
 
     found_class: ClassVar[Any]
@@ -73,7 +73,7 @@ class NetworkModel(FittedModel[NetworkSamples]):
 
     @property
     def tree_options(self) -> GraphTreeOptions:
-        """The options of its trees."""
+        """Options of the trees."""
         return self.options.trees
 
     @abstractmethod
@@ -82,7 +82,7 @@ class NetworkModel(FittedModel[NetworkSamples]):
 
     @abstractmethod
     def _predict(self, samples: NetworkSamples) -> FloatArray:
-        """Returns float64 [N, 6] of at least one sample; only `columns` are looked at."""
+        """Returns float64 [N, 6] with N at least 1; only `columns` are used."""
 
     def _network_names(self) -> list[str]:
         return []
@@ -99,10 +99,10 @@ class NetworkModel(FittedModel[NetworkSamples]):
         run_dir: Path | None = None,
         on_progress: OnTrain | None = None,
     ) -> None:
-        """Fits the model; the validation part only chooses when to stop.
+        """Fits the model; the validation part is for early stopping and model selection.
 
         Raises:
-            DataError: no target is in both parts.
+            DataError: no target is measured in both parts.
         """
         self.columns = known_targets(train, validation)
         identity = _identity(self.kind, self.options, seed, train, validation)
@@ -111,8 +111,8 @@ class NetworkModel(FittedModel[NetworkSamples]):
         self.history = fitting.history
 
     def predict(self, samples: NetworkSamples) -> FloatArray:
-        """Returns float64 [N, 6], columns `TARGETS`, positive; NaN for a target that no training
-        sample has.
+        """Returns float64 [N, 6], columns `TARGETS`, positive; NaN for a target that was not
+        fitted.
         """
         result = np.full((len(samples), len(TARGETS)), np.nan)
         if len(samples):
@@ -120,7 +120,7 @@ class NetworkModel(FittedModel[NetworkSamples]):
         return result
 
     def save(self, directory: Path) -> dict[str, Any]:
-        """Writes weights and trees into `directory`; returns the rest."""
+        """Writes weights and trees into `directory`; returns the remaining state as JSON values."""
         if self.networks:
             from cdmpp.files.torch_weights import save_networks
 
@@ -133,7 +133,7 @@ class NetworkModel(FittedModel[NetworkSamples]):
         """Returns the model that `save` wrote.
 
         Args:
-            state: what `save` returned, and its `options`.
+            state: result of `save`, with the `options` added.
 
         Raises:
             DataError: a file is missing or damaged.
@@ -158,17 +158,17 @@ def new_model(kind: str, options: NetworkOptions | None = None) -> NetworkModel:
     """Returns an unfitted model.
 
     Raises:
-        UsageError: there is no such model.
+        UsageError: the kind is unknown.
     """
     model: NetworkModel = network_model_class(kind)(options)
     return model
 
 
 def known_targets(train: NetworkSamples, validation: NetworkSamples) -> list[int]:
-    """Returns the columns of the targets that can be fitted: some sample of both parts has them.
+    """Returns the columns of the targets that are measured in both parts.
 
     Raises:
-        DataError: there is none.
+        DataError: no target is measured in both parts.
     """
     found = [np.isfinite(part.targets).any(axis=0) for part in (train, validation)]
     columns = np.flatnonzero(found[0] & found[1]).tolist()

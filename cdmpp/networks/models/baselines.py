@@ -1,4 +1,4 @@
-"""What a learned model has to beat: a constant, rooflines, a linear model of operators, trees."""
+"""Baselines: a constant, rooflines, a linear model of operators, and trees."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cdmpp.networks.models.prices import OperatorPrices, fit_memory_prices, memo
 
 @dataclass(frozen=True)
 class Medians:
-    """float64 [6], a number a target, NaN where there is none."""
+    """float64 [6], one number per target; NaN if it is not measured."""
 
     values: FloatArray
 
@@ -32,11 +32,11 @@ class LinearPrices:
 
 @dataclass(frozen=True)
 class Nothing:
-    """What trees find besides themselves."""
+    """Empty parameters, for models that consist of trees only."""
 
 
 class ConstantLine(NetworkModel):
-    """The geometric median of the training part, whatever the network."""
+    """Predicts the geometric median of the training part for every network."""
 
     kind: ClassVar[str] = "constant"
     found_class = Medians
@@ -49,8 +49,8 @@ class ConstantLine(NetworkModel):
 
 
 class RooflineFactor(NetworkModel):
-    """One factor times the sum of the rooflines, one times the analytic peak memory; utilisation is
-    its median.
+    """Single-factor baseline: a factor times the sum of the rooflines, a factor times the analytic
+    peak memory, and the median utilisation.
     """
 
     kind: ClassVar[str] = "roofline"
@@ -69,10 +69,10 @@ class RooflineFactor(NetworkModel):
 
 
 class OperatorLinear(NetworkModel):
-    """A linear model of the operators: each family has a price a call, an operation and a byte.
+    """Linear model of operators: each family has a price per call, operation and byte.
 
-    Memory is linear in the analytic peak, the weights, all outputs, the largest output and the
-    largest operator; utilisation is its median.
+    Memory is linear in the analytic peak and other columns (`fit_memory_prices`). Utilisation is
+    the median.
     """
 
     kind: ClassVar[str] = "operator-linear"
@@ -92,7 +92,7 @@ class OperatorLinear(NetworkModel):
 
 
 class GraphTrees(NetworkModel):
-    """Gradient-boosted trees on the 18 graph features, on the log of each target."""
+    """Gradient-boosted trees for the log of each target, on the graph and device features."""
 
     kind: ClassVar[str] = "trees"
     found_class = Nothing
@@ -123,7 +123,7 @@ def network_rows(samples: NetworkSamples) -> FloatArray:
 
 
 def medians(values: FloatArray, known: list[int]) -> FloatArray:
-    """Returns float64 [6], the geometric median of each known column, NaN of the others."""
+    """Returns float64 [6], the geometric median of each known column, NaN for the others."""
     found = np.full(values.shape[1], np.nan)
     for column in known:
         found[column] = float(np.exp(np.nanmedian(np.log(values[:, column]))))

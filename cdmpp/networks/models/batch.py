@@ -1,4 +1,4 @@
-"""Many graphs as one: nodes and edges one after the other, and sums over the segments."""
+"""Batches of graphs with concatenated nodes and edges, and segment reductions."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from cdmpp.arrays import FloatArray
 
 @dataclass(frozen=True)
 class Standard:
-    """Mean and scale of columns; a column that never changes becomes 0.
+    """Mean and scale of columns; a constant column becomes 0.
 
     Attributes:
         mean: float64 [columns].
-        scale: float64 [columns]; NaN for a column that does not change.
+        scale: float64 [columns]; NaN for a constant column.
     """
 
     mean: FloatArray
@@ -26,32 +26,32 @@ class Standard:
 
     @classmethod
     def fit(cls, rows: FloatArray) -> Standard:
-        """Returns the statistics of [rows, columns]; NaN values are left out."""
+        """Returns the statistics of [rows, columns]; NaN values are ignored."""
         mean = np.nanmean(rows, axis=0)
         scale = np.nanstd(rows, axis=0)
         return cls(mean, np.where(scale > 1e-9 * np.maximum(np.abs(mean), 1.0), scale, np.nan))
 
     def apply(self, rows: FloatArray) -> FloatArray:
-        """Returns [rows, columns] with mean 0 and deviation 1 on what was fitted."""
+        """Returns standardised [rows, columns], with mean 0 and deviation 1 on the fitted rows."""
         return (rows - self.mean) / np.where(np.isnan(self.scale), np.inf, self.scale)
 
     def undo(self, rows: FloatArray) -> FloatArray:
-        """Returns what `apply` was given; a column that never changed is its mean."""
+        """Returns the inverse of `apply`; a constant column is its mean."""
         return rows * np.nan_to_num(self.scale) + self.mean
 
 
 @dataclass(frozen=True)
 class GraphTensors:
-    """One graph, standardised.
+    """Standardised tensors of one graph.
 
     Attributes:
         nodes: [nodes, features].
         edges: [edges, features].
         network: [features].
-        links: int64 [edges, 2].
-        base: [nodes, modes], what a model multiplies; empty columns where it multiplies nothing.
-        measured: [nodes, modes], measured seconds of the operators, NaN = not measured; empty
-            columns where a model does not look.
+        links: int64 [edges, 2], source and target node.
+        base: [nodes, modes], base seconds of the operators; [nodes, 0] if the model has no base.
+        measured: [nodes, modes], measured seconds of the operators, NaN = not measured; [nodes, 0]
+            if the model does not use them.
     """
 
     nodes: Tensor
@@ -64,15 +64,16 @@ class GraphTensors:
 
 @dataclass(frozen=True)
 class GraphBatch:
-    """Graphs of one step.
+    """A batch of graphs.
 
     Attributes:
         nodes: [nodes of all graphs, features].
         edges: [edges of all graphs, features].
         network: [graphs, features].
-        source: int64 [edges]; so is `target`.
-        node_graph: int64 [nodes], the graph of each node; so is `edge_graph`.
-        base: [nodes, modes]; so is `measured`.
+        source, target: int64 [edges], nodes of each edge.
+        node_graph: int64 [nodes], the graph of each node.
+        edge_graph: int64 [edges], the graph of each edge.
+        base, measured: [nodes, modes], see `GraphTensors`.
     """
 
     nodes: Tensor
@@ -87,12 +88,12 @@ class GraphBatch:
 
     @property
     def graphs(self) -> int:
-        """How many graphs there are."""
+        """Number of graphs."""
         return int(self.network.shape[0])
 
 
 def collate(graphs: Sequence[GraphTensors]) -> GraphBatch:
-    """Returns the graphs one after the other."""
+    """Returns a batch of graphs."""
     node_counts = torch.tensor([graph.nodes.shape[0] for graph in graphs])
     edge_counts = torch.tensor([graph.links.shape[0] for graph in graphs])
     numbers = torch.arange(len(graphs))
@@ -113,7 +114,7 @@ def collate(graphs: Sequence[GraphTensors]) -> GraphBatch:
 
 
 def segment_sum(values: Tensor, segment: Tensor, count: int) -> Tensor:
-    """Returns [count, width], the sums of the rows of each segment.
+    """Returns [count, width], sums over the rows of each segment.
 
     Args:
         values: [rows, width].
@@ -136,7 +137,7 @@ def segment_max(values: Tensor, segment: Tensor, count: int) -> Tensor:
 
 
 def segment_softmax_sum(values: Tensor, segment: Tensor, count: int) -> Tensor:
-    """Returns [count, width], sums weighted with the softmax of the values, column by column."""
+    """Returns [count, width], sums weighted with the softmax of the values in each column."""
     peak = segment_max(values.detach(), segment, count)
     weight = torch.exp(values - peak[segment])
     total = segment_sum(weight, segment, count).clamp(min=1e-30)

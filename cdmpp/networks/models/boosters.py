@@ -1,4 +1,4 @@
-"""Boosted trees, one set a target: fitted, asked, written and read."""
+"""Boosted trees, one booster per target."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cdmpp.networks.models.options import GraphTreeOptions
 
 @dataclass(frozen=True)
 class Boosters:
-    """Trees by the name of what they predict: name -> booster."""
+    """Boosters by the name of the target."""
 
     by_name: dict[str, Any]
 
@@ -37,12 +37,12 @@ class Boosters:
         *,
         seed: int,
     ) -> Boosters:
-        """Boosts every target until the validation part no longer gains.
+        """Returns boosters fitted with early stopping on the validation part.
 
         Args:
-            train: float64 [N, features] and labels float64 [N, names]; NaN labels are left out. So
-                is `validation`.
-            names: of the labels; those without a label in both parts get no trees.
+            train, validation: float64 [N, features] and labels float64 [N, names]; NaN labels are
+                ignored.
+            names: names of the labels; a name without labels in both parts gets no booster.
         """
         parameters = tree_parameters(options, "reg:absoluteerror", seed)
         found = {}
@@ -60,7 +60,7 @@ class Boosters:
         return cls(found)
 
     def predict(self, name: str, rows: FloatArray) -> FloatArray:
-        """Returns float64 [N], what the trees of this name say.
+        """Returns float64 [N], predictions of a booster.
 
         Args:
             rows: float64 [N, features].
@@ -68,14 +68,14 @@ class Boosters:
         return ask_trees(self.by_name[name], rows)
 
     def save(self, directory: Path) -> list[str]:
-        """Writes the trees; returns the names."""
+        """Writes the boosters; returns their names."""
         for name, booster in self.by_name.items():
             save_booster(booster, _path(directory, name))
         return list(self.by_name)
 
     @classmethod
     def load(cls, directory: Path, names: Iterable[str]) -> Boosters:
-        """Reads what `save` wrote.
+        """Reads the boosters that `save` wrote.
 
         Raises:
             DataError: a file is missing or damaged.

@@ -1,4 +1,4 @@
-"""Fitting a torch network on batches of graphs, by the training loop of all models."""
+"""Fits a torch network on batches of graphs with the shared training loop."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from cdmpp.networks.models.base import Fitting
 from cdmpp.networks.models.batch import GraphTensors, collate
 from cdmpp.networks.models.options import GraphFitOptions
 
-#: (network, inputs of some rows, what is wanted of them) -> [targets], the loss of each target.
+#: (network, inputs, labels) -> [targets], the loss of each target.
 Losses = Callable[[nn.Module, list[Any], Tensor], Tensor]
-#: Sets the gradients of the losses [targets] of a network.
+#: Sets the gradients of a network from the losses [targets].
 Backward = Callable[[nn.Module, Tensor], None]
 _LARGEST_GRADIENT = 5.0
-#: Graphs of a batch where no gradient is wanted.
+#: Graphs per batch in `run_graphs`.
 _PREDICT_GRAPHS = 128
 
 
 @dataclass(frozen=True)
 class GraphPart:
-    """What a network is fitted to, or judged on while it is fitted.
+    """Training or validation part of a network.
 
     Attributes:
-        inputs: [rows] what the network takes.
-        wanted: float32 [rows, targets]; NaN = missing.
+        inputs: [rows] inputs of the network.
+        wanted: float32 [rows, targets], labels; NaN = missing.
     """
 
     inputs: list[Any]
@@ -54,18 +54,19 @@ def fit_network(
     seed: int | None = None,
     backward: Backward | None = None,
 ) -> nn.Module:
-    """Returns a network with the weights that validated best, the first ones included.
+    """Returns a network with the weights of the smallest validation loss, which may be the initial
+    weights.
 
     Args:
-        name: among the networks of the model.
-        make: returns it with its first weights.
-        losses: sums of them are minimised.
-        seed: None = that of the fitting.
-        backward: sets the gradients; None = those of the sum of the losses.
+        name: name of the network in the model.
+        make: returns the network with initial weights.
+        losses: the sum of these losses is minimised.
+        seed: None = the seed of the fitting.
+        backward: sets the gradients; None = gradients of the sum of the losses.
 
     Raises:
         NotFiniteError: the loss is not finite.
-        UsageError: there are checkpoints of another fit.
+        UsageError: the folder has checkpoints of another fit.
     """
     seed = fitting.seed if seed is None else seed
     with torch.random.fork_rng(devices=[]):
@@ -91,28 +92,28 @@ def fit_network(
 
 
 def squared_losses(found: Tensor, wanted: Tensor) -> Tensor:
-    """Returns [targets], mean squared differences where there is something wanted."""
+    """Returns [targets], mean squared errors over the rows with a label."""
     return known_means(known_errors(found, wanted) ** 2, wanted)
 
 
 def known_errors(found: Tensor, wanted: Tensor) -> Tensor:
-    """Returns [rows, targets], what is found less what is wanted; 0 where that is missing."""
+    """Returns [rows, targets], prediction minus label; 0 without a label."""
     return torch.where(torch.isfinite(wanted), found - torch.nan_to_num(wanted), 0.0)
 
 
 def known_means(loss: Tensor, wanted: Tensor) -> Tensor:
-    """Returns [targets], the means of losses over the rows in which something is wanted."""
+    """Returns [targets], means of losses over the rows with a label."""
     return loss.sum(0) / torch.isfinite(wanted).sum(0).clamp(min=1)
 
 
 def run_graphs(network: nn.Module, graphs: list[GraphTensors]) -> Tensor:
-    """Returns [graphs, targets], some graphs at a time."""
+    """Returns [graphs, targets], computed in batches."""
     starts = range(0, len(graphs), _PREDICT_GRAPHS)
     return torch.cat([network(collate(graphs[at : at + _PREDICT_GRAPHS])) for at in starts])
 
 
 class _Trainee:
-    """The rows of one training as the loop wants them."""
+    """Adapter of one training to the training loop."""
 
     def __init__(
         self,
@@ -142,7 +143,7 @@ class _Trainee:
         return losses.sum(), len(rows)
 
     def backward(self, loss: Tensor) -> None:
-        """Sets the gradients of the latest loss."""
+        """Sets the gradients of the last loss."""
         assert self._latest is not None
         if self._backward is None:
             loss.backward()  # type: ignore[no-untyped-call]
@@ -155,7 +156,10 @@ class _Trainee:
 
 
 class GraphPace:
-    """The pace of `GraphFitOptions`: a learning rate an epoch; the first weights count too."""
+    """Learning-rate schedule of `GraphFitOptions`, with one rate per epoch.
+
+    The initial weights are a candidate for the best weights too.
+    """
 
     rate_option: ClassVar[str] = "MODEL.fit.learning_rate"
 
@@ -164,7 +168,7 @@ class GraphPace:
         self._first_loss = math.inf
 
     def optimiser(self, network: nn.Module) -> AdamOptimiser:
-        """Returns Adam, or AdamW where weights are to decay."""
+        """Returns Adam, or AdamW with weight decay."""
         options = self._options
         if not options.weight_decay:
             return plain_adam(network, options.learning_rate)
@@ -178,19 +182,17 @@ class GraphPace:
     def rate(
         self, history: Sequence[dict[str, Any]], *, step: int, place: float, steps: int
     ) -> float:
-        """Returns the learning rate of the epoch that follows the history."""
+        """Returns the learning rate of the next epoch."""
         if self._options.schedule == "cosine":
             return self._cosine(len(history) + 1)
         return self._plateau(history)[0]
 
     def is_over(self, history: Sequence[dict[str, Any]], best_epoch: int) -> bool:
-        """Whether the rate could not become less when it had to."""
+        """Returns whether the plateau schedule must reduce the rate below its minimum."""
         return self._options.schedule == "plateau" and self._plateau(history)[1]
 
     def _plateau(self, history: Sequence[dict[str, Any]]) -> tuple[float, bool]:
-        """Returns the rate after an epoch, halved as often as there was no gain, and whether that
-        is the end.
-        """
+        """Returns the rate of the plateau schedule, and whether training ends."""
         options = self._options
         rate, waited, best = options.learning_rate, 0, self._first_loss
         for entry in history:
@@ -203,7 +205,7 @@ class GraphPace:
         return rate, False
 
     def _cosine(self, epoch: int) -> float:
-        """Returns the rate of an epoch: a short rise, then half a cosine."""
+        """Returns the rate of an epoch: a short linear warm-up, then a cosine decay."""
         options = self._options
         rise = max(1, options.epochs // 20)
         if epoch <= rise:

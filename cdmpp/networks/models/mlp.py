@@ -1,4 +1,4 @@
-"""A plain perceptron on the 18 graph features, all targets at once."""
+"""Perceptron on the graph and device features, for all targets together."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from cdmpp.networks.models.fit import GraphPart, fit_network, squared_losses
 
 @dataclass(frozen=True)
 class MlpScaling:
-    """Standardisation of the features and of the logs of the targets."""
+    """Standardisation of the features and of the log targets."""
 
     inputs: Standard
     outputs: Standard
 
 
 class GraphMlp(NetworkModel):
-    """Mean squared errors of standardised logs."""
+    """Perceptron that minimises mean squared errors of standardised log targets."""
 
     kind: ClassVar[str] = "mlp"
     found_class = MlpScaling

@@ -8,18 +8,18 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class GraphFitOptions:
-    """How a torch network is fitted.
+    """Options of fitting a torch network.
 
     Attributes:
-        epochs: at most.
-        batch: samples of a step.
-        learning_rate: at the start.
-        least_learning_rate: where it ends.
-        schedule: `plateau` halves after `patience` epochs without improvement and stops at the
-            least rate; `cosine` falls smoothly over all epochs.
-        patience: epochs, see `schedule`.
-        weight_decay: of AdamW; 0 = Adam.
-        threads: of torch; 0 = as many as torch takes.
+        epochs: maximum number of epochs.
+        batch: samples per step.
+        learning_rate: maximum learning rate.
+        least_learning_rate: final learning rate.
+        schedule: `plateau` halves the rate after more than `patience` epochs without improvement
+            and stops at the final rate; `cosine` has a short warm-up and decays over all epochs.
+        patience: number of epochs, see `schedule`.
+        weight_decay: weight decay of AdamW; 0 = Adam.
+        threads: threads of torch; 0 = torch's default.
     """
 
     epochs: int = 500
@@ -34,13 +34,14 @@ class GraphFitOptions:
 
 @dataclass(frozen=True)
 class SeerNetOptions:
-    """SeerNet as published.
+    """Options of SeerNet, with the published defaults.
 
     Attributes:
-        hidden: width.
-        blocks: message blocks (1, or 2 in the variant).
-        has_kinds: whether the one-hot kinds are among the node features (the paper's final set is
-            without).
+        hidden: hidden width.
+        blocks: number of message blocks (1, or 2 in the paper's variant).
+        has_kinds: whether the node features include the one-hot kinds (the paper's final features
+            do not).
+        fit: options of fitting.
     """
 
     hidden: int = 256
@@ -51,7 +52,7 @@ class SeerNetOptions:
 
 @dataclass(frozen=True)
 class MlpOptions:
-    """A perceptron on the 18 graph features."""
+    """Options of the perceptron on graph features."""
 
     hidden: int = 128
     layers: int = 3
@@ -62,11 +63,11 @@ class MlpOptions:
 
 @dataclass(frozen=True)
 class GraphTreeOptions:
-    """Gradient-boosted trees.
+    """Options of gradient-boosted trees.
 
     Attributes:
-        trees: at most; the number is chosen on the validation part.
-        patience: trees without improvement after which boosting stops.
+        trees: maximum number of trees; early stopping uses the validation part.
+        patience: number of trees without improvement after which boosting stops.
     """
 
     trees: int = 1500
@@ -80,23 +81,26 @@ class GraphTreeOptions:
 
     @property
     def min_child_weight(self) -> float:
-        """`least_weight`, by the name that other trees have for it."""
+        """`least_weight` under the name in other tree options."""
         return self.least_weight
 
 
 @dataclass(frozen=True)
 class ResidualOptions:
-    """Our model: a sum over operators and analytic memory, with learned ratios.
+    """Options of the `residual` model: a sum over operators and analytic memory, with learned
+    ratios.
 
     Attributes:
-        hidden: width of the operator network.
-        rounds: message rounds between neighbours.
-        dropout: share of hidden values that are dropped in training.
-        members: networks whose logarithms are averaged.
-        has_context: whether an operator sees the network's totals.
-        has_trees: whether boosted trees correct the same base too.
-        operator_weight: how much measured times of operators count in the loss beside the times of
-            networks, where there are any; 0 = not at all.
+        hidden: hidden width of the operator network.
+        rounds: number of message rounds between neighbours.
+        dropout: dropout rate.
+        members: number of networks whose logs are averaged.
+        has_context: whether the network's totals are inputs of every operator.
+        has_trees: whether boosted trees also correct the base.
+        operator_weight: weight of the loss of measured operator times relative to that of network
+            times; 0 = operator times are not used.
+        trees: options of the trees.
+        fit: options of fitting the networks.
     """
 
     hidden: int = 64
@@ -118,7 +122,7 @@ class ResidualOptions:
 
 @dataclass(frozen=True)
 class NetworkOptions:
-    """Options of all models; each model reads its own."""
+    """Options of all models; a model uses only its own."""
 
     seernet: SeerNetOptions = field(default_factory=SeerNetOptions)
     seernet_multi: SeerNetOptions = field(default_factory=SeerNetOptions)

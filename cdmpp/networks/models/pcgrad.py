@@ -1,4 +1,4 @@
-"""PCGrad: gradients of several targets that no longer pull against each other.
+"""PCGrad: removes conflicts between the gradients of several targets.
 
 Source: Yu et al., Gradient Surgery for Multi-Task Learning, 2020.
 """
@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 
 def reconcile(gradients: Tensor, generator: torch.Generator) -> Tensor:
-    """Returns [parameters], the sum of the gradients after each lost what conflicts with others.
+    """Returns [parameters], the sum of the gradients after the projections of PCGrad.
 
-    A gradient with a negative product with another one is projected onto the plane at right angles
-    to that one; the others come in random order.
+    A gradient with a negative inner product with another gradient is projected onto the plane
+    orthogonal to it; the other gradients are visited in random order.
 
     Args:
         gradients: [targets, parameters].
@@ -40,12 +40,12 @@ def pcgrad_backward(
     own: Sequence[Sequence[nn.Parameter]],
     generator: torch.Generator,
 ) -> None:
-    """Sets `grad` of all parameters: reconciled for shared ones, as usual for those of one target.
+    """Sets `grad` of all parameters: by PCGrad for shared parameters, as usual for the others.
 
     Args:
         losses: [targets].
-        shared: parameters that all losses depend on.
-        own: [targets] parameters that only one loss depends on.
+        shared: parameters on which all losses depend.
+        own: [targets] parameters on which only one loss depends.
     """
     rows = []
     for number, loss in enumerate(losses):

@@ -1,4 +1,4 @@
-"""Linear models of what operators cost and of what a network holds: fitted rooflines and memory."""
+"""Linear models of the time of operators (fitted rooflines) and of the memory of a network."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.networks.dataset.encode import FAMILIES, EncodedGraph
 from cdmpp.networks.dataset.samples import MEMORIES, TIMES, NetworkSamples
 
-#: What an operator is charged for: the call, its operations, the bytes that it moves.
+#: Number of terms per operator: the call, its operations, the bytes that it moves.
 _CHARGES = 3
 _CALL_S = 1e-6
-#: Place of `ConvolutionKinds.product` in `EncodedGraph.generated`.
+#: Index of `ConvolutionKinds.product` in `EncodedGraph.generated`.
 _PRODUCT = 3
-#: No operator is cheaper than this share of what it costs at the prices of all families together:
-#: a family that training hardly saw can come out for free.
+#: Minimum time of an operator relative to its time at pooled prices, because a rare family can get
+#: prices of 0.
 _LEAST_SHARE = 0.1
 _LEAST_S, _LEAST_BYTES = 1e-8, 1.0
-#: Relative errors above this count less, see `relative_prices`.
+#: Relative errors above this are weighted down, see `relative_prices`.
 _TURN = 0.05
 _ROUNDS = 8
 
 
 @dataclass(frozen=True)
 class OperatorPrices:
-    """Each family of operators has a price a call, and ratios to its rooflines.
+    """Prices per family of operators: per call, and as ratios to the two rooflines.
 
     `calls x 1 us x a + flops / peak x b + bytes / bandwidth x c`, in inference and in training.
 
     Attributes:
-        prices: float64 [2, families, 3]: a, b and c, none below 0.
-        pooled: float64 [2, 3], those of all families together.
+        prices: float64 [2, families, 3]: a, b and c, not negative.
+        pooled: float64 [2, 3], prices of all families together.
     """
 
     prices: FloatArray
@@ -40,8 +40,8 @@ class OperatorPrices:
 
     @classmethod
     def fit(cls, train: NetworkSamples) -> OperatorPrices:
-        """Returns the least absolute relative errors of the sums; a family that does not occur has
-        the prices of all families together. Where no time was measured, all prices are 1.
+        """Returns the prices with the smallest absolute relative errors of the networks' times. A
+        family without operators has the pooled prices. All prices are 1 without measured times.
         """
         prices = np.ones((len(TIMES), len(FAMILIES), _CHARGES))
         pooled = np.ones((len(TIMES), _CHARGES))
@@ -71,8 +71,8 @@ class OperatorPrices:
 
 
 def fit_memory_prices(train: NetworkSamples) -> FloatArray:
-    """Returns float64 [2, columns], prices of `_memory_columns` in inference and in training, none
-    below 0: the least absolute relative errors; the analytic peak where nothing was measured.
+    """Returns float64 [2, columns], non-negative prices of `_memory_columns` in inference and in
+    training with the smallest absolute relative errors; the analytic peak without measurements.
     """
     width = len(_memory_columns(train.graphs[0], 0))
     prices = np.zeros((len(MEMORIES), width))
@@ -90,7 +90,7 @@ def memory_bytes(prices: FloatArray, samples: NetworkSamples) -> FloatArray:
     """Returns float64 [N, 2], bytes in inference and in training.
 
     Args:
-        prices: of `fit_memory_prices`.
+        prices: result of `fit_memory_prices`.
     """
     modes = range(len(MEMORIES))
     rows = [
@@ -100,11 +100,9 @@ def memory_bytes(prices: FloatArray, samples: NetworkSamples) -> FloatArray:
 
 
 def relative_prices(columns: FloatArray, measured: FloatArray) -> FloatArray:
-    """Returns float64 [columns], prices of at least 0 with small errors relative to what was
-    measured.
+    """Returns float64 [columns], non-negative prices with small errors relative to `measured`.
 
-    Least squares, some rounds in which rows with large errors count less: nearly the least mean
-    absolute percentage error.
+    Iteratively reweighted least squares, which approximates the smallest MAPE.
 
     Args:
         columns: float64 [rows, columns], amounts.
@@ -131,7 +129,7 @@ def _rows(samples: NetworkSamples) -> list[tuple[EncodedGraph, FloatArray]]:
 
 
 def _charges(graph: EncodedGraph, rates: FloatArray) -> tuple[FloatArray, IntArray]:
-    """Returns float64 [nodes, 3], seconds that a price of 1 charges, and the families."""
+    """Returns float64 [nodes, 3], seconds at prices of 1, and the families."""
     work = graph.graph.flops / rates[0]
     traffic = graph.graph.column("bytes") / rates[1]
     return np.stack([np.full(len(work), _CALL_S), work, traffic], 1), graph.family
@@ -146,10 +144,11 @@ def _family_charges(graph: EncodedGraph, rates: FloatArray) -> FloatArray:
 
 
 def _memory_columns(graph: EncodedGraph, mode: int) -> FloatArray:
-    """Returns a constant, the analytic peak, weights, all outputs, the largest output, the largest
-    operator, how many operators there are, what linear layers and convolutions pack, whether linear
-    layers do, `EncodedGraph.generated`, whether any convolution is a product of matrices, and which
-    families occur: the first of each makes the process larger.
+    """Returns the columns of the memory model: a constant, the analytic peak, weights, all outputs,
+    the largest output, the largest operator, the number of operators, packing buffers of linear
+    layers (forward, backward) and convolutions, whether linear layers pack,
+    `EncodedGraph.generated`, whether any convolution is a matrix product, and which families occur
+    (the first operator of a family enlarges the process).
     """
     column = graph.graph.column
     outputs, traffic = column("output_size"), column("bytes")

@@ -1,10 +1,10 @@
-"""Our model: learned corrections of fitted rooflines and of fitted analytic memory.
+"""The `residual` model: learned corrections of fitted rooflines and fitted analytic memory.
 
-Time is a sum over operators, each its fitted roofline times a ratio that a small network finds for
-it (`TimeNet`), learned from times of networks and, where they were measured, from times of their
-operators; memory and utilisation are their base times a ratio (`HoldNet`). Boosted trees
-correct the same base; how much of either counts is chosen on the validation part. All losses are on
-logs, so that every network counts the same, fast or slow.
+Time is the sum over operators of the fitted roofline times a ratio from a small network
+(`TimeNet`), which is trained on times of networks and on measured times of their operators. Memory
+and utilisation are their base times a ratio (`HoldNet`). Boosted trees correct the same base; their
+weight is selected on the validation part. All losses are on logs, so fast and slow networks have
+equal weight.
 """
 
 from __future__ import annotations
@@ -35,22 +35,24 @@ from cdmpp.networks.models.options import GraphTreeOptions
 from cdmpp.networks.models.residual_base import CONTEXT_COLUMNS, Base, Scaling
 
 _HOLDS = (*MEMORIES, *UTILISATIONS)
-#: Which targets a network of each name has.
+#: Name of a network -> its targets.
 _PARTS = {"time": TIMES, "hold": _HOLDS}
-#: Below this error of a log the loss is quadratic, above it grows like the error.
+#: Delta of the Huber loss on logs.
 _TURN = 0.05
-#: The same for a single operator, whose time varies more.
+#: Delta of the Huber loss on logs of operator times, which vary more.
 _OPERATOR_TURN = 0.2
-#: Shares of the trees that are tried on the validation part.
+#: Candidate weights of the trees, selected on the validation part.
 _TREE_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 @dataclass(frozen=True)
 class ResidualFound:
-    """What the training and validation parts say besides weights and trees.
+    """Fitted parameters besides weights and trees.
 
     Attributes:
-        tree_share: float64 [6], how much of each prediction the trees make.
+        base: base predictions.
+        scaling: standardisation of the inputs.
+        tree_share: float64 [6], weight of the trees in each target.
     """
 
     base: Base
@@ -59,14 +61,14 @@ class ResidualFound:
 
 
 class ResidualModel(NetworkModel):
-    """The mean, on the log scale, of several pairs of networks, and of trees."""
+    """Weighted mean, on the log scale, of an ensemble of networks and of trees."""
 
     kind: ClassVar[str] = "residual"
     found_class = ResidualFound
 
     @property
     def tree_options(self) -> GraphTreeOptions:
-        """The options of its trees."""
+        """Options of the trees."""
         return self.options.residual.trees
 
     def _fit(self, train: NetworkSamples, validation: NetworkSamples, fitting: Fitting) -> None:
@@ -103,7 +105,7 @@ class ResidualModel(NetworkModel):
         return np.asarray(values)
 
     def operator_seconds(self, samples: NetworkSamples) -> list[FloatArray]:
-        """Returns [N] float64 [nodes, 2], what the networks say that each operator takes."""
+        """Returns [N] float64 [nodes, 2], the networks' predicted seconds of each operator."""
         networks = self._networks_of("time")
         result = []
         for rows in self.found.scaling.tensors(samples, self.found.base, torch.float64):
@@ -122,7 +124,7 @@ class ResidualModel(NetworkModel):
         return [net for name, net in self.networks.items() if name.startswith(f"{part}.")]
 
     def _network_logs(self, samples: NetworkSamples) -> FloatArray:
-        """Returns float64 [N, 6], logs of the targets; the base where there is no network."""
+        """Returns float64 [N, 6], log targets by the networks; the base without a network."""
         base = self.found.base
         logs: FloatArray = base.logs(samples)
         rows = self.found.scaling.tensors(samples, base, torch.float64)
@@ -140,7 +142,7 @@ class ResidualModel(NetworkModel):
         return logs
 
     def _tree_logs(self, samples: NetworkSamples) -> FloatArray:
-        """Returns float64 [N, 6]; the base where there are no trees."""
+        """Returns float64 [N, 6], log targets by the trees; the base without trees."""
         logs: FloatArray = self.found.base.logs(samples)
         rows = self.found.base.tree_rows(samples)
         for name in self.boosters.by_name:
@@ -148,7 +150,7 @@ class ResidualModel(NetworkModel):
         return logs
 
     def _best_shares(self, validation: NetworkSamples) -> FloatArray:
-        """Returns float64 [6], the share of the trees with the least mean error of the logs."""
+        """Returns float64 [6], the weight of the trees with the smallest mean log error."""
         first, second = self._network_logs(validation), self._tree_logs(validation)
         wanted = np.log(validation.targets)
         best = np.zeros(len(TARGETS))
@@ -178,7 +180,7 @@ class ResidualModel(NetworkModel):
         )  # fmt: skip
 
     def _part(self, samples: NetworkSamples, name: str) -> GraphPart:
-        """Returns the samples with logs of what a network of that name predicts."""
+        """Returns the samples with the log targets of a network."""
         base, columns = self.found.base, list(_PARTS[name])
         wanted = np.log(samples.targets[:, columns])
         if name == "hold":
@@ -188,7 +190,7 @@ class ResidualModel(NetworkModel):
         return GraphPart(graphs, torch.tensor(wanted[rows], dtype=torch.float32))
 
     def _losses(self, name: str) -> Losses:
-        """Returns the Huber losses on the log scale of the targets."""
+        """Returns the loss function of a network: Huber losses on the log scale."""
         weight, columns = self.options.residual.operator_weight, list(_PARTS[name])
         spread = np.ones(len(columns)) if name == "time" else self.found.base.spread[columns]
         scale = torch.tensor(spread, dtype=torch.float32)
@@ -208,10 +210,11 @@ class ResidualModel(NetworkModel):
 
 
 def _operator_losses(batch: GraphBatch, seconds: Tensor) -> Tensor:
-    """Returns [modes], mean over networks; an operator counts as its share of its network's time.
+    """Returns [modes], means over networks of operator losses, weighted by an operator's share of
+    its network's time.
 
     Args:
-        seconds: [nodes, modes], what a network says.
+        seconds: [nodes, modes], predicted seconds.
     """
     is_there = torch.isfinite(batch.measured)
     measured = torch.where(is_there, batch.measured, 0.0)

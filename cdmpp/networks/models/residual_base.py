@@ -1,4 +1,4 @@
-"""What our model corrects: fitted rooflines, fitted analytic memory, mean utilisation."""
+"""Base of the `residual` model: fitted rooflines, fitted analytic memory, median utilisation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cdmpp.networks.dataset.samples import (
 from cdmpp.networks.models.batch import GraphTensors, Standard
 from cdmpp.networks.models.prices import OperatorPrices, fit_memory_prices, memory_bytes
 
-#: First columns of `network_rows`: what every operator sees of the whole network.
+#: Number of first columns of `network_rows` that are inputs of every operator.
 CONTEXT_COLUMNS = len(TOTAL_COLUMNS) + len(DEVICE_COLUMNS)
 
 
@@ -31,8 +31,9 @@ class Base:
     Attributes:
         operators: prices of operators.
         memory: float64 [2, columns], prices of memory.
-        shift: float64 [6], median log of measured over priced; of utilisation the median log.
-        spread: float64 [6], standard deviation of that log; 1 where nothing was measured.
+        shift: float64 [6], median log of measured over priced values; for utilisation the median
+            log.
+        spread: float64 [6], standard deviation of these logs; 1 without measurements.
     """
 
     operators: OperatorPrices
@@ -42,7 +43,7 @@ class Base:
 
     @classmethod
     def fit(cls, train: NetworkSamples) -> Base:
-        """Returns the base of the training part."""
+        """Returns the base fitted to the training part."""
         zeros, ones = np.zeros(len(TARGETS)), np.ones(len(TARGETS))
         raw = cls(OperatorPrices.fit(train), fit_memory_prices(train), zeros, ones)
         left = np.log(train.targets) - raw.logs(train)
@@ -52,7 +53,7 @@ class Base:
         return cls(raw.operators, raw.memory, np.nanmedian(filled, axis=0), spread)
 
     def logs(self, samples: NetworkSamples) -> FloatArray:
-        """Returns float64 [N, 6], logs of the targets."""
+        """Returns float64 [N, 6], log targets."""
         seconds = self.operators.operator_seconds(samples)
         times = np.log([rows.sum(axis=0) for rows in seconds]).reshape(-1, len(TIMES))
         memory = np.log(memory_bytes(self.memory, samples))
@@ -60,14 +61,14 @@ class Base:
         return np.asarray(np.concatenate([times, memory, shares], 1) + self.shift)
 
     def operator_seconds(self, samples: NetworkSamples) -> list[FloatArray]:
-        """Returns [N] float64 [nodes, 2], whose sums are the times of `logs`."""
+        """Returns [N] float64 [nodes, 2], seconds of operators that add up to `logs`."""
         factor = np.exp(self.shift[list(TIMES)])
         return [rows * factor for rows in self.operators.operator_seconds(samples)]
 
     def tree_rows(self, samples: NetworkSamples) -> FloatArray:
         """Returns float64 [N, features] for boosted trees: published features, totals, device,
-        base, what share of the base time each family has, how many different convolutions there
-        are, and what products of matrices pack.
+        base, each family's share of the base time, numbers of different convolutions, and packing
+        buffers.
         """
         seconds = self.operators.operator_seconds(samples)
         shares = [
@@ -92,7 +93,7 @@ class Scaling:
 
     @classmethod
     def fit(cls, train: NetworkSamples) -> Scaling:
-        """Returns the statistics; every graph counts once for its operators."""
+        """Returns the statistics; the operators of a graph count once, whatever its devices."""
         graphs = [train.graphs[number] for number in np.unique(train.graph).tolist()]
         return cls(
             Standard.fit(np.concatenate([graph.operators for graph in graphs])),
@@ -102,7 +103,7 @@ class Scaling:
     def tensors(
         self, samples: NetworkSamples, base: Base, dtype: torch.dtype
     ) -> list[GraphTensors]:
-        """Returns the tensors of each sample; what belongs to the graph alone is made once."""
+        """Returns the tensors of each sample; samples of a graph share its tensors."""
         made: dict[int, tuple[Tensor, Tensor]] = {}
         network = torch.tensor(self.network.apply(network_rows(samples)), dtype=dtype)
         seconds = base.operator_seconds(samples)
@@ -129,7 +130,7 @@ class Scaling:
 
 
 def network_rows(samples: NetworkSamples) -> FloatArray:
-    """Returns float64 [N, columns]: `TOTAL_COLUMNS`, the device, what is left of the totals."""
+    """Returns float64 [N, columns]: `TOTAL_COLUMNS`, the device, the remaining totals."""
     totals = np.stack([graph.totals for graph in samples.encoded])
     first = len(TOTAL_COLUMNS)
     return np.concatenate([totals[:, :first], samples.device_columns(), totals[:, first:]], 1)

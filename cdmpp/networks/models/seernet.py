@@ -1,4 +1,4 @@
-"""SeerNet as a model: one network a target, or one for all targets with PCGrad."""
+"""SeerNet as a model: one network per target, or one for all targets with PCGrad."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from cdmpp.networks.models.options import SeerNetOptions
 from cdmpp.networks.models.pcgrad import pcgrad_backward
 from cdmpp.networks.models.seernet_net import SeerNet
 
-#: The published targets are in milliseconds, megabytes and percent.
+#: Factors from SI units to the published milliseconds, megabytes and percent.
 _UNITS = np.array([1e3, 1e3, 1e-6, 1e-6, 1e2, 1e2])
-#: Predictions are not below this share of the least training value.
+#: Lower bound of predictions, relative to the smallest training value.
 _LEAST_SHARE = 0.5
 
 
 @dataclass(frozen=True)
 class SeerNetFound:
-    """What the training part says of scales."""
+    """Fitted parameters besides weights."""
 
     scaling: SeerNetScaling
 
 
 class SeerNetModel(NetworkModel):
-    """Six single-target networks.
+    """One single-target network per target.
 
-    Differs from the paper: operators of other kinds are a bucket of their own, gradients are
-    clipped at a norm of 5, and predictions are made in float64.
+    Differs from the paper: operators of other kinds have no one-hot column, gradients are clipped
+    at a norm of 5, and predictions are in float64.
     """
 
     kind: ClassVar[str] = "seernet"
@@ -47,7 +47,7 @@ class SeerNetModel(NetworkModel):
 
     @property
     def own_options(self) -> SeerNetOptions:
-        """The options of this model."""
+        """Options of this model."""
         return self.options.seernet_multi if self.is_multi else self.options.seernet
 
     def _fit(self, train: NetworkSamples, validation: NetworkSamples, fitting: Fitting) -> None:
@@ -95,7 +95,7 @@ class SeerNetModel(NetworkModel):
 
 
 class SeerNetMultiModel(SeerNetModel):
-    """One trunk, one head a target, gradients reconciled by PCGrad."""
+    """One trunk and one head per target, trained with PCGrad."""
 
     kind: ClassVar[str] = "seernet-multi"
     is_multi: ClassVar[bool] = True
@@ -103,7 +103,12 @@ class SeerNetMultiModel(SeerNetModel):
 
 @dataclass(frozen=True)
 class SeerNetScaling:
-    """Standardisation of features and of log(1 + target), fitted on the training part."""
+    """Standardisation of features and of log(1 + target), fitted on the training part.
+
+    Attributes:
+        least: float64 [6], lower bounds of predictions in the published units.
+        has_kinds: see `SeerNetOptions`.
+    """
 
     nodes: Standard
     edges: Standard
@@ -130,11 +135,11 @@ class SeerNetScaling:
 
     @property
     def widths(self) -> tuple[int, int, int]:
-        """Features of a node, an edge and a graph."""
+        """Numbers of features of a node, an edge and a graph."""
         return len(self.nodes.mean), len(self.edges.mean), len(self.network.mean)
 
     def tensors(self, graph: EncodedGraph, dtype: torch.dtype) -> GraphTensors:
-        """Returns a graph's standardised features."""
+        """Returns the standardised features of a graph."""
         first = 0 if self.has_kinds else len(KINDS)
         return GraphTensors(
             nodes=torch.tensor(self.nodes.apply(graph.nodes[:, first:]), dtype=dtype),
@@ -146,11 +151,11 @@ class SeerNetScaling:
         )
 
     def standard(self, samples: NetworkSamples) -> FloatArray:
-        """Returns float64 [N, 6] standardised log(1 + target)."""
+        """Returns float64 [N, 6], standardised log(1 + target)."""
         return self.targets.apply(np.log1p(samples.targets * _UNITS))
 
     def values(self, standard: FloatArray) -> FloatArray:
-        """Returns float64 [N, 6] in SI units."""
+        """Returns float64 [N, 6], targets in SI units."""
         values = np.maximum(np.expm1(self.targets.undo(standard)), self.least)
         return np.asarray(np.where(np.isnan(standard), np.nan, values) / _UNITS)
 

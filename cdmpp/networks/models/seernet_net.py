@@ -1,6 +1,6 @@
-"""SeerNet: message passing between operators, a node that sees them all, and pooled heads.
+"""SeerNet: message passing between operators, a global node, and heads on pooled nodes.
 
-Source: PerfSeer (arXiv 2502.01206), as far as its public text tells.
+Source: PerfSeer (arXiv 2502.01206), as far as its public text describes it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class SeerNet(nn.Module):
     """The network as published.
 
     Args:
-        widths: features of a node, of an edge and of the whole graph.
-        hidden: width of everything inside.
-        blocks: message blocks.
-        targets: heads; one for a single-target model.
+        widths: numbers of features of a node, an edge and a graph.
+        hidden: hidden width.
+        blocks: number of message blocks.
+        targets: number of heads; 1 for a single-target model.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class SeerNet(nn.Module):
         return torch.cat([head(pooled) for head in self.heads], 1)
 
     def trunk(self, batch: GraphBatch) -> Tensor:
-        """Returns [graphs, hidden], what all heads share."""
+        """Returns [graphs, hidden], the input of all heads."""
         nodes = self.encode_nodes(batch.nodes)
         edges = self.encode_edges(batch.edges)
         network = self.encode_network(batch.network)
@@ -63,10 +63,10 @@ class SeerNet(nn.Module):
 
 
 class _Block(nn.Module):
-    """Edges, then nodes, then the node that sees all, then the whole graph.
+    """Updates the edges, the nodes, the global node and the graph vector, in this order.
 
-    A layer on joined vectors is a sum of one layer a vector, so what belongs to a node or a graph
-    is multiplied once and not once an edge.
+    A layer on concatenated vectors is a sum of layers on the vectors, so vectors of nodes and
+    graphs are multiplied once, not once per edge.
     """
 
     def __init__(self, hidden: int) -> None:
@@ -108,7 +108,7 @@ class _Block(nn.Module):
 
 
 class _Joined(nn.Module):
-    """A linear layer on `parts` joined vectors, part by part; the first part has the bias."""
+    """A linear layer on `parts` concatenated vectors, evaluated by part; part 0 has the bias."""
 
     def __init__(self, hidden: int, parts: int) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class _Joined(nn.Module):
         self._hidden = hidden
 
     def part(self, number: int, values: Tensor) -> Tensor:
-        """Returns [rows, hidden], what one of the joined vectors adds."""
+        """Returns [rows, hidden], the contribution of one vector."""
         start = number * self._hidden
         weight = self.layer.weight[:, start : start + self._hidden]
         return nn.functional.linear(values, weight, self.layer.bias if number == 0 else None)
