@@ -1,1 +1,1 @@
-"""Seconds of one step of a network on a GPU, from the kernels that torch launches for it."""
+"""Time of one step of a network on a GPU, from the kernels that torch launches."""

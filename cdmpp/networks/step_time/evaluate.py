@@ -1,4 +1,4 @@
-"""How far predicted steps are off, by device, way of running and family."""
+"""Errors of predicted step times by device, execution and family."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from cdmpp.networks.step_time.runs import MeasuredRun
 
 @dataclass(frozen=True)
 class StepErrors:
-    """Errors of one group of runs.
+    """Errors of a group of runs.
 
     Attributes:
-        group: what the runs have in common.
-        values: metric -> number, shares and not percent; None = unknown.
+        group: key of the group.
+        values: metric -> value, fractions not percent; None = unknown.
     """
 
     group: tuple[str, ...]
     values: Mapping[str, float | int | None]
 
     def to_json(self, names: Sequence[str]) -> dict[str, Any]:
-        """Returns one flat JSON object.
+        """Returns a flat JSON object.
 
         Args:
-            names: of the parts of `group`.
+            names: names of the parts of `group`.
         """
         return dict(zip(names, self.group, strict=True)) | dict(self.values)
 
@@ -42,12 +42,13 @@ def run_errors(
     half_width: FloatArray,
     log_macs: FloatArray,
 ) -> dict[str, float | int | None]:
-    """Returns the errors of some runs.
+    """Returns the errors of runs.
 
     Args:
-        log_predicted: float64 [N], logs of seconds.
-        half_width: float64 [N], of the intervals on the log; NaN where there is none.
-        log_macs: float64 [N], what the multiply-adds at peak say (`macs_logs`); NaN = unknown.
+        log_predicted: float64 [N], predicted log seconds.
+        half_width: float64 [N], half widths of the intervals of log seconds; NaN = no interval.
+        log_macs: float64 [N], log seconds of the multiply-add baseline (`macs_logs`); NaN =
+            unknown.
     """
     log_s = np.log([run.step_s for run in runs])
     error = log_predicted - log_s
@@ -80,8 +81,8 @@ def grouped_errors(
     log_macs: FloatArray,
     key: Callable[[MeasuredRun], tuple[str, ...]],
 ) -> list[StepErrors]:
-    """Returns the errors of groups of runs, sorted by their keys; what was not predicted (NaN) is
-    left out.
+    """Returns the errors of groups of runs, sorted by key; runs without a prediction (NaN) are left
+    out.
     """
     places: dict[Hashable, list[int]] = {}
     for place, run in enumerate(runs):
@@ -96,7 +97,7 @@ def grouped_errors(
     return found
 
 
-#: Names of the groups that are printed, and how a run belongs to one.
+#: Grouping -> (names of the key's parts, key of a run).
 GROUPS: Mapping[str, tuple[tuple[str, ...], Callable[[MeasuredRun], tuple[str, ...]]]] = {
     "device": (
         ("device", "dtype", "way", "torch"),
@@ -107,7 +108,7 @@ GROUPS: Mapping[str, tuple[tuple[str, ...], Callable[[MeasuredRun], tuple[str, .
 
 
 def evaluate_model(model: StepTimeModel, steps: MeasuredSteps) -> dict[str, Any]:
-    """Returns the errors of a model on measured runs: all, and by `GROUPS`."""
+    """Returns the errors of a model on measured runs, overall and by `GROUPS`."""
     runs = steps.runs
     logs = model.log_seconds(steps.inputs)
     widths = np.array([model.half_width(run.device, run.execution) for run in runs])

@@ -1,4 +1,4 @@
-"""Fits the step-time model, with families of networks and devices left out for its intervals."""
+"""Fits the step-time model; its intervals are from left-out families of networks and devices."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from cdmpp.networks.step_time.network import StepNetwork, fit_network
 from cdmpp.networks.step_time.runs import MeasuredRun
 
 COVERAGE = 0.9
-#: Share of the runs that may be shorter than what the model is said to know.
+#: Quantile of the runs' seconds below which a prediction is out of distribution.
 _SHORTEST = 0.001
 
 
 @dataclass(frozen=True)
 class StepFitOptions:
-    """How the model is fitted.
+    """Options of fitting the step-time model.
 
     Attributes:
-        seeds: networks whose logs are averaged.
-        epochs: passes over the runs.
-        batch: runs of one step of the optimiser.
-        rate: of learning, at its height.
-        folds: parts into which the families are divided for the intervals.
+        seeds: number of networks whose logs are averaged.
+        epochs: number of passes over the runs.
+        batch: runs per step of the optimiser.
+        rate: maximum learning rate.
+        folds: number of folds of families for the intervals.
     """
 
     seeds: int = 3
@@ -55,13 +55,13 @@ class StepFitOptions:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredSteps:
-    """Runs whose networks are known, and what the model sees of them.
+    """Measured runs with a graph, and the model's inputs.
 
     Attributes:
-        runs: measured.
-        inputs: of the runs, in this order.
-        log_s: float64 [N], logs of their seconds.
-        untraced: architecture and size -> runs left out for want of a graph.
+        runs: the runs.
+        inputs: inputs of the runs, in the same order.
+        log_s: float64 [N], log seconds.
+        untraced: (architecture, size) -> number of runs left out without a graph.
     """
 
     runs: Sequence[MeasuredRun]
@@ -72,11 +72,12 @@ class MeasuredSteps:
 
 @dataclass(frozen=True, eq=False)
 class LeftOut:
-    """Predictions of runs by networks that did not see them.
+    """Cross-validated predictions of runs.
 
     Attributes:
-        by_seed: seed -> float64 [N], logs of seconds, families left out.
-        device: float64 [N], the same where the run's device was left out too; NaN = not done.
+        by_seed: seed -> float64 [N], log seconds with the run's family left out.
+        device: float64 [N], log seconds with the run's family and device left out; NaN = not
+            computed.
     """
 
     by_seed: Mapping[int, FloatArray]
@@ -84,11 +85,11 @@ class LeftOut:
 
     @property
     def mean(self) -> FloatArray:
-        """The mean over the seeds, as the shipped model is one."""
+        """Mean over the seeds, as in the shipped model."""
         return np.asarray(np.mean(list(self.by_seed.values()), axis=0))
 
 
-#: Is told what is done, steps done, and of how many.
+#: (description, steps done, number of steps) -> None.
 OnFit = Callable[[str, int, int], None]
 
 
@@ -96,7 +97,7 @@ def measured_steps(runs: Sequence[MeasuredRun], graphs: ArchitectureGraphs) -> M
     """Returns the runs on GPUs whose architectures have graphs.
 
     Raises:
-        DataError: there is none.
+        DataError: there is no such run.
     """
     devices = {name: get_device(name) for name in {run.device for run in runs}}
     tables: list[TorchKernels] = []
@@ -126,7 +127,7 @@ def measured_steps(runs: Sequence[MeasuredRun], graphs: ArchitectureGraphs) -> M
 
 
 def family_folds(runs: Sequence[MeasuredRun], folds: int, *, seed: int) -> IntArray:
-    """Returns int64 [N], the part of each run: families are whole, parts about equally large."""
+    """Returns int64 [N], the fold of each run; a family is in one fold, folds are balanced."""
     names, counts = np.unique([run.family for run in runs], return_counts=True)
     generator = np.random.default_rng(seed)
     order = generator.permutation(len(names))
@@ -141,8 +142,8 @@ def family_folds(runs: Sequence[MeasuredRun], folds: int, *, seed: int) -> IntAr
 
 
 def run_groups(runs: Sequence[MeasuredRun]) -> IntArray:
-    """Returns int64 [N], the group of each run: same step, device and torch, another way of
-    running.
+    """Returns int64 [N], the group of each run. Runs of a group have the same step, device and
+    torch, and differ in the execution.
     """
     places: dict[tuple[object, ...], int] = {}
     return np.array(
@@ -164,7 +165,7 @@ def fit_networks(
     *,
     seeds: Sequence[int],
 ) -> dict[str, StepNetwork]:
-    """Returns one network a seed, fitted to some of the runs."""
+    """Returns one network per seed, fitted to the chosen runs."""
     return {
         f"seed{seed}": fit_network(
             steps.inputs, steps.log_s, chosen, run_groups(steps.runs), seed=seed,
@@ -183,14 +184,14 @@ def left_out_logs(
     keep: Path | None = None,
     on_fit: OnFit | None = None,
 ) -> FloatArray:
-    """Returns float64 [N], logs of seconds by networks that saw no run of the same family; NaN
-    where a run was not predicted.
+    """Returns float64 [N], log seconds predicted with the run's family left out; NaN if a run was
+    not predicted.
 
     Args:
-        seed: of the networks; the families are always divided the same way.
-        device: a GPU that no network saw either; only its runs are predicted.
-        keep: folder where the predictions of each part are kept, and found again by a fit that
-            continues; None = nowhere.
+        seed: seed of the networks; the folds do not depend on it.
+        device: a GPU to leave out too, whose runs are predicted; None = all runs are predicted.
+        keep: folder in which the predictions of each fold are stored for resuming; None = not
+            stored.
     """
     parts = family_folds(steps.runs, options.folds, seed=0)
     is_on = np.array([device is None or run.device == device for run in steps.runs])
@@ -227,8 +228,8 @@ def fit_step_time(
     keep: Path | None = None,
     on_fit: OnFit | None = None,
 ) -> tuple[StepTimeModel, LeftOut]:
-    """Returns the model of all runs, and the predictions behind its intervals: on families that
-    were left out, and on devices that were left out besides.
+    """Returns the model fitted to all runs, and the cross-validated predictions from which its
+    intervals are calibrated.
 
     Args:
         keep: see `left_out_logs`.
@@ -269,8 +270,8 @@ def _median_ape(steps: MeasuredSteps, logs: FloatArray) -> float | None:
 def _unseen_widths(
     steps: MeasuredSteps, known: Mapping[str, float], unseen: FloatArray
 ) -> dict[str, float]:
-    """Returns way -> half width on a device that was left out. A way that only one device was
-    measured in is as much wider than on known devices as the others are.
+    """Returns way -> half width on a left-out device. A way measured on only one device gets its
+    width on known devices times the median ratio of the other ways.
     """
     measured: dict[str, set[str]] = {}
     for run in steps.runs:
@@ -281,7 +282,9 @@ def _unseen_widths(
 
 
 def _widths(steps: MeasuredSteps, logs: FloatArray) -> dict[str, float]:
-    """Returns way -> half width that holds `COVERAGE` of the runs, architectures weighed alike."""
+    """Returns way -> half width that covers `COVERAGE` of the runs, with equal weight per
+    architecture.
+    """
     ways = np.array([way_of(run.execution) for run in steps.runs])
     names = np.array([run.arch for run in steps.runs])
     error = np.abs(logs - steps.log_s)
@@ -296,7 +299,7 @@ def _widths(steps: MeasuredSteps, logs: FloatArray) -> dict[str, float]:
 
 
 def left_out_columns(steps: MeasuredSteps, left_out: LeftOut) -> dict[str, Any]:
-    """Returns the columns of a table of measured and predicted seconds, a row a run."""
+    """Returns the columns of a table of measured and cross-validated seconds, one row per run."""
     runs = steps.runs
     columns: dict[str, Any] = {
         "arch": [run.arch for run in runs], "family": [run.family for run in runs],

@@ -1,4 +1,4 @@
-"""Graphs of timm's architectures, each traced at two batch sizes: a data set without labels."""
+"""Graphs of timm's architectures, traced at two batch sizes and stored as a data set."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from cdmpp.networks.dataset.store import MANIFEST, check_replaced, read_dataset,
 from cdmpp.networks.graph.graph import NetworkGraph
 from cdmpp.networks.graph.torch_graph import torch_graph
 
-#: Two batch sizes tell how every number grows; 1 would hide axes.
+#: Two batch sizes determine how every number grows; a batch of 1 could be mistaken for a unit axis.
 _BATCHES = (2, 3)
 _SHIPPED = Path("data/timm-graphs")
 _PIECES, _FAILED = "traced", "untraced.jsonl"
 _CHANNELS = 3
-#: Note of the data set: architecture and size -> ids of its two graphs.
+#: Key in the data set's note: "architecture@size" -> ids of its two graphs.
 _PAIRS = "pairs"
-#: Makes the module of an architecture for an image size.
+#: (architecture, image size) -> module.
 MakeNetwork = Callable[[str, int], Any]
-#: Is told architectures done, of how many, and the one that was just traced.
+#: (architectures done, number of architectures, the last architecture) -> None.
 OnTraced = Callable[[int, int, str], None]
 
 
@@ -39,7 +39,7 @@ class ArchitectureGraphs:
     """Traced architectures.
 
     Attributes:
-        pairs: architecture and image size -> its two traces.
+        pairs: (architecture, image size) -> its graphs at two batch sizes.
     """
 
     pairs: Mapping[tuple[str, int], tuple[NetworkGraph, NetworkGraph]]
@@ -48,19 +48,19 @@ class ArchitectureGraphs:
         return key in self.pairs
 
     def graph(self, arch: str, size: int, batch: int) -> NetworkGraph:
-        """Returns an architecture at a batch size.
+        """Returns the graph of an architecture at a batch size.
 
         Raises:
-            KeyError: it was not traced.
+            KeyError: the architecture was not traced at this image size.
         """
         return at_batch(*self.pairs[arch, size], batch)
 
 
 def read_graphs(folder: Path | None = None) -> ArchitectureGraphs:
-    """Returns the graphs of a folder; None = the shipped ones of timm's networks.
+    """Returns the graphs of a folder; None = the shipped graphs of timm's networks.
 
     Raises:
-        DataError: the data set is missing, or its networks are not traced at two batch sizes.
+        DataError: the data set is missing, or has no networks traced at two batch sizes.
     """
     if folder is None:
         places = shipped_places(_SHIPPED)
@@ -87,20 +87,20 @@ def trace_architectures(
     source: str = "",
     on_progress: OnTraced | None = None,
 ) -> dict[str, str]:
-    """Traces architectures and writes them as a data set; continues where it was stopped.
+    """Traces architectures and writes them as a data set; resumes an interrupted call.
 
     Args:
-        wanted: architectures and image sizes in pixels.
+        wanted: (architecture, image size in pixels).
         out: folder of the data set.
-        make: None = timm's `create_model`.
-        source: what makes them, for the rows.
+        make: creates a module; None = timm's `create_model`.
+        source: origin of the modules, stored in the rows.
 
     Returns:
-        Why an architecture could not be traced, by its name and size.
+        "architecture@size" -> reason why it could not be traced.
 
     Raises:
         UsageError: timm is needed and not installed, or `out` has measurements.
-        DataError: none could be traced, or the folder cannot be written.
+        DataError: no architecture could be traced, or the folder cannot be written.
     """
     check_replaced(out, {})
     if make is None:
@@ -145,7 +145,7 @@ def _trace(arch: str, size: int, path: Path, make: MakeNetwork, source: str) -> 
         )
         for batch in _BATCHES
     ]  # fmt: skip
-    at_batch(rows[0].graph, rows[1].graph, 1)  # whether they belong together
+    at_batch(rows[0].graph, rows[1].graph, 1)  # raises if the traces do not fit together
     table = table_of_graphs(rows, [row.graph.graph_id for row in rows])
     write_atomic(path, lambda place: parquet.write_table(table, place))
 
@@ -157,7 +157,7 @@ def _pieces(folder: Path) -> Iterator[GraphRow]:
 
 
 def timm_maker() -> tuple[MakeNetwork, str]:
-    """Returns what makes timm's networks, and its name with the release.
+    """Returns a function that creates timm's networks, and timm's name and version.
 
     Raises:
         UsageError: timm cannot be imported.
@@ -180,11 +180,10 @@ def timm_maker() -> tuple[MakeNetwork, str]:
 
 
 def at_batch(first: NetworkGraph, second: NetworkGraph, batch: int) -> NetworkGraph:
-    """Returns the network at a batch size: every number of an operator is a constant and a part
-    that grows with the batch, and two traces tell both. Accounts are left out.
+    """Returns the graph at a batch size by linear extrapolation of two traces; without accounts.
 
     Raises:
-        DataError: traces of one batch size, or of different operators.
+        DataError: the traces have the same batch size, or different operators or edges.
     """
     if first.batch == second.batch or first.kinds != second.kinds:
         raise DataError(

@@ -1,4 +1,4 @@
-"""What the step-time model sees: kernels by their sizes, beside what the device can do."""
+"""Inputs of the step-time model: sizes of kernels, relative to the device's rates."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from cdmpp.errors import DeviceError
 from cdmpp.networks.graph.execution import Execution
 from cdmpp.networks.kernels.torch_kernels import COLUMNS, KERNELS, PHASES, TorchKernels
 
-#: Numbers of a device that the model needs.
+#: Device values that the model needs.
 NEEDED = ("peak_fp32_flop_per_s", "mem_bandwidth_bytes_per_s", "core_count")
 #: TF32 runs at half the rate of 16-bit products (NVIDIA A100 and GA102 white papers).
 _TF32_SHARE = 0.5
 _TF32_CAPABILITY = 8.0
-#: Work of a multiprocessor in one wave of a product: outputs of a tile times its blocks.
+#: Outputs per multiprocessor in one wave of a product: outputs of a tile times its blocks.
 _WAVE = 8192.0
 _CONVOLUTIONS = tuple(code for code, name in enumerate(KERNELS) if "convolution" in name)
 _PRODUCTS = (KERNELS.index("product"), KERNELS.index("batched product"))
 _TINY_S = 1e-9
-#: Numbers of a kernel that depend on the device: compute or memory bound, seconds, waves.
+#: Number of features that depend on the device: compute or memory bound, seconds, waves.
 DEVICE_FEATURES = 3
-#: Releases of torch are placed between the first and the last of the measurements.
+#: Minor version of the latest torch 2 in the measurements.
 _LATEST_MINOR = 9
 
 
@@ -35,9 +35,10 @@ class StepQuestion:
     """One step to predict.
 
     Attributes:
-        table: its kernels, as a place among the tables.
-        device: where it runs, as a place among the devices.
-        torch: release; empty = the latest that was measured.
+        table: index of its table of kernels.
+        device: index of its device.
+        execution: how it is run.
+        torch: version of torch; empty = the latest in the measurements.
     """
 
     table: int
@@ -47,16 +48,17 @@ class StepQuestion:
 
 
 class StepTimeInputs:
-    """Numbers of many steps, kernel by kernel.
+    """Kernel features of many steps.
 
     Attributes:
         rows: float64 [kernels, columns], the kernels of all tables.
-        calls, flags: float32 [N] and [N, flags], of each question.
+        calls: float32 [N], number of operators of each step.
+        flags: float32 [N, flags], flags of each step.
 
     Args:
         tables: kernels of networks.
         devices: GPUs.
-        questions: what is asked of both.
+        questions: [N] the steps.
 
     Raises:
         DeviceError: a device lacks one of `NEEDED`.
@@ -96,15 +98,16 @@ class StepTimeInputs:
 
     @property
     def width(self) -> int:
-        """Columns of `Kernels.features`."""
+        """Number of columns of `Kernels.features`."""
         return int(self._sizes.shape[1] + DEVICE_FEATURES + self.flags.shape[1])
 
     def kernels(self, steps: IntArray, noise: Float32Array | None = None) -> Kernels:
-        """Returns the kernels of some steps.
+        """Returns the kernels of steps.
 
         Args:
-            steps: int64 [S], places among the questions.
-            noise: float32 [S, `DEVICE_FEATURES`], added to what the kernels are beside the device.
+            steps: int64 [S], indices of steps.
+            noise: float32 [S, `DEVICE_FEATURES`], added to the device-dependent features; None = no
+                noise.
         """
         tables = self._table[steps]
         starts, lengths = self._offsets[tables], np.diff(self._offsets)[tables]
@@ -128,7 +131,7 @@ class StepTimeInputs:
         if noise is not None:
             beside_device += noise[owner]
         flags = self.flags[steps][owner]
-        flags[:, 0] *= self._is_map[place]  # of what has no memory format, it changes nothing
+        flags[:, 0] *= self._is_map[place]  # the layout affects only images
         features = np.concatenate([self._sizes[place], beside_device, flags], axis=1)
         return Kernels(
             features, roofline_s.astype(np.float32), count.astype(np.float32), owner, len(steps)
@@ -137,14 +140,14 @@ class StepTimeInputs:
 
 @dataclass(frozen=True, eq=False)
 class Kernels:
-    """Kernels of some steps, one after the other.
+    """Concatenated kernels of several steps.
 
     Attributes:
         features: float32 [kernels, width].
-        roofline_s: float32 [kernels], seconds of its work at the device's rates.
-        count: float32 [kernels], how often it runs.
-        owner: int64 [kernels], the step that it belongs to.
-        steps: how many there are.
+        roofline_s: float32 [kernels], seconds of a kernel's work at the device's rates.
+        count: float32 [kernels], number of runs.
+        owner: int64 [kernels], the step of each kernel.
+        steps: number of steps.
     """
 
     features: Float32Array
@@ -155,12 +158,12 @@ class Kernels:
 
 
 def missing_numbers(device: DeviceSpec) -> list[str]:
-    """Returns which of `NEEDED` a device lacks."""
+    """Returns the names of `NEEDED` that a device lacks."""
     return [name for name in NEEDED if getattr(device, name) is None]
 
 
 def release(torch: str) -> float:
-    """Returns the place of a release of torch, 0 (1.12 and before) to 1 (2.9 and later)."""
+    """Returns a version of torch as a number from 0 (1.12 and before) to 1 (2.9 and later)."""
     found = re.match(r"(\d+)\.(\d+)", torch)
     if found is None:
         return 1.0
@@ -187,10 +190,13 @@ def _size_features(rows: FloatArray) -> Float32Array:
 
 
 def rates_of(device: DeviceSpec, execution: Execution) -> tuple[float, ...]:
-    """Returns operations a second of everything else, of products and of convolutions; bytes a
-    second, and multiprocessors.
+    """Returns operations per second of other kernels, products and convolutions, bytes per second,
+    and the number of multiprocessors.
 
-    Convolutions in float32 may use TF32, products may not: torch's defaults.
+    In float32, convolutions may use TF32 and products may not, as by torch's defaults.
+
+    Raises:
+        DeviceError: the device lacks one of `NEEDED`.
     """
     missing = missing_numbers(device)
     if missing:
@@ -211,7 +217,7 @@ def rates_of(device: DeviceSpec, execution: Execution) -> tuple[float, ...]:
 
 
 def runs_bfloat16(device: DeviceSpec) -> bool:
-    """Returns whether a device has bfloat16 units."""
+    """Returns whether a device has a known bfloat16 peak."""
     return device.peak_bf16_flop_per_s is not None
 
 

@@ -1,4 +1,4 @@
-"""The baseline of whole networks: multiply-adds at the device's peak, times one factor."""
+"""Baseline of step times: multiply-adds at the device's peak, times a factor per execution."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cdmpp.networks.step_time.runs import MeasuredRun
 
 
 def macs_roofline_logs(runs: Sequence[MeasuredRun]) -> FloatArray:
-    """Returns float64 [N], logs of a step's multiply-adds at the peak of the device's 16-bit (or
-    float32) products; NaN where the table does not say how many there are.
+    """Returns float64 [N], log seconds of a step's multiply-adds at the device's peak of 16-bit or
+    float32 products; NaN if the multiply-adds or the peak are unknown.
     """
     found = np.full(len(runs), np.nan)
     for place, run in enumerate(runs):
@@ -27,8 +27,8 @@ def macs_roofline_logs(runs: Sequence[MeasuredRun]) -> FloatArray:
 
 
 def macs_factors(runs: Sequence[MeasuredRun], rows: IntArray) -> dict[str, float]:
-    """Returns way of running -> the log of the one factor that brings `macs_roofline_logs` nearest
-    to the measured seconds of some rows.
+    """Returns way (`way_of`) -> log of the factor from `macs_roofline_logs` to the measured
+    seconds, the median over the rows.
     """
     logs = np.log([run.step_s for run in runs]) - macs_roofline_logs(runs)
     ways = np.array([way_of(run.execution) for run in runs])
@@ -39,8 +39,6 @@ def macs_factors(runs: Sequence[MeasuredRun], rows: IntArray) -> dict[str, float
 
 
 def macs_logs(runs: Sequence[MeasuredRun], factors: Mapping[str, float]) -> FloatArray:
-    """Returns float64 [N], logs of seconds of the baseline that knows multiply-adds, the peak and
-    one factor a way of running.
-    """
+    """Returns float64 [N], log seconds of the baseline; NaN if unknown."""
     added = np.array([factors.get(way_of(run.execution), np.nan) for run in runs])
     return np.asarray(macs_roofline_logs(runs) + added)

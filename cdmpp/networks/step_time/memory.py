@@ -1,4 +1,4 @@
-"""What of a GPU's memory networks need, from the largest batches that fitted."""
+"""GPU memory of networks, fitted to the largest batch sizes that ran."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from cdmpp.networks.step_time.inputs import release
 from cdmpp.networks.step_time.model import MemoryFactor, memory_key
 from cdmpp.networks.step_time.runs import MeasuredRun
 
-#: Batch sizes that timm's benchmark tries, in this order, until one fits.
+#: Batch sizes that timm's benchmark tries in this order until one runs.
 BATCH_SERIES = (
     1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1,
 )  # fmt: skip
 _COVERAGE = 0.9
-#: The release of torch whose compiled networks have a `largest_indexed_batch`.
+#: First version of torch whose compiled networks have a `largest_indexed_batch`.
 _LIMITED_SINCE = "2.9"
-#: Logs of the factors that are tried.
+#: Logs of the candidate factors.
 _LOG_FACTORS = np.linspace(np.log(0.5), np.log(8.0), 200)
 
 
 @dataclass(frozen=True)
 class LargestBatch:
-    """A run whose batch was the largest of the series that fitted.
+    """A run with the largest batch size of the series that ran.
 
     Attributes:
-        run: as it was measured.
-        fitted: bytes of its tensors over the device's memory.
-        failed: the same of the next larger batch.
-        most_batch: beyond it nothing runs whatever the memory, see `largest_indexed_batch`.
+        run: the run.
+        fitted: bytes of its tensors divided by the device's memory.
+        failed: the same ratio for the next larger batch size.
+        most_batch: largest batch size regardless of memory, see `largest_indexed_batch`.
     """
 
     run: MeasuredRun
@@ -46,18 +46,18 @@ class LargestBatch:
 
     @property
     def larger_batch(self) -> int:
-        """The next batch of the series, which did not run."""
+        """Next larger batch size of the series, which did not run."""
         return BATCH_SERIES[BATCH_SERIES.index(self.run.batch) - 1]
 
     @property
     def is_of_memory(self) -> bool:
-        """Whether memory is why the larger batch did not run."""
+        """Whether the larger batch failed for lack of memory."""
         return self.larger_batch <= self.most_batch
 
 
 def largest_batches(runs: Sequence[MeasuredRun], graphs: ArchitectureGraphs) -> list[LargestBatch]:
-    """Returns the runs below the batch that their benchmark began with: the next larger batch of
-    the series did not fit. Batches outside the series are left out.
+    """Returns the runs with a smaller batch size than the largest of their benchmark: their next
+    larger batch size did not run. Batch sizes outside the series are left out.
     """
     first: dict[tuple[object, ...], int] = {}
     for run in runs:
@@ -85,8 +85,8 @@ def largest_batches(runs: Sequence[MeasuredRun], graphs: ArchitectureGraphs) -> 
 def memory_factors(
     runs: Sequence[MeasuredRun], graphs: ArchitectureGraphs
 ) -> dict[str, MemoryFactor]:
-    """Returns what brings the tensors' bytes to the memory that is needed, by `memory_key`: the
-    factor by which most of the largest batches fit, and the next larger ones do not.
+    """Returns `memory_key` -> factor from the tensors' bytes to the needed memory, with which most
+    of the largest batches fit and the next larger ones do not.
     """
     labels = largest_batches(runs, graphs)
     found: dict[str, MemoryFactor] = {}

@@ -1,4 +1,4 @@
-"""The step-time model: what one step of a network takes on a GPU, with an interval."""
+"""Step-time model: predicts the time of one step of a network on a GPU, with an interval."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from cdmpp.networks.step_time.inputs import StepQuestion, StepTimeInputs
 from cdmpp.networks.step_time.network import StepNetwork
 
 MODEL_FORMAT = "cdmpp-step-time-1"
-#: What its runs say that they are.
+#: Value of `model` in the metrics of its runs.
 STEP_TIME = "step-time"
 _HINT = "retrain it with `cdmpp networks train --table`"
 _ROWS = 512
 _SIZE_COLUMNS = [COLUMNS.index(name) for name in ("m", "n", "k", "batch")]
-#: A size so many times beyond those of the training is still like them.
+#: Tolerated factor of a kernel's size outside the range of the training data.
 _MARGIN = 2.0
 _MOST_OUTSIDE = 0.2
-#: A slow host takes so long for an operator of eager torch under autocast: an assumption, as the
-#: steps of the training were not bound by their hosts.
+#: Seconds of a slow host per operator of eager torch under autocast: an assumption, because the
+#: steps in the training data were not host-bound.
 _SLOW_CALL_S = 25e-6
 _MEASURED_DTYPE, _MEASURED_VENDOR = "amp-fp16", "NVIDIA"
 
 
 @dataclass(frozen=True)
 class StepWidths:
-    """Half widths of 90 % intervals on the log of the seconds.
+    """Half widths of 90 % intervals of log seconds.
 
     Attributes:
-        known: way of running (`way_of`) -> half width on devices of the training, from families of
-            networks that were left out.
-        unseen: the same on a device that was left out too.
-        extrapolated: of a way that was never measured, beside the widest of its device.
+        known: way (`way_of`) -> half width on devices of the training data, from left-out families
+            of networks.
+        unseen: way -> half width on other devices, from left-out families and devices.
+        extrapolated: factor on the largest width for a way without measurements.
     """
 
     known: Mapping[str, float]
@@ -57,7 +57,7 @@ class StepWidths:
     extrapolated: float = 1.5
 
     def of(self, way: str, *, is_known: bool) -> float:
-        """Returns the half width of a way of running."""
+        """Returns the half width of a way."""
         widths = self.known if is_known else self.unseen
         if way in widths:
             return widths[way]
@@ -66,11 +66,11 @@ class StepWidths:
 
 @dataclass(frozen=True)
 class MemoryFactor:
-    """From the tensors that live at the same time to the memory that a run needs.
+    """Ratio of the memory that a run needs to the peak bytes of its tensors.
 
     Attributes:
-        factor: needed bytes over those of the tensors.
-        half_width: of the 90 % interval, on the log.
+        factor: the ratio.
+        half_width: half width of the 90 % interval of its log.
     """
 
     factor: float
@@ -79,10 +79,10 @@ class MemoryFactor:
 
 @dataclass(frozen=True)
 class KernelRanges:
-    """Sizes of the kernels of the training.
+    """Ranges of kernel sizes in the training data.
 
     Attributes:
-        by_kind: what a kernel does -> smallest and largest m, n, k and batch.
+        by_kind: kind of kernel -> (smallest, largest) of m, n, k and batch.
     """
 
     by_kind: Mapping[str, tuple[tuple[float, float], ...]]
@@ -103,7 +103,9 @@ class KernelRanges:
         return cls(found)
 
     def is_outside(self, rows: FloatArray) -> BoolArray:
-        """Returns bool [kernels], whether a size is below or above all of the training."""
+        """Returns bool [kernels], whether a size is outside the ranges (with a margin) or the kind
+        is unknown.
+        """
         outside = np.ones(len(rows), bool)
         kinds = rows[:, COLUMNS.index("kind")].astype(np.int64)
         for name, ends in self.by_kind.items():
@@ -116,13 +118,13 @@ class KernelRanges:
 
 @dataclass(frozen=True)
 class StepEstimate:
-    """Seconds of a step.
+    """Predicted time of a step.
 
     Attributes:
         seconds: the prediction.
         low_s, high_s: ends of its 90 % interval.
-        parts: seconds by what the kernels do, longest first.
-        doubts: why it is less sure than it looks.
+        parts: kind of kernel -> seconds, longest first.
+        doubts: reasons why the prediction is out of distribution.
     """
 
     seconds: float
@@ -133,26 +135,26 @@ class StepEstimate:
 
 
 def way_of(execution: Execution) -> str:
-    """Returns the key of a way of running: mode, memory format, and whether it is compiled."""
+    """Returns the way of an execution: mode, memory format, and compiled or eager."""
     compiled = "compiled" if execution.compiled else "eager"
     return f"{execution.mode} {execution.layout} {compiled}"
 
 
 def memory_key(execution: Execution) -> str:
-    """Returns the key of what brings tensors to memory: mode, and whether it is compiled."""
+    """Returns the key of an execution's memory factor: mode, and compiled or eager."""
     return f"{execution.mode} {'compiled' if execution.compiled else 'eager'}"
 
 
 class StepTimeModel:
-    """Several networks that were fitted with different seeds, and their intervals.
+    """An ensemble of networks fitted with different seeds, with intervals.
 
     Attributes:
-        networks: by name.
-        devices: labels of the training.
-        widths: of the intervals.
-        memory: by `memory_key`.
-        ranges: of the kernels' sizes.
-        facts: what it was trained on, for people.
+        networks: name -> network.
+        devices: labels of the devices in the training data.
+        widths: half widths of the intervals.
+        memory: `memory_key` -> memory factor.
+        ranges: ranges of kernel sizes.
+        facts: description of the training data and its metrics.
     """
 
     def __init__(
@@ -169,16 +171,16 @@ class StepTimeModel:
         self.facts = dict(facts)
 
     def log_seconds(self, inputs: StepTimeInputs) -> FloatArray:
-        """Returns float64 [N], the mean of the networks' logs."""
+        """Returns float64 [N], log seconds, the mean over the networks."""
         return mean_log_seconds(list(self.networks.values()), inputs, np.arange(len(inputs)))
 
     def estimate(
         self, graph: NetworkGraph, device: DeviceSpec, execution: Execution
     ) -> StepEstimate:
-        """Returns what a step of a network takes.
+        """Returns the predicted time of a step of a network.
 
         Raises:
-            DeviceError: the device lacks a number that the model needs.
+            DeviceError: the device lacks a value that the model needs.
         """
         table = torch_kernels(graph, execution)
         inputs = StepTimeInputs([table], [device], [StepQuestion(0, 0, execution)])
@@ -212,10 +214,10 @@ class StepTimeModel:
         return StepEstimate(seconds, seconds * math.exp(-width), high_s, parts, tuple(doubts))
 
     def half_width(self, device: str, execution: Execution) -> float:
-        """Returns the half width of the interval on the log of the seconds.
+        """Returns the half width of the interval of log seconds.
 
         Args:
-            device: label.
+            device: device label.
         """
         is_known = device in self.devices
         width = self.widths.of(way_of(execution), is_known=is_known)
@@ -226,7 +228,7 @@ class StepTimeModel:
         """Returns the bytes that a run needs and the ends of their interval.
 
         Args:
-            tensors: bytes that live at the same time (`gpu_peak_bytes`).
+            tensors: peak bytes of the tensors (`gpu_peak_bytes`).
         """
         known = self.memory[memory_key(execution)]
         needed = known.factor * tensors
@@ -237,7 +239,7 @@ class StepTimeModel:
         return execution.dtype == _MEASURED_DTYPE and way_of(execution) in self.widths.known
 
     def save(self, directory: Path) -> None:
-        """Writes the weights, then `model.json`, whose presence says that the model is complete."""
+        """Writes the weights, then `model.json`, which marks the model as complete."""
         facts = {
             "format": MODEL_FORMAT, "kernels": list(KERNELS), "networks": sorted(self.networks),
             "width": next(iter(self.networks.values())).body[0].in_features,
@@ -253,7 +255,7 @@ class StepTimeModel:
         """Returns the model that `save` wrote.
 
         Raises:
-            DataError: there is no complete model, or it is of another version.
+            DataError: the folder has no complete model, or one of another version.
         """
         path = Path(directory) / MODEL_FILE
         value = read_json(path, what="step-time model", hint=_HINT, format=MODEL_FORMAT)
@@ -271,16 +273,16 @@ class StepTimeModel:
 
 @lru_cache(maxsize=1)
 def packaged_model() -> StepTimeModel:
-    """Returns the shipped model, read once.
+    """Returns the shipped model, cached.
 
     Raises:
-        DataError: none is shipped.
+        DataError: no model is shipped.
     """
     return StepTimeModel.load(packaged_step_time())
 
 
 def packaged_step_time() -> Path:
-    """Returns where the shipped model is."""
+    """Returns the folder of the shipped model."""
     return package_folder("cdmpp.pretrained") / "networks" / "step_time"
 
 
@@ -288,10 +290,10 @@ def packaged_step_time() -> Path:
 def mean_log_seconds(
     networks: Sequence[StepNetwork], inputs: StepTimeInputs, steps: IntArray
 ) -> FloatArray:
-    """Returns float64 [S], the mean of several networks' logs of seconds.
+    """Returns float64 [S], log seconds, the mean over networks.
 
     Args:
-        steps: int64 [S], places among the inputs.
+        steps: int64 [S], indices of steps.
     """
     logs = np.zeros(len(steps))
     for start in range(0, len(steps), _ROWS):
@@ -307,14 +309,14 @@ def _saved(networks: Mapping[str, StepNetwork], folder: Path) -> dict[str, Any]:
 
 @torch.no_grad()
 def _kernel_seconds(networks: Sequence[StepNetwork], inputs: StepTimeInputs) -> FloatArray:
-    """Returns float64 [kernels], seconds of all runs of each kernel of the first step."""
+    """Returns float64 [kernels], seconds of all runs of each kernel in the first step."""
     kernels = inputs.kernels(np.arange(1))
     each = [one.kernel_seconds(kernels).numpy() for one in networks]
     return np.asarray(np.mean(each, axis=0), np.float64)
 
 
 def _parts(each_s: FloatArray, table: TorchKernels, seconds: float) -> dict[str, float]:
-    """Returns seconds by what the kernels do; what they do not explain is the host's."""
+    """Returns kind of kernel -> seconds; the rest of `seconds` is `host`."""
     kinds = table.column("kind").astype(np.int64)
     sums = np.bincount(kinds, each_s, minlength=len(KERNELS))
     scale = min(1.0, seconds / max(float(sums.sum()), 1e-12))

@@ -1,4 +1,4 @@
-"""The network of the step-time model: how far each kernel stays below its roofline."""
+"""Network of the step-time model: the ratio of each kernel's time to its roofline."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from cdmpp.arrays import Float32Array, FloatArray, IntArray
 from cdmpp.networks.step_time.inputs import DEVICE_FEATURES, Kernels, StepTimeInputs
 
 _HIDDEN = 64
-#: Seconds of a kernel of no work, and of the host for one operator, before training.
+#: Initial seconds of an empty kernel and of the host per operator; constant seconds of a step.
 _KERNEL_S, _CALL_S, _STEP_S = 2e-6, 8e-6, 1e-4
 _FIRST_LOSS = 0.4
-#: The host runs ahead of the GPU: the longer of both counts, smoothly.
+#: Exponent of the smooth maximum of host and device time; the host runs ahead of the GPU.
 _POWER = 4
 _MOST_LOG = 6.0
-#: Noise on what depends on the device while training: there are few devices, and one that was left
-#: out is otherwise predicted by their differences (on a fifth of the families, the median error on
-#: the RTX 3090 was 36 instead of 6 %).
+#: Standard deviation of noise on device-dependent features in training. There are few devices;
+#: without noise the network overfits their differences (on a fifth of the families, the median
+#: error on the left-out RTX 3090 was 36 % instead of 6 %).
 _NOISE = 0.15
-#: Of the ratios' loss beside that of the seconds.
+#: Weight of the loss of ratios relative to the loss of seconds.
 _RATIO_WEIGHT = 1.0
-#: torch's schedule divides by a tenth of its steps, less one.
+#: Minimum number of steps of torch's schedule, which divides by a tenth of the steps minus one.
 _LEAST_ROUNDS = 20
 
 
 class StepNetwork(nn.Module):
-    """Seconds of steps: the sum of their kernels on the device, or the host where it is slower.
+    """Time of steps: the smooth maximum of the device's time (sum over kernels) and the host's.
 
-    A kernel takes a multiple of its roofline and a constant; a perceptron on its sizes beside the
-    device's rates tells both.
+    The time of a kernel is a multiple of its roofline plus a constant, both predicted by a
+    perceptron on the features of the kernel.
 
     Args:
-        width: columns of the kernels' features.
-        flags: columns of the steps' flags.
+        width: number of kernel features.
+        flags: number of step flags.
     """
 
     def __init__(self, width: int, flags: int) -> None:
@@ -53,7 +53,7 @@ class StepNetwork(nn.Module):
             self.host.bias.zero_()
 
     def kernel_seconds(self, kernels: Kernels) -> torch.Tensor:
-        """Returns float32 [kernels], seconds of all runs of each."""
+        """Returns float32 [kernels], seconds of all runs of each kernel."""
         logs = self.body(torch.from_numpy(kernels.features)).clamp(-_MOST_LOG, _MOST_LOG)
         roofline_s, count = torch.from_numpy(kernels.roofline_s), torch.from_numpy(kernels.count)
         each_s: torch.Tensor = roofline_s * logs[:, 0].exp() + _KERNEL_S * logs[:, 1].exp()
@@ -62,7 +62,7 @@ class StepNetwork(nn.Module):
     def forward(
         self, inputs: StepTimeInputs, steps: IntArray, noise: Float32Array | None = None
     ) -> torch.Tensor:
-        """Returns float32 [S], the logs of seconds; see `StepTimeInputs.kernels`."""
+        """Returns float32 [S], log seconds; see `StepTimeInputs.kernels` for the arguments."""
         found = inputs.kernels(steps, noise)
         owner, each_s = torch.from_numpy(found.owner), self.kernel_seconds(found)
         device_s = torch.zeros(found.steps).index_add_(0, owner, each_s)
@@ -83,15 +83,15 @@ def fit_network(
     batch: int,
     rate: float,
 ) -> StepNetwork:
-    """Returns a network that is fitted to the logs of measured seconds.
+    """Returns a network fitted to log seconds.
 
     Args:
-        inputs: of all steps.
-        log_s: float64 [N], of all steps.
-        steps: int64 [S], those to fit.
-        groups: int64 [N], of all steps: those of a group differ in how they run alone, and their
-            ratios are fitted too.
-        rate: of learning, at its height.
+        inputs: inputs of all steps.
+        log_s: float64 [N], log seconds of all steps.
+        steps: int64 [S], the steps to fit.
+        groups: int64 [N], group of every step. Steps of a group differ only in the execution; their
+            time ratios are also fitted.
+        rate: maximum learning rate.
     """
     torch.manual_seed(seed)
     network = StepNetwork(inputs.width, inputs.flags.shape[1])
@@ -124,6 +124,6 @@ def fit_network(
 
 
 def _shuffled(steps: IntArray, groups: IntArray, generator: np.random.Generator) -> IntArray:
-    """Returns the steps, groups in any order and side by side."""
+    """Returns the steps in random order, with the steps of a group next to each other."""
     place = generator.permutation(int(groups.max()) + 1)[groups[steps]]
     return steps[np.lexsort((generator.random(len(steps)), place))]

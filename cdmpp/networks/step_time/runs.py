@@ -1,4 +1,4 @@
-"""Measured steps of networks: tables in the layout of timm's benchmarks."""
+"""Reads measured steps of networks from tables in the layout of timm's benchmarks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cdmpp.errors import DataError, first_line
 from cdmpp.networks.graph.execution import MODES, Dtype, Execution
 from cdmpp.text import counted
 
-#: Columns that every table has; see `read_runs`.
+#: Required columns; see `read_runs`.
 NEEDED = ("device", "mode", "precision", "img_size", "batch_size")
 _PRECISIONS: Mapping[str, Dtype] = {
     "amp_fp16": "amp-fp16", "amp_bf16": "amp-bf16", "fp32": "float32", "fp16": "float16",
@@ -24,16 +24,17 @@ _TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no", "")
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """One network, run one way on one device.
+    """A measured network on one device in one execution.
 
     Attributes:
         arch: timm's name of the architecture.
-        family: architectures that share their blocks; splits are by it.
-        device: label.
-        size: pixels, square.
-        batch: samples of a step.
+        family: group of architectures with the same blocks, by which data are split.
+        device: device label.
+        execution: how the network was run.
+        size: side of the image in pixels.
+        batch: batch size.
         step_s: mean seconds of a step.
-        torch: release, empty = unknown.
+        torch: version of torch; empty = unknown.
         macs: multiply-adds of one sample; None = unknown.
     """
 
@@ -49,16 +50,16 @@ class MeasuredRun:
 
 
 def read_runs(path: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
-    """Returns the runs of a table, and how many of its rows cannot be used, by reason.
+    """Returns the runs of a table, and reason -> number of unusable rows.
 
     Args:
         path: Parquet or CSV with the columns `arch` (or `model`, whose tag is cut off), `device`,
-            `mode` (infer, train), `precision` (fp32, fp16, bf16, amp_fp16, amp_bf16),
-            `memory_format` (nchw, nhwc), `compiled`, `img_size` (pixels), `batch_size`, `step_ms`
-            (or `samples_per_s`); `family`, `torch` and `gmacs_max` (or `gmacs`) where known.
+            `mode` (infer, train), `precision` (fp32, fp16, bf16, amp_fp16, amp_bf16), `img_size`
+            (pixels), `batch_size` and `step_ms` (or `samples_per_s`). Optional columns:
+            `memory_format` (nchw, nhwc), `compiled`, `family`, `torch`, `gmacs_max` (or `gmacs`).
 
     Raises:
-        DataError: the file cannot be read, or a column is missing.
+        DataError: the file cannot be read, a required column is missing, or no row is usable.
     """
     rows = _rows(Path(path))
     names = set(rows[0]) if rows else set()
@@ -87,7 +88,7 @@ def read_runs(path: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
 
 
 class _UnusableError(Exception):
-    """A row cannot be used; the text says why."""
+    """A row cannot be used; the text is the reason."""
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
@@ -154,5 +155,5 @@ def _truth(value: Any) -> bool:
 
 
 def architectures(runs: Sequence[MeasuredRun]) -> list[tuple[str, int]]:
-    """Returns the architectures with their image sizes, sorted."""
+    """Returns the sorted (architecture, image size) of the runs."""
     return sorted({(run.arch, run.size) for run in runs})
