@@ -1,1 +1,1 @@
-"""Files that appear whole or not at all, journals, and readers that trust nobody."""
+"""Atomic writes, journals, and readers that treat every file as untrusted."""

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic writes of files and folders."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from cdmpp.errors import DataError, UsageError
 
 
 def make_folder(path: Path, *, what: str) -> Path:
-    """Makes a folder (and its parents) and checks that files can be written into it.
+    """Creates a folder (and its parents) and checks that files can be written into it.
 
     Raises:
-        DataError: it cannot be made or written.
+        DataError: the folder cannot be created or written.
     """
     path = Path(path)
     probe = path / f".{os.getpid()}.tmp"
@@ -33,10 +33,10 @@ def make_folder(path: Path, *, what: str) -> Path:
 
 
 def check_folder(path: Path, *, what: str) -> None:
-    """Checks that `make_folder` may make a folder, and makes nothing.
+    """Checks that `make_folder` can create a folder, without creating it.
 
     Raises:
-        DataError: what is there already cannot be written, or is no folder.
+        DataError: the nearest existing parent is not a folder or is not writable.
     """
     there = next(place for place in (path, *path.absolute().parents) if place.exists())
     if not there.is_dir():
@@ -53,16 +53,16 @@ def _cannot_write(path: Path, what: str, why: str) -> DataError:
 
 
 def check_replaceable(path: Path | None, start: str, *, what: str, option: str) -> None:
-    """Checks that a command writes a new file, or over one that it has written earlier.
+    """Checks that a file is new, or that the same command wrote it earlier.
 
     Args:
-        path: the file; None = none is written.
-        start: regular expression of how such files begin.
-        what: they are, for the error text.
-        option: that named the file.
+        path: the file; None = no file is written.
+        start: regular expression for the beginning of such files.
+        what: description of such files, for the error text.
+        option: option that gave the path, for the error text.
 
     Raises:
-        UsageError: something else is there.
+        UsageError: another file exists at `path`.
     """
     if path is None or not path.is_file():
         return
@@ -75,20 +75,20 @@ def check_replaceable(path: Path | None, start: str, *, what: str, option: str) 
 def check_replaceable_json(
     path: Path | None, format: str, *, what: str, option: str, key: str = "format"
 ) -> None:
-    """Checks the same of a JSON file whose first entry says its format; see `check_replaceable`.
+    """Does `check_replaceable` for a JSON file whose first entry is its format.
 
     Args:
-        format: how the entry begins, the same in all versions.
-        key: of the entry.
+        format: beginning of the format, the same in all versions.
+        key: name of the entry.
     """
     check_replaceable(path, rf'\{{\s*"{key}":\s*"?{format}', what=what, option=option)
 
 
 def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
-    """Lets `write` fill a temporary file beside `path`, then puts it in place in one step.
+    """Writes a file atomically: `write` fills a temporary file, which then replaces `path`.
 
     Raises:
-        DataError: the file cannot be written (read-only folder, full disk, a folder's name).
+        DataError: the file cannot be written (read-only folder, full disk, `path` is a folder).
     """
     if path.is_dir():
         raise DataError(f"{path}: cannot write (it is a folder); give the name of a file")
@@ -139,7 +139,7 @@ def write_columns(path: Path, columns: Mapping[str, Any], *, packed: bool = Fals
     """Writes columns [N] as a Parquet table; NaN becomes null.
 
     Args:
-        packed: as small as can be, for files that come with the package.
+        packed: whether to compress as much as possible, for files shipped with the package.
 
     Raises:
         DataError: the file cannot be written.
@@ -150,8 +150,10 @@ def write_columns(path: Path, columns: Mapping[str, Any], *, packed: bool = Fals
 def write_column_parts(
     path: Path, parts: Iterable[Mapping[str, Any]], *, packed: bool = False
 ) -> None:
-    """As `write_columns` of parts of a table, at least one, none of them empty but the only one;
-    one at a time is held in memory.
+    """Writes a table as `write_columns` does, from parts; one part at a time is in memory.
+
+    Args:
+        parts: at least one; only a single part may be empty.
     """
     import pyarrow as pa
     import pyarrow.parquet as parquet
@@ -174,10 +176,9 @@ def write_column_parts(
 
 @contextlib.contextmanager
 def replaced_folder(folder: Path, *, what: str) -> Iterator[Path]:
-    """Gives an empty folder to fill, which at the end of the block replaces `folder`.
+    """Yields an empty folder, which replaces `folder` at the end of the block.
 
-    The old one stays until the new one is in its place, as `folder.PID.old` for that moment, and is
-    back where the new one cannot be put there.
+    The old folder is moved to `folder.PID.old` meanwhile, and moved back if the replacement fails.
 
     Raises:
         DataError: nothing can be written beside `folder`, or it cannot be replaced.
@@ -213,9 +214,9 @@ def read_json(path: Path, *, what: str, hint: str, format: str | int | None = No
     """Returns the JSON value of a file.
 
     Args:
-        what: what the file is, for the error text.
+        what: description of the file, for the error text.
         hint: what to do when it is missing or damaged.
-        format: what its entry `format` must be; None = it may be any value.
+        format: expected value of its entry `format`; None = not checked.
 
     Raises:
         DataError: the file is missing, is not JSON or has another format.
@@ -239,7 +240,7 @@ def _no_number(text: str) -> float:
 
 
 def remove_abandoned(folder: Path, pattern: str = "*.tmp") -> None:
-    """Removes temporary files and folders (`*.PID.tmp`) of processes that are gone."""
+    """Removes temporary files and folders (`*.PID.tmp`) of processes that have ended."""
     for path in Path(folder).glob(pattern):
         pid = path.name.split(".")[-2]
         if not pid.isdecimal() or _is_running(int(pid)):

@@ -1,4 +1,4 @@
-"""Boosted trees: grown until a watched part gains no more, asked, and their files."""
+"""Boosted trees: training with early stopping, prediction, and files."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ _DAMAGED = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
 
 
 def _xgboost() -> Any:
-    """Returns XGBoost, in commands without scikit-learn, which it loads for wrappers that nothing
-    here uses: a second less. In other processes somebody else may want those.
+    """Imports XGBoost; in commands without scikit-learn, which takes a second to load.
+
+    XGBoost needs it for wrappers that cdmpp does not use; other processes may use them.
     """
     is_left_out = IS_COMMAND in os.environ and "sklearn" not in sys.modules
     if is_left_out:
@@ -38,7 +39,7 @@ def _xgboost() -> Any:
 
 
 def tree_parameters(options: Any, objective: str, seed: int) -> dict[str, Any]:
-    """Returns options (`GbdtOptions` or alike) by the names that XGBoost has for them."""
+    """Returns the XGBoost parameters for options (`GbdtOptions` or a similar class)."""
     return {
         "objective": objective,
         "max_depth": options.depth,
@@ -58,11 +59,11 @@ def tree_rows(
     groups: ArrayLike | None = None,
     threads: int = 0,
 ) -> Any:
-    """Returns [N, columns] with labels [N] as XGBoost takes them.
+    """Returns the `DMatrix` of columns [N, columns] and labels [N].
 
     Args:
-        groups: [N], ascending; rows of one number are ranked among each other.
-        threads: 0 = all.
+        groups: [N], ascending; rows with equal numbers are ranked against each other.
+        threads: number of threads; 0 = all.
     """
     return _xgboost().DMatrix(columns, label=labels, qid=groups, nthread=threads or None)
 
@@ -70,11 +71,13 @@ def tree_rows(
 def grow_trees(
     parameters: Mapping[str, Any], train: Any, watched: Any = None, *, trees: int, patience: int = 0
 ) -> Any:
-    """Returns the booster of `tree_rows`, of at most so many trees.
+    """Trains a booster of at most `trees` trees on rows of `tree_rows`.
 
     Args:
-        parameters: of XGBoost, whose method is `hist`.
-        watched: trees after which `patience` more had no smaller error on these are cut off.
+        parameters: XGBoost parameters; `tree_method` is `hist` unless given.
+        watched: validation rows for early stopping; None = no early stopping.
+        patience: trees without a smaller validation error before training stops; the trees after
+            the best one are dropped.
     """
     booster = _xgboost().train(
         {"tree_method": "hist", **parameters},
@@ -88,14 +91,15 @@ def grow_trees(
 
 
 def ask_trees(booster: Any, columns: ArrayLike) -> FloatArray:
-    """Returns float64 [N] or [N, classes], what the trees say of [N, columns]: as `Booster.predict`
-    of `tree_rows`, without making those.
+    """Returns predictions, float64 [N] or [N, classes], for [N, columns].
+
+    Equal to `Booster.predict` on `tree_rows`, without building a `DMatrix`.
     """
     return np.asarray(booster.inplace_predict(columns, validate_features=False), np.float64)
 
 
 def save_booster(booster: Any, path: Path) -> None:
-    """Writes the trees of XGBoost as its own UBJSON, packed.
+    """Writes a booster as XZ-compressed UBJSON, XGBoost's own format.
 
     Raises:
         DataError: the file cannot be written.
@@ -104,13 +108,13 @@ def save_booster(booster: Any, path: Path) -> None:
 
 
 def load_booster(path: Path, *, hint: str) -> Any:
-    """Returns what `save_booster` wrote, or the JSON that earlier versions wrote.
+    """Returns the booster written by `save_booster`, or as JSON by earlier versions.
 
     Args:
         hint: what to do when the file is missing or damaged.
 
     Raises:
-        DataError: it is.
+        DataError: the file is missing or damaged.
     """
     xgboost = _xgboost()
     name = path.name.partition(".")[0]
@@ -120,7 +124,7 @@ def load_booster(path: Path, *, hint: str) -> Any:
     try:
         with opener(path, "rb") as stream:
             content = stream.read(_MOST_BYTES)
-        if not content.startswith(b"{"):  # the library ends the process over an empty text
+        if not content.startswith(b"{"):  # XGBoost aborts the process on an empty text
             raise ValueError("it has no object")
         return xgboost.Booster(model_file=bytearray(content))
     except (*_DAMAGED, xgboost.core.XGBoostError) as error:

@@ -1,7 +1,7 @@
-"""Files of tensors that notice when a byte is not what was written: safetensors with a digest.
+"""Safetensors files with a digest that detects changed bytes.
 
-The digest is one more entry of the header's metadata, which every reader of safetensors ignores; a
-file without one is read as it is.
+The digest is an additional entry of the header's metadata, which other safetensors readers ignore.
+A file without a digest is read unchecked.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from cdmpp.files.atomic import write_bytes
 from cdmpp.files.json_text import parse_json
 
 _METADATA, _DIGEST = "__metadata__", "sha256"
-#: Bytes that the format aligns tensors to.
+#: Alignment of tensors in the format, bytes.
 _ALIGNMENT = 8
 
 
 def write_tensors(path: Path, content: bytes) -> None:
-    """Writes what `safetensors` made of tensors (`save`), with its digest.
+    """Writes the output of `safetensors`' `save` with a digest.
 
     Raises:
         DataError: the file cannot be written.
@@ -35,11 +35,11 @@ def write_tensors(path: Path, content: bytes) -> None:
 
 
 def read_tensors(path: Path) -> tuple[bytes, Mapping[str, str]]:
-    """Returns a file for `safetensors` to read (`load`), and its metadata.
+    """Returns the content of a file, as input of `safetensors`' `load`, and its metadata.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is no such file, or not what was written.
+        OSError: the file cannot be read.
+        ValueError: the file is not safetensors, or does not match its digest.
     """
     content = path.read_bytes()
     header, tensors = _parts(content)
@@ -55,7 +55,7 @@ def read_tensors(path: Path) -> tuple[bytes, Mapping[str, str]]:
 
 
 def _parts(content: bytes) -> tuple[dict[str, Any], memoryview]:
-    """Returns header and tensors."""
+    """Returns the header and the bytes of the tensors."""
     start = 8 + int.from_bytes(content[:8], "little")
     header = parse_json(content[8:start])
     if not isinstance(header, dict) or start > len(content):

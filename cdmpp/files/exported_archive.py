@@ -1,8 +1,8 @@
-"""Whether a file of torch.export.save can be opened without running what it holds.
+"""Checks that opening a file of torch.export.save runs no code from the file.
 
-torch unpickles tensors, constants and inputs that say so, loads compiled libraries, hands the text
-of sizes to `eval` and that of guards to `exec`, and calls what a node names anywhere below `torch`,
-whoever wrote the file. None of it is needed for the networks that are read here.
+Without a check, torch unpickles tensors, constants and inputs that are marked as pickled, loads
+compiled libraries, passes size expressions to `eval` and guards to `exec`, and calls any function
+below `torch` that a node names. The networks that cdmpp reads need none of this.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from typing import Any
 
 from cdmpp.errors import DataError
 
-#: Files of an archive, below its folder, that hold tensors, a graph and versions.
+#: Allowed files of an archive, below its folder: tensors, a graph and versions.
 _FILES = re.compile(
     r"data/weights/weight_\d+|data/constants/tensor_\d+|data/sample_inputs/model\.pt"
     r"|data/(weights/model_weights|constants/model_constants)_config\.json|models/model\.json"
     r"|archive_format|archive_version|byteorder|version|\.data/\w+"
 )
 _LARGEST_GRAPH = 1 << 28
-#: What a node may call: operators, but not those that open files or call what they are given.
+#: Functions that a node may call: operators, except those that open files or call an argument.
 _TARGET = re.compile(
     r"torch\.ops\.(aten|prims|prim|higher_order)\.(?!__|from_file\b|save\b|load\b)\w+(\.\w+)?"
     r"|_operator\.(?!call\b|methodcaller\b|attrgetter\b|itemgetter\b|__)\w+"
     r"|math\.\w+|torch\.sym_\w+"
 )
 _RESOLVED = ("torch", "_operator", "math", "#")
-#: Functions in the text of a size.
+#: Functions that a size expression may call.
 _FUNCTIONS = frozenset((
     "Symbol", "Integer", "Rational", "Float", "Add", "Mul", "Pow", "Max", "Min", "Abs", "Eq", "Ne",
     "Ge", "Gt", "Le", "Lt", "And", "Or", "Not", "Piecewise", "floor", "ceiling", "FloorDiv",
@@ -47,7 +47,7 @@ _ARITHMETIC = (
     ast.unaryop, ast.boolop, ast.cmpop, ast.Load, ast.keyword, ast.Tuple,
 )  # fmt: skip
 _LARGEST_TEXT, _LARGEST_POWER = 10_000, 64
-#: What a guard may ask of an input.
+#: Methods of an input that a guard may call.
 _ASKED = ("size", "stride", "storage_offset", "dim", "numel")
 
 
@@ -55,7 +55,7 @@ def check_archive(path: Path) -> None:
     """Checks that opening a saved program only builds tensors and a graph.
 
     Raises:
-        DataError: it would do more, or the file is none.
+        DataError: opening it would do more, or the file is not a saved program.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -71,7 +71,7 @@ def check_archive(path: Path) -> None:
 
 
 def _reasons(archive: zipfile.ZipFile) -> Iterator[str]:
-    """Yields what must not be opened."""
+    """Yields the reasons why an archive is rejected."""
     names = {name.partition("/")[2]: name for name in archive.namelist()}
     yield from (f"it contains {name[:60]!r}" for name in names if not _FILES.fullmatch(name))
     if len(names) != len(archive.namelist()):
@@ -97,7 +97,7 @@ def _inputs(content: bytes) -> Iterator[str]:
 
 
 def _values(value: Any) -> Iterator[str]:
-    """Yields what must not be opened of a JSON value, at any depth."""
+    """Yields the reasons why a JSON value is rejected, at any depth."""
     waiting = [value]
     while waiting:
         value = waiting.pop()
@@ -117,7 +117,7 @@ def _values(value: Any) -> Iterator[str]:
 
 
 def _is_arithmetic(text: str, *, is_guard: bool) -> bool:
-    """Whether a text is arithmetic of numbers and sizes, without any other name or call."""
+    """Whether a text is arithmetic on numbers and sizes, without any other name or call."""
     if len(text) > _LARGEST_TEXT:
         return False
     try:

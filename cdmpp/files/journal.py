@@ -1,4 +1,4 @@
-"""A file of JSON lines that survives a kill at any moment, and the lock of the folder it is in."""
+"""A crash-safe journal of JSON lines, and a lock for its folder."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from cdmpp.errors import DataError, UsageError
 from cdmpp.files.json_text import parse_json
 from cdmpp.text import counted
 
-#: Error numbers of a disk that is full.
+#: Error numbers of a full disk.
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LineJournal:
     """JSON objects in the order in which they were added.
 
-    Every line is on the disk when `append` returns. A line that was cut off is dropped when the
-    file is opened again; a line that does not fit the disk is taken back.
+    Every line is on disk when `append` returns. A truncated line is dropped when the file is opened
+    again; a line that does not fit on the disk is removed.
 
     Args:
-        path: the file; made when missing, its folder is there.
-        sort_keys: whether the names of a line's values are sorted.
+        path: the file, created if it is missing; its folder must exist.
+        sort_keys: whether to sort the keys of each line.
 
     Attributes:
-        entries: every line so far.
+        entries: the lines so far.
 
     Raises:
         DataError: the file cannot be read or written, or a line in its middle is damaged.
@@ -91,7 +91,7 @@ class LineJournal:
         self.close()
 
     def _failure(self, error: OSError) -> DataError:
-        """Returns what a user is told when a line cannot be written."""
+        """Returns the error for a line that cannot be written."""
         hint = "free disk space" if error.errno in NO_SPACE else "fix this"
         return DataError(
             f"{self.path}: cannot write ({error.strerror}); "
@@ -104,10 +104,10 @@ class LineJournal:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Returns the complete lines of a journal; none when there is no file.
+    """Returns the complete lines of a journal; an empty list if there is no file.
 
     Raises:
-        DataError: it cannot be read, or a complete line is no JSON object.
+        DataError: the file cannot be read, or a complete line is not a JSON object.
     """
     try:
         data = Path(path).read_bytes()
@@ -137,15 +137,15 @@ def folder_lock(
     what: str = "another campaign is running in this folder",
     hint: str = "wait until it ends or choose another --out",
 ) -> Iterator[None]:
-    """Holds a folder for one process; it is free again when the process is gone, however.
+    """Locks a folder for this process; the lock is released when the process ends in any way.
 
     Args:
-        what: what the process that holds it is doing, for the error text.
-        hint: what the other one can do.
+        what: what the process that holds the lock is doing, for the error text.
+        hint: next step for the user who cannot get the lock.
 
     Raises:
-        UsageError: another process holds it.
-        DataError: the lock cannot be made.
+        UsageError: another process holds the lock.
+        DataError: the lock file cannot be created.
     """
     path = Path(folder) / ".lock"
     try:
@@ -158,7 +158,7 @@ def folder_lock(
         except BlockingIOError:
             holder = os.read(file, 200).decode("utf-8", "replace").strip() or "another process"
             raise UsageError(f"{folder}: {what} ({holder}); {hint}") from None
-        with contextlib.suppress(OSError):  # a full disk does not keep the lock from holding
+        with contextlib.suppress(OSError):  # the lock also holds on a full disk
             os.ftruncate(file, 0)
             os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         yield

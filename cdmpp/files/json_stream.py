@@ -1,4 +1,4 @@
-"""JSON files of any size: one array of a top-level object, a batch after another."""
+"""Reader for JSON files of any size: yields the array of a top-level object in batches."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from cdmpp.files.open_text import open_binary
 from cdmpp.text import counted
 
 _CHUNK_BYTES = 1 << 18
-#: Of a file whose first keys are asked for.
+#: Bytes read of a file to find its first keys.
 _HEAD_BYTES = 1 << 20
-#: Most characters of one element or of one value beside the array.
+#: Maximum length in characters of one element, or of one value beside the array.
 _MOST_CHARACTERS = 64 << 20
-#: A value that does not parse is damaged, not unfinished, when its fault is so far from the end.
+#: A value with a syntax error is damaged, not incomplete, if more characters than this follow it.
 _FAULT_DISTANCE = 1 << 16
 _SPACE = re.compile(r"[ \t\r\n]*")
 _BETWEEN = re.compile(r"\}\s*,\s*(?=\{)")
 _TRIED_CUTS = 4
-#: The value of a name that ends where a text breaks: at a quotation mark that is not escaped.
+#: A `name` whose value ends where parsing fails: at a quotation mark that is not escaped.
 _NAME_BEFORE = re.compile(r'"name"\s*:\s*"[^"]*"\s*,?\s*\Z')
 _NEAR_NAME = 4096
 
@@ -37,18 +37,17 @@ def array_batches(
     on_value: Callable[[str, Any], None] | None = None,
     on_note: Callable[[str], None] | None = None,
 ) -> Iterator[list[Any]]:
-    """Yields the elements of an array, many at a time; the file is never in memory as a whole.
+    """Yields the elements of an array in batches; the file is never in memory as a whole.
 
     Args:
-        path: a JSON object with that key, or an array, whose elements are yielded then; may be
-            gzipped.
-        on_value: is told every other (key, value) of the object as it is met.
-        on_note: is told what was left out: an array as the whole file may lack its end (the trace
-            event format allows it), and text may follow the JSON value. None = such a file is
-            refused.
+        path: a JSON object with `key`, or an array, whose elements are then yielded; may be
+            compressed.
+        on_value: called with every other (key, value) of the object.
+        on_note: called for each ignored fault: a top-level array may lack its end (the trace event
+            format allows it), and text may follow the JSON value. None = reject such files.
 
     Raises:
-        DataError: unreadable, not JSON, cut off, or without the array.
+        DataError: the file is unreadable, not JSON, truncated, or has no such array.
     """
     with open_binary(path) as stream:
         reader = _Reader(stream, path, _CHUNK_BYTES)
@@ -62,10 +61,12 @@ def array_batches(
 
 
 def top_level_keys(path: Path, *, most: int = 12) -> list[str]:
-    """Returns the first keys of a JSON object, as far as they are small; `["[]"]` for an array.
+    """Returns the first keys of a JSON object, at most `most`; `["[]"]` for an array.
+
+    The list ends at the first value that is not complete in the first mebibyte.
 
     Raises:
-        DataError: unreadable, or no JSON object or array.
+        DataError: the file is unreadable, or not a JSON object or array.
     """
     with open_binary(path) as stream:
         return _Reader(stream, path, _HEAD_BYTES).first_keys(most)
@@ -79,7 +80,7 @@ class _Reader:
     def __init__(self, stream: IO[bytes], path: Path, first_bytes: int) -> None:
         self._stream, self._path = stream, path
         self._utf8 = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
-        # Not strict: a line break in a text has one meaning.
+        # Not strict: a line break in a string is unambiguous.
         self._decoder = json.JSONDecoder(strict=False)
         self._text, self._place = "", 0
         self._count = 0
@@ -124,7 +125,7 @@ class _Reader:
             )
 
     def rest(self) -> str:
-        """Returns the beginning of what follows the value; empty = nothing."""
+        """Returns the beginning of the text after the JSON value; empty if there is none."""
         return self._text[self._place : self._place + 20] if self._reach_character() else ""
 
     def first_keys(self, most: int) -> list[str]:
@@ -137,13 +138,13 @@ class _Reader:
             try:
                 _, self._place = self._decoder.raw_decode(self._text, self._place)
             except (json.JSONDecodeError, RecursionError):
-                break  # larger than the buffer, or broken: reading it says so
+                break  # larger than the buffer, or damaged: `batches` reports it
             if self._place == len(self._text):
                 break
         return keys
 
     def _begin(self) -> str:
-        """Returns the file's first character, passed."""
+        """Returns the file's first character and moves behind it."""
         if self._is_end:
             raise DataError(f"{self._path}: the file is empty; expected JSON")
         first = self._next_character()
@@ -156,7 +157,7 @@ class _Reader:
         return first
 
     def _key(self) -> str | None:
-        """Returns the next key of the object, its colon passed; None = the object ends."""
+        """Returns the next key and moves behind its colon; None at the end of the object."""
         while (character := self._next_character()) in ",}":
             self._place += 1
             if character == "}":
@@ -178,7 +179,7 @@ class _Reader:
         self._place += 1
 
     def _many(self) -> list[Any]:
-        """Returns the whole objects in the buffer, parsed at once; empty = that cannot be done."""
+        """Parses the complete objects of the buffer in one call; returns [] if that fails."""
         self._forget()
         while len(self._text) < _CHUNK_BYTES // 2 and not self._is_end:
             self._fill()
@@ -197,9 +198,9 @@ class _Reader:
         return []
 
     def _one_by_one(self) -> list[Any]:
-        """Returns the objects in the buffer up to the first that is not whole.
+        """Returns the objects of the buffer up to the first incomplete one.
 
-        Slower, but it accepts NaN, which some profilers write.
+        Slower than `_many`, but accepts NaN, which some profilers write.
         """
         found = []
         while self._place < len(self._text):
@@ -217,14 +218,14 @@ class _Reader:
         return found
 
     def _value(self) -> Any:
-        """Returns the JSON value at the place."""
+        """Returns the JSON value at the current place."""
         self._next_character()
         while True:
             try:
                 value, end = self._decoder.raw_decode(self._text, self._place)
             except json.JSONDecodeError as error:
                 distance = len(self._text) - error.pos
-                # The fault of an unfinished text is where the text begins.
+                # The error position of an incomplete string is the start of the string.
                 is_text = error.msg.startswith("Unterminated")
                 if self._is_end and (
                     is_text or distance <= 1 or not self._text[error.pos :].strip()
@@ -234,25 +235,25 @@ class _Reader:
                 size = len(self._text) - self._place
                 if self._is_end or is_damaged or size > _MOST_CHARACTERS:
                     raise self._broken(error.msg, at=error.pos) from None
-                # Twice as much each time, so that a large value is not parsed again for each chunk.
+                # Doubling the text keeps the number of attempts at a large value small.
                 self._fill(max(size, _CHUNK_BYTES))
             except RecursionError:
                 raise self._broken("lists nest too deep") from None
             else:
-                # A number at the end of the buffer may go on.
+                # A number at the end of the buffer may continue in the next chunk.
                 if end < len(self._text) or self._is_end:
                     self._place = end
                     return value
                 self._fill()
 
     def _next_character(self) -> str:
-        """Returns the next character that is no space, where the place then is."""
+        """Moves to the next character that is not white space and returns it."""
         if not self._reach_character():
             raise self._cut_off()
         return self._text[self._place]
 
     def _reach_character(self) -> bool:
-        """Moves to the next character that is no space; returns whether there is one."""
+        """Moves to the next character that is not white space; returns whether there is one."""
         while True:
             found = _SPACE.match(self._text, self._place)
             self._place = found.end() if found else self._place
@@ -297,7 +298,7 @@ class _Reader:
 
 
 def _last_cut(text: str, end: int) -> int | None:
-    """Returns the place behind the last `}` before `, {` in text[:end]; None = there is none."""
+    """Returns the place behind the last `}` before `, {` in text[:end]; None if there is none."""
     low = max(end - (_CHUNK_BYTES >> 4), 0)
     while True:
         found = None

@@ -1,4 +1,4 @@
-"""JSON of strangers: a value, or one kind of error."""
+"""Untrusted JSON: a value, or one kind of error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def parse_json(text: str | bytes) -> Any:
     """Returns the value of a JSON text.
 
     Raises:
-        ValueError: it is none, or nested too deeply.
+        ValueError: the text is not JSON, or is nested too deeply.
     """
     try:
         return json.loads(text)

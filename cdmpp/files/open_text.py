@@ -1,4 +1,4 @@
-"""Reading files of profilers and logs: text with one clear error for what can go wrong."""
+"""Reads files of profilers and logs, plain or compressed, with one kind of error."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from typing import IO, Any, cast
 
 from cdmpp.errors import DataError, UsageError
 
-#: What a packed file's name ends with.
+#: Suffixes of compressed files.
 PACKED_SUFFIXES = (".gz", ".xz", ".zst")
-#: What a damaged packed stream raises.
+#: Errors of a damaged compressed stream.
 UNPACK_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 
 _GZIP, _XZ, _ZSTD = b"\x1f\x8b", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd"
 #: Modules that read zstd: the standard library's, its backport, and the older package.
 _ZSTD_MODULES = ("compression.zstd", "backports.zstd", "zstandard")
-#: Most bytes of a table of text: tables are small, timelines are not read this way.
+#: Maximum size of a text table in bytes: tables are small, timelines are not read this way.
 _MOST_TABLE_BYTES = 1 << 30
 
 
 def open_unpacked(path: Path) -> IO[bytes]:
-    """Returns the bytes of a file, unpacked where its content is gzip, xz or zstd.
+    """Opens a file, decompressed if its content is gzip, xz or zstd.
 
     Raises:
-        OSError: it cannot be opened; reading it raises this or one of `UNPACK_ERRORS`.
-        UsageError: it is zstd, which nothing that is installed reads.
+        OSError: the file cannot be opened; reading it raises this or one of `UNPACK_ERRORS`.
+        UsageError: the file is zstd and no installed module reads zstd.
     """
     with path.open("rb") as plain:
         start = plain.read(len(_XZ))
@@ -59,13 +59,14 @@ def _zstd(path: Path) -> Any:
 
 @contextmanager
 def open_binary(path: Path, *, expected: str = "a profile, trace or graph") -> Iterator[IO[bytes]]:
-    """Opens a file, unpacked as `open_unpacked`.
+    """Opens a file as `open_unpacked` does, with the project's errors.
 
     Args:
-        expected: what it is to be, for the message where there is none.
+        expected: description of the file, for the error about a missing file.
 
     Raises:
-        DataError: missing, a folder, unreadable, or a packed stream that ends too early.
+        DataError: the file is missing, a folder or unreadable, or its stream is truncated or
+            damaged.
         UsageError: as `open_unpacked`.
     """
     try:
@@ -92,7 +93,7 @@ def read_text(path: Path, *, expected: str = "a profile, trace or graph") -> str
         expected: as in `open_binary`.
 
     Raises:
-        DataError: it cannot be read, or is larger than tables are.
+        DataError: the file cannot be read, or is larger than 1 GiB.
     """
     with open_binary(path, expected=expected) as stream:
         content = stream.read(_MOST_TABLE_BYTES + 1)
@@ -104,7 +105,11 @@ def read_text(path: Path, *, expected: str = "a profile, trace or graph") -> str
 
 
 def csv_rows(text: str) -> list[list[str]]:
-    """Returns the rows of a CSV text; empty lines are left out."""
+    """Returns the rows of a CSV text without empty lines.
+
+    Raises:
+        DataError: the text is not CSV.
+    """
     reader = csv.reader(io.StringIO(text, newline=""))
     try:
         return [
@@ -115,10 +120,10 @@ def csv_rows(text: str) -> list[list[str]]:
 
 
 def bad_line(path: Path, number: int, what: object, expected: str) -> DataError:
-    """Returns the error of a line that is not as it should be.
+    """Returns the error for a line that cannot be read.
 
     Args:
-        number: of the line, from 1.
+        number: line number, from 1.
     """
     return DataError(
         f"{path}: line {number}: cannot read {what}; expected {expected}; the file is truncated or "

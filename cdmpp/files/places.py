@@ -1,4 +1,4 @@
-"""Where files lie that come with the package, and those of a checkout."""
+"""Paths of files shipped with the package and of files in a checkout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def package_folder(package: str) -> Path:
 
 
 def module_file(module: str) -> Path:
-    """Returns the source of a module that is run as a file of its own."""
+    """Returns the source file of a module that is run as a script."""
     package, _, name = module.rpartition(".")
     return package_folder(package) / f"{name}.py"
 
@@ -23,21 +23,24 @@ def beside_package() -> Path:
 
 
 def is_checkout() -> bool:
-    """Whether the package is used from a checkout: run there, or installed as editable."""
+    """Whether the package is used from a checkout: run there, or an editable install."""
     return (beside_package() / "pyproject.toml").is_file()
 
 
 def shipped_places(relative: Path | str) -> list[Path]:
-    """Returns where a shipped file or folder of the repository may lie: in the checkout, or in the
-    installed package (`setup.py` says what a wheel holds); then below the working directory.
+    """Returns the possible paths of a shipped file or folder of the repository, in search order.
+
+    First the checkout, or the installed package (see `setup.py` for the content of a wheel); then
+    the working directory.
     """
     here = beside_package() if is_checkout() else package_folder("cdmpp") / "shipped"
     return [here / relative, Path.cwd() / relative]
 
 
 def given_or_shipped(path: Path | str) -> Path:
-    """Returns a path as it was given; where nothing is there, the shipped file of that name, if
-    there is one (`configs/train/quick.yaml` from any folder).
+    """Returns `path`; if it does not exist, the shipped file of that name, if there is one.
+
+    For example, `configs/train/quick.yaml` works from any folder.
     """
     path = Path(path)
     if path.is_absolute() or path.exists():

@@ -1,8 +1,8 @@
-"""Reads pickles of published data without running anything they name.
+"""Reads pickles of published data without running any code that they name.
 
-Those of a Tenset directory hold plain Python values and objects of eight globals. Each of the eight
-stands for an inert stub here; every other global, persistent id or extension code is refused. Other
-data sets bring a `PickleFormat` of their own.
+The pickles of a Tenset folder hold plain Python values and objects of eight globals. An inert stub
+replaces each of these globals; every other global, persistent id or extension code is rejected.
+Other datasets have their own `PickleFormat`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from cdmpp.errors import DataError
 #: Largest (decompressed) pickle that is read.
 MAX_PICKLE_BYTES = 4 << 30
 _GZIP_MAGIC = b"\x1f\x8b"
-#: Operations that reach outside of the pickle by a way other than a named global.
+#: Opcodes that refer to objects outside of the pickle other than named globals.
 _REFUSED_OPCODES = frozenset(
     {"PERSID", "BINPERSID", "EXT1", "EXT2", "EXT4", "NEXT_BUFFER", "READONLY_BUFFER"}
 )
-#: Operations that make of parts what can be hashed.
+#: Opcodes that build a hashable container.
 _HASHED = frozenset({"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "FROZENSET"})
-#: Parts of a tuple, those of its parts included and counted as often as they are met.
+#: Maximum number of nested parts of a tuple; a shared part counts each time it occurs.
 _MOST_PARTS = 10_000_000
 _LOAD_ERRORS = (
     pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError,
@@ -37,10 +37,10 @@ _LOAD_ERRORS = (
 
 
 class StubObject:
-    """Inert stand-in of a TVM object: keeps the state it was pickled with and does nothing.
+    """Inert replacement of a TVM object: holds the pickled state and does nothing.
 
     Attributes:
-        state: what the pickle gave, e.g. `{"handle": JSON text}`; None when it gave nothing.
+        state: the pickled state, e.g. `{"handle": JSON text}`; None if there was none.
     """
 
     __slots__ = ("state",)
@@ -98,17 +98,17 @@ class StringStub(str):
     __slots__ = ()
 
     def __new__(cls, text: str = "") -> StringStub:
-        """Makes the string from text only (no decoding of bytes, no `str()` of other objects)."""
+        """Accepts only text: no decoding of bytes, no `str()` of other objects."""
         if not isinstance(text, str):
             raise pickle.UnpicklingError("a String of something that is not text")
         return super().__new__(cls, text)
 
     def __setstate__(self, state: Any) -> None:
-        """Ignores the state: the text is all there is."""
+        """Ignores the state."""
 
 
 class _NewObject:
-    """`tvm.runtime.object._new_object`: makes an empty stub of a stub class, and nothing else."""
+    """`tvm.runtime.object._new_object`: creates an empty object of a stub class only."""
 
     __slots__ = ()
 
@@ -135,16 +135,16 @@ _GLOBALS: dict[tuple[str, str], Any] = {
 
 @dataclass(frozen=True)
 class PickleFormat:
-    """Which globals pickles of a data set may name, and how errors speak of them.
+    """Allowed globals in pickles of a dataset, and the words of its errors.
 
     Attributes:
-        allowed: (module, name) -> the inert stand-in that the pickle gets.
-        kind: what a pickle holds, e.g. `task`.
-        file: what a file is, e.g. `a Tenset task file`.
-        names: what its globals are, e.g. `TVM's task classes`.
-        expected: file names, for somebody who gave another file.
-        origin: where to fetch it again.
-        limit: largest (decompressed) pickle, in bytes.
+        allowed: (module, name) -> inert replacement of the global.
+        kind: content of a pickle, e.g. `task`.
+        file: description of a file, e.g. `a Tenset task file`.
+        names: description of its globals, e.g. `TVM's task classes`.
+        expected: expected file names, for the error about another file.
+        origin: where to fetch the file again.
+        limit: maximum (decompressed) size of a pickle, in bytes.
     """
 
     allowed: Mapping[tuple[str, str], Any]
@@ -163,9 +163,7 @@ TENSET_PICKLES = PickleFormat(
 
 
 class _RefusedGlobalError(Exception):
-    """Carries the name of a global that is not on the list, as it may be shown: it may hold any
-    character, a line's end too.
-    """
+    """The name of a global that is not allowed, escaped: it may contain any character."""
 
 
 class _RestrictedUnpickler(pickle.Unpickler):
@@ -184,11 +182,11 @@ class _RestrictedUnpickler(pickle.Unpickler):
 
 
 def load_restricted(path: Path, file_format: PickleFormat = TENSET_PICKLES) -> Any:
-    """Returns the value pickled in `path` (`.pkl`, or gzipped, whatever its name).
+    """Returns the value pickled in a file, plain or gzipped.
 
     Raises:
-        DataError: the file cannot be read, is empty, truncated, no pickle, or names a global that
-            is not allowed.
+        DataError: the file cannot be read, is empty, truncated or not a pickle, or names a global
+            that is not allowed.
     """
     return loads_restricted(_read_bytes(path, file_format), str(path), file_format)
 
@@ -198,8 +196,8 @@ def loads_restricted(data: bytes, where: str, file_format: PickleFormat = TENSET
 
     Args:
         data: the pickle.
-        where: what errors call it.
-        file_format: what it may name.
+        where: name of the pickle in errors.
+        file_format: its allowed globals.
 
     Raises:
         DataError: as `load_restricted`.
@@ -242,11 +240,11 @@ def _read_bytes(path: Path, file_format: PickleFormat) -> bytes:
 
 
 def _check_opcodes(data: bytes) -> None:
-    """Walks the pickle without running it; refuses outside references, absurd memo sizes and
-    tuples that hold each other so often that a hash of them takes for ever.
+    """Checks the opcodes of a pickle without running it.
 
-    The memo is an array that grows to the largest index, so that nine bytes could ask for
-    gigabytes.
+    Rejects outside references, huge memo indices, and tuples that contain each other so often that
+    hashing them never ends. The memo is an array that grows to the largest index, so nine bytes
+    could allocate gigabytes.
     """
     stack = _Stack()
     for opcode, argument, _ in pickletools.genops(data):
@@ -259,8 +257,9 @@ def _check_opcodes(data: bytes) -> None:
 
 
 class _Stack:
-    """The stack of a pickle, of every value only its size: the objects that a walk through it would
-    meet. What cannot be hashed, and everything that is no tuple or frozen set, is one.
+    """The stack of a pickle, with the size of each value: the number of objects in a walk over it.
+
+    A value that is not a tuple or frozenset has size 1.
     """
 
     def __init__(self) -> None:
@@ -269,10 +268,10 @@ class _Stack:
         self._memo: dict[Any, int] = {}
 
     def do(self, opcode: pickletools.OpcodeInfo, argument: Any) -> None:
-        """Follows one operation.
+        """Applies one opcode.
 
         Raises:
-            pickle.UnpicklingError: a value is larger than any should be.
+            pickle.UnpicklingError: a tuple has more than `_MOST_PARTS` parts.
         """
         name, sizes = opcode.name, self._sizes
         if name == "MARK":
@@ -293,7 +292,7 @@ class _Stack:
             sizes.extend([size if has_parts else 1] * len(opcode.stack_after))
 
     def _taken(self, opcode: pickletools.OpcodeInfo) -> list[int]:
-        """Removes what an operation takes from the stack, and returns it."""
+        """Pops the operands of an opcode from the stack and returns them."""
         before = opcode.stack_before
         start = len(self._sizes) - len(before)
         if pickletools.markobject in before:

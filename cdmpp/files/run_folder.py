@@ -1,4 +1,4 @@
-"""What all run folders have in common: whose a folder is, and a model.json that is written last."""
+"""Run folders: the check that a folder belongs to a run, and model.json, which is written last."""
 
 from __future__ import annotations
 
@@ -11,25 +11,30 @@ from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import check_folder, write_json, write_text
 
 MODEL_FILE = "model.json"
-#: Files that a run begins anew; config.yaml says that they are a run's.
+#: Files that a run overwrites, if config.yaml shows that the folder belongs to a run.
 _WRITTEN = (
     MODEL_FILE, "model.safetensors", "metrics.json", "predictions.parquet", "report.html",
 )  # fmt: skip
 
 
 def check_run_folder(run_dir: Path, config: str) -> None:
-    """Checks that a run folder can be made, or holds a run of the same options; makes nothing.
+    """Checks that a run folder can be created or has a run with the same options; writes nothing.
 
     Raises:
-        UsageError: it holds another run, or files of that name that are of none.
-        DataError: it cannot be written.
+        UsageError: the folder has another run, or files of these names without a config.yaml.
+        DataError: the folder cannot be written.
     """
     check_folder(run_dir, what="run folder")
     _check_claim(run_dir, config)
 
 
 def claim_run_folder(run_dir: Path, config: str) -> None:
-    """Writes config.yaml, or checks that the one that is there says the same."""
+    """Writes config.yaml.
+
+    Raises:
+        UsageError: as `check_run_folder`.
+        DataError: the file cannot be written.
+    """
     _check_claim(run_dir, config)
     write_text(run_dir / "config.yaml", config)
 
@@ -53,11 +58,11 @@ def _check_claim(run_dir: Path, config: str) -> None:
 def write_model(
     directory: Path, facts: Mapping[str, Any], save: Callable[[Path], dict[str, Any]]
 ) -> None:
-    """Writes the weights of a model, then model.json, whose presence says that it is complete.
+    """Writes the weights of a model, then model.json: its presence marks a complete model.
 
     Args:
-        facts: what is known of the model.
-        save: writes the weights into a folder and returns what model.json keeps of them.
+        facts: entries of model.json.
+        save: writes the weights into a folder and returns their entry `state` in model.json.
     """
     (directory / MODEL_FILE).unlink(missing_ok=True)
     state = save(directory)
@@ -66,11 +71,7 @@ def write_model(
 
 @contextmanager
 def damage_named(directory: Path, hint: str) -> Iterator[None]:
-    """Names model.json where what it holds cannot be used.
-
-    Raises:
-        DataError: something in the block failed over it.
-    """
+    """Converts errors of a block that uses model.json to a DataError that names the file."""
     try:
         yield
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:

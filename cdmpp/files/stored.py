@@ -1,9 +1,9 @@
-"""Fitted models as JSON and back: the dataclass is the format.
+"""Conversion of fitted models to JSON and back: the dataclass is the format.
 
-Fields become entries of the same name (or of the one in a field's metadata as `entry`), arrays
-lists (None for a number that is not finite), members of an enum their names. A field that is None
-by default and None is left out. A class may have a form of its own: `to_json`, and `from_json` of
-the class.
+A field becomes an entry of the same name, or of the name `entry` in its metadata. An array becomes
+a list, a number that is not finite becomes null, and an enum member its name. A field whose value
+and default are None is omitted. A class can define its own form with `to_json` and a class method
+`from_json`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Model = TypeVar("Model")
 
 
 def to_json(value: Any) -> Any:
-    """Returns a value for JSON."""
+    """Returns a value as plain JSON types."""
     if hasattr(value, "to_json"):
         return value.to_json()
     if is_dataclass(value):
@@ -50,13 +50,13 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: type[Model], value: Any) -> Model:
-    """Returns the value of `to_json`.
+    """Returns the object that `to_json` converted to `value`.
 
     Args:
         kind: a dataclass.
 
     Raises:
-        KeyError, ValueError, TypeError: an entry is missing or of another form.
+        KeyError, ValueError, TypeError: an entry is missing or has another form.
     """
     return cast(Model, _build(kind, value))
 
@@ -74,9 +74,9 @@ def read_model(
 
     Args:
         kind: a dataclass.
-        what: the model is, for the error texts.
-        again: what makes such a file.
-        format: what the file's `entry` must be.
+        what: description of the model, for the error texts.
+        again: how to create such a file, for the error texts.
+        format: expected value of the file's `entry`.
 
     Raises:
         DataError: the file is missing, damaged or of another format.

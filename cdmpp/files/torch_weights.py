@@ -1,4 +1,4 @@
-"""Weights of torch models on disk: safetensors, nothing pickled."""
+"""Weights of torch models on disk, as safetensors without pickles."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def save_weights(network: nn.Module, directory: Path) -> None:
 
 
 def load_weights(network: nn.Module, directory: Path, *, train_command: str) -> None:
-    """Reads into `network` what `save_weights` wrote.
+    """Loads weights written by `save_weights` into `network`.
 
     Args:
-        train_command: what makes such weights; the error names it.
+        train_command: command for retraining, for the error text.
 
     Raises:
         DataError: the weights are missing, damaged or do not fit the network.
@@ -32,7 +32,7 @@ def load_weights(network: nn.Module, directory: Path, *, train_command: str) -> 
 
 
 def save_networks(networks: Mapping[str, nn.Module], directory: Path) -> None:
-    """Writes the weights of several networks, float32, each name behind the network's own."""
+    """Writes the weights of several networks, float32, with names `network.weight`."""
     weights = {
         f"{name}.{key}": value.detach().to(torch.float32).contiguous()
         for name, network in networks.items()
@@ -42,7 +42,7 @@ def save_networks(networks: Mapping[str, nn.Module], directory: Path) -> None:
 
 
 def load_networks(networks: Mapping[str, nn.Module], directory: Path) -> None:
-    """Reads what `save_networks` wrote into networks of the same shape; they only answer then.
+    """Loads weights written by `save_networks` into networks and puts them into evaluation mode.
 
     Raises:
         DataError: the weights are missing, damaged or do not fit.
@@ -60,7 +60,7 @@ def _save(weights: dict[str, torch.Tensor], directory: Path) -> None:
 
 
 def _load(networks: Mapping[str, nn.Module], directory: Path, train_command: str) -> None:
-    """Reads the weights of networks by what their names start with."""
+    """Loads the weights of networks, each by the prefix of its names."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 

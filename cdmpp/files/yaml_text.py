@@ -1,4 +1,4 @@
-"""YAML of strangers: plain values, and nothing that asks for more than it says."""
+"""Untrusted YAML: plain values only, with limits on depth and on expansion by aliases."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 import yaml
 
-#: The C form of the safe loader where there is one: this runs at the start of many commands.
+#: The C safe loader if PyYAML has it: many commands parse YAML when they start.
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DEEPEST = 64
-#: Values of a document, those of an alias counted as often as it is named.
+#: Maximum number of values in a document, with aliases expanded.
 _MOST_VALUES = 1_000_000
 
 
@@ -17,8 +17,8 @@ def parse_yaml(text: str) -> Any:
     """Returns the value of one YAML document.
 
     Raises:
-        ValueError: it is none, names code, is nested too deeply, has a key twice, or grows without
-            end by its aliases.
+        ValueError: the text is not YAML, names code, is nested too deeply, has a key twice, or has
+            too many values with its aliases expanded.
     """
     try:
         _check(text)
@@ -28,7 +28,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def _check(text: str) -> None:
-    """Follows the events of a document, which needs neither recursion nor its values."""
+    """Checks the events of a document: needs no recursion and builds no values."""
     open_nodes = [_OpenNode()]
     sizes: dict[str, int] = {}
     for event in yaml.parse(text, _SafeLoader):
@@ -51,7 +51,7 @@ def _check(text: str) -> None:
 
 
 class _OpenNode:
-    """A collection whose end has not come yet."""
+    """A collection that has not ended yet."""
 
     def __init__(self, anchor: str | None = None, is_mapping: bool = False) -> None:
         self.anchor = anchor
