@@ -1,4 +1,4 @@
-"""The devices we know, what is read of the machine at hand, occupancy, and the device vector."""
+"""Known devices, descriptions of the machine at hand, occupancy, and the device vector."""
 
 from cdmpp.devices.device_file import load_device_spec as read
 from cdmpp.devices.registry import get_device as get

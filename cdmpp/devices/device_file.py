@@ -1,4 +1,4 @@
-"""Device files: YAML of labels, one value with its source each -> DeviceSpecs."""
+"""Device files: YAML with labels and fields, each a value and its source, as DeviceSpecs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DeviceKind = Literal["gpu", "cpu", "accelerator"]
 DEVICE_KINDS = ("gpu", "cpu", "accelerator")
 _TEXT_FIELDS = frozenset({"vendor", "architecture", "compute_capability", "kernel_sweep"})
 _REAL_SUFFIXES = ("_hz", "_s", "_w")
-#: How a field ends -> what any device has, and the unit: `900` is no bandwidth in bytes a second.
+#: Suffix of a field -> plausible range and unit: `900` is not a bandwidth in bytes per second.
 _PLAUSIBLE = {
     "_per_s": (1e6, 1e18, "a second"), "_hz": (1e6, 1e11, "Hz"), "launch_s": (1e-9, 1e-2, "s"),
 }  # fmt: skip
@@ -32,7 +32,7 @@ class DeviceFile:
 
     Attributes:
         devices: label -> DeviceSpec, in the order of the file.
-        aliases: other name (as `normal_name` gives it) -> label.
+        aliases: alias (as `normal_name` returns it) -> label.
     """
 
     devices: dict[str, DeviceSpec]
@@ -40,13 +40,14 @@ class DeviceFile:
 
 
 def load_device_spec(path: Path, label: str | None = None) -> DeviceSpec:
-    """Returns one device of a file that a user wrote.
+    """Returns one device of a device file.
 
     Args:
-        label: which one; None = the only one.
+        label: label of the device; None = the only device of the file.
 
     Raises:
-        DeviceError: unreadable, wrong, no such label, or several devices and no label.
+        DeviceError: the file is unreadable or invalid, lacks the label, or has several devices and
+            no label was given.
     """
     devices = read_device_file(path).devices
     if label is None:
@@ -67,12 +68,12 @@ def load_device_spec(path: Path, label: str | None = None) -> DeviceSpec:
 def read_device_file(path: Path) -> DeviceFile:
     """Reads one YAML file: `common` fields and `devices`, label -> fields.
 
-    A field is `{value: ..., source: ...}`; only `kind` is a bare word and `aliases` a list of
-    them. Null or absent = unknown.
+    A field is `{value: ..., source: ...}`, except `kind`, a word, and `aliases`, a list of words.
+    Null or absent = unknown.
 
     Raises:
-        DeviceError: unreadable, an unknown field, a value of the wrong type, of another unit or
-            without a source.
+        DeviceError: the file is unreadable, or has an unknown field or a value of the wrong type,
+            in another unit or without a source.
     """
     try:
         content = parse_yaml(path.read_text(encoding="utf-8"))
@@ -106,9 +107,9 @@ def read_device_file(path: Path) -> DeviceFile:
 
 
 def normal_name(name: str) -> str:
-    """Returns a name as aliases are compared: lower case, dashes, without the vendor.
+    """Returns a name in the form for comparisons: lower case, dashes, without the vendor.
 
-    `NVIDIA A100-SXM4-40GB` and `a100_sxm4_40gb` are the same.
+    `NVIDIA A100-SXM4-40GB` and `a100_sxm4_40gb` have the same form.
     """
     words = "-".join(name.lower().replace("_", " ").split())
     for vendor in ("nvidia-", "amd-", "intel-"):
@@ -155,7 +156,7 @@ def _to_spec(label: str, values: dict[str, Any], path: Path) -> DeviceSpec:
             )
         if entry["value"] is not None:
             arguments[name] = _typed(name, entry["value"], where)
-            if name == "kernel_sweep":  # it is beside the device file
+            if name == "kernel_sweep":  # relative to the device file
                 arguments[name] = str(path.absolute().parent / arguments[name])
             sources[name] = str(entry["source"])
     if "kind" not in arguments:
@@ -165,9 +166,7 @@ def _to_spec(label: str, values: dict[str, Any], path: Path) -> DeviceSpec:
 
 
 def _typed(name: str, value: Any, where: str) -> str | int | float:
-    """Returns the value as text, a positive float (rates, times) or a positive int (counts,
-    sizes).
-    """
+    """Returns a value as text, positive float (rates, times) or positive int (counts, sizes)."""
     if name in _TEXT_FIELDS:
         return str(value)
     try:

@@ -1,4 +1,4 @@
-"""Occupancy: how many thread blocks of a kernel a multiprocessor of an NVIDIA GPU holds at once.
+"""Occupancy: how many thread blocks of a kernel run at once on a multiprocessor of an NVIDIA GPU.
 
 Source: CUDA C++ Programming Guide, technical specifications per compute capability (limits);
 `cuda_occupancy.h` of the CUDA toolkit (allocation units and the order of rounding).
@@ -21,23 +21,23 @@ _GP10X = "6.1"
 
 @dataclass(frozen=True)
 class OccupancyLimits:
-    """What bounds the blocks on one multiprocessor of a compute capability.
+    """Limits on the blocks of one multiprocessor, for a compute capability.
 
     Attributes:
         compute_capability: e.g. `7.5`.
-        max_warps_per_core: warps that one multiprocessor holds.
-        max_blocks_per_core: blocks that one multiprocessor holds.
-        registers_per_core: registers of 4 bytes of one multiprocessor.
-        shared_bytes_per_core: shared memory of one multiprocessor, the largest carve-out.
-        shared_bytes_per_block: most shared memory of a block (where it must be asked for: opt-in).
-        shared_allocation_bytes: shared memory is given out in multiples of this.
-        reserved_shared_bytes_per_block: taken by the system from each block's share.
-        partition_count: parts of a multiprocessor; a warp's registers lie in one of them.
-        registers_per_block: most registers of a block.
-        max_registers_per_thread: most registers that a compiler gives a thread.
-        register_allocation_unit: a warp's registers are given out in multiples of this.
-        max_threads_per_block: threads of a block.
-        warp_size: threads of a warp.
+        max_warps_per_core: maximum resident warps per multiprocessor.
+        max_blocks_per_core: maximum resident blocks per multiprocessor.
+        registers_per_core: registers of 4 bytes per multiprocessor.
+        shared_bytes_per_core: shared memory per multiprocessor with the largest carve-out.
+        shared_bytes_per_block: maximum shared memory of a block (opt-in limit, if there is one).
+        shared_allocation_bytes: allocation unit of shared memory.
+        reserved_shared_bytes_per_block: shared memory per block that the system reserves.
+        partition_count: partitions of a multiprocessor; a warp's registers are in one of them.
+        registers_per_block: maximum registers per block.
+        max_registers_per_thread: maximum registers that a compiler assigns to a thread.
+        register_allocation_unit: allocation unit of a warp's registers.
+        max_threads_per_block: maximum threads per block.
+        warp_size: threads per warp.
     """
 
     compute_capability: str
@@ -58,17 +58,17 @@ class OccupancyLimits:
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How well a kernel fills a multiprocessor.
+    """Occupancy of a multiprocessor by a kernel.
 
     Attributes:
-        blocks_per_core: blocks at once on one multiprocessor; 0 = the kernel cannot be launched.
-        warps_per_block: warps of one block.
-        warps_per_core: warps at once on one multiprocessor.
-        occupancy: `warps_per_core` as a share of the most possible, 0 to 1.
-        limiters: what allows no more blocks, several when tied.
+        blocks_per_core: resident blocks per multiprocessor; 0 = the kernel cannot be launched.
+        warps_per_block: warps per block.
+        warps_per_core: resident warps per multiprocessor.
+        occupancy: `warps_per_core` as a share of the maximum, 0 to 1.
+        limiters: the limiting resources, several if tied.
         block_limits: blocks that each resource alone would allow; None = not used by the kernel.
-        registers_per_block: registers that one block takes after rounding.
-        shared_bytes_per_block: shared memory that one block takes after rounding, reserve included.
+        registers_per_block: registers per block after rounding.
+        shared_bytes_per_block: shared memory per block after rounding, including the reserve.
     """
 
     blocks_per_core: int
@@ -97,7 +97,7 @@ _ROWS = (
     ("10.3", 64, 32, 65536, 228, 227, 128, 1024, 4),
     ("12.0", 48, 24, 65536, 100, 99, 128, 1024, 4),
 )
-#: Compute capabilities whose limits are known.
+#: Compute capabilities with known limits.
 COMPUTE_CAPABILITIES = tuple(row[0] for row in _ROWS)
 
 
@@ -105,7 +105,7 @@ def occupancy_limits(compute_capability: str) -> OccupancyLimits:
     """Returns the limits of a compute capability.
 
     Raises:
-        DeviceError: limits that are not known.
+        DeviceError: its limits are unknown.
     """
     for row in _ROWS:
         if row[0] == compute_capability:
@@ -131,7 +131,8 @@ def device_occupancy_limits(device: DeviceSpec) -> OccupancyLimits:
     """Returns the limits of a device.
 
     Raises:
-        DeviceError: no NVIDIA GPU, or one whose compute capability has no known limits.
+        DeviceError: the device is not an NVIDIA GPU, or the limits of its compute capability are
+            unknown.
     """
     if device.kind != "gpu" or (device.vendor or "NVIDIA") != "NVIDIA":
         what = f"{device.vendor} {device.kind}" if device.vendor else device.kind
@@ -156,16 +157,16 @@ def occupancy(
 ) -> Occupancy:
     """Returns the occupancy of a kernel.
 
-    Shared memory is counted with the largest carve-out, the one that holds most blocks. A kernel
-    that exceeds a limit of a single block has 0 blocks and that limit as its limiter.
+    Assumes the largest shared memory carve-out, which allows the most blocks. A kernel that exceeds
+    a limit per block has 0 blocks and that limit as its limiter.
 
     Args:
         threads_per_block: at least 1.
-        registers_per_thread: 0 = the kernel uses none.
-        shared_bytes_per_block: static and dynamic together.
+        registers_per_thread: 0 = the kernel uses no registers.
+        shared_bytes_per_block: static and dynamic shared memory together.
 
     Raises:
-        UsageError: a negative number, or no thread.
+        UsageError: an argument is negative, or `threads_per_block` is 0.
     """
     if threads_per_block < 1 or registers_per_thread < 0 or shared_bytes_per_block < 0:
         raise UsageError(
@@ -198,15 +199,15 @@ def occupancy(
 
 
 def _register_limit(limits: OccupancyLimits, warps: int, registers: int) -> int | None:
-    """Returns the blocks that the registers allow; None where the kernel uses none."""
+    """Returns the blocks that the registers allow; None if the kernel uses no registers."""
     if not registers:
         return None
     per_warp = _warp_registers(limits, registers)
     partition_counts = [limits.partition_count]
     if limits.compute_capability == _GP100:
-        # A kernel that no other Pascal GPU could launch is not launched here either.
+        # The 6.0 launch check also applies the limit of the other Pascal GPUs.
         partition_counts.append(occupancy_limits(_GP10X).partition_count)
-    # The launch check counts registers as if every partition held equally many warps.
+    # The launch check rounds the warps up to the same number in every partition.
     checked = max(per_warp * _round_up(warps, parts) for parts in partition_counts)
     if checked > limits.registers_per_block or registers > limits.max_registers_per_thread:
         return 0
@@ -215,7 +216,7 @@ def _register_limit(limits: OccupancyLimits, warps: int, registers: int) -> int 
 
 
 def _shared_limit(limits: OccupancyLimits, shared_bytes: int) -> int | None:
-    """Returns the blocks that the shared memory allows; None where a block takes none."""
+    """Returns the blocks that the shared memory allows; None if a block takes none."""
     if not shared_bytes:
         return None
     if shared_bytes > limits.shared_bytes_per_block + limits.reserved_shared_bytes_per_block:

@@ -1,4 +1,4 @@
-"""The devices that a run folder was trained on, with their descriptions."""
+"""DeviceSpecs of the training devices of a run folder."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cdmpp.text import nearest
 
 
 def run_specs(folder: Path) -> list[DeviceSpec]:
-    """Returns the devices of a run folder's model, or of `pretrained`.
+    """Returns the training devices of a run folder's model, or of `pretrained`.
 
     Raises:
-        DataError: there is no complete model.
+        DataError: the folder has no complete model.
     """
     path = model_folder(folder) / "model.json"
     hint = "give a finished run folder, or pretrained"
@@ -28,10 +28,10 @@ def run_specs(folder: Path) -> list[DeviceSpec]:
 
 
 def run_spec(folder: Path, name: str) -> DeviceSpec:
-    """Returns one of them, by label.
+    """Returns one training device of a run folder's model, by label.
 
     Raises:
-        DeviceError: the model was trained on no such device; names the nearest.
+        DeviceError: the model was not trained on this device; the text names the nearest label.
     """
     specs = {spec.name: spec for spec in run_specs(folder)}
     for label, spec in specs.items():

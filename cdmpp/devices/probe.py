@@ -1,4 +1,4 @@
-"""A DeviceSpec of the CPU that this process runs on, from what the operating system tells."""
+"""DeviceSpec of the CPU that this process runs on, as reported by the operating system."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _CGROUPS = "sys/fs/cgroup"
 _SIZE = re.compile(r"(\d+)\s*([KMG]?)")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _VENDORS = {"AuthenticAMD": "AMD", "GenuineIntel": "Intel"}
-#: Flag of /proc/cpuinfo -> width in bits of the float32 instructions that compilers use where it is
-#: set, widest first (AVX without AVX2 has no multiply-add and counts as SSE).
+#: Flag of /proc/cpuinfo -> width in bits of the float32 instructions that compilers use with it,
+#: widest first (AVX without AVX2 has no multiply-add and counts as SSE).
 _SIMD_FLAGS = (("avx512vl", 512), ("avx2", 256), ("sse2", 128), ("asimd", 128), ("neon", 128))
 
 
 @dataclass(frozen=True)
 class UsableCpus:
-    """What a process may use of a machine's CPUs.
+    """Number of cores that a process may use.
 
     Attributes:
-        cores: physical cores that may be used; two hyper-threads of one core count once.
-        source: what says so.
+        cores: usable physical cores; two hyper-threads of one core count once.
+        source: where the number is from.
     """
 
     cores: int
@@ -35,17 +35,17 @@ class UsableCpus:
 
 
 def probe_cpu(name: str, *, threads: int | None = None, root: Path = Path("/")) -> DeviceSpec:
-    """Returns what the operating system tells of the CPU; what it does not tell is None.
+    """Returns the CPU's description from the operating system; unknown fields are None.
 
-    Peaks and bandwidths are not told, they have to be measured.
+    Peaks and bandwidths are unknown: they have to be measured.
 
     Args:
         name: label of the device.
-        threads: threads of the label; None = one a core that may be used.
-        root: where `proc` and `sys` are.
+        threads: threads of the label; None = one per usable core.
+        root: folder with `proc` and `sys`.
 
     Raises:
-        UsageError: more threads than cores may be used.
+        UsageError: `threads` is not between 1 and the number of usable cores.
         DeviceError: there is no `/proc/cpuinfo`.
     """
     machine = _Machine(root)
@@ -79,7 +79,7 @@ def probe_cpu(name: str, *, threads: int | None = None, root: Path = Path("/")) 
 
 
 def usable_cpus(root: Path = Path("/")) -> UsableCpus:
-    """Returns how many cores this process may use: affinity and the control group's quota.
+    """Returns the number of usable cores, limited by affinity and the control group's quota.
 
     Raises:
         DeviceError: there is no `/proc/cpuinfo`.
@@ -88,7 +88,7 @@ def usable_cpus(root: Path = Path("/")) -> UsableCpus:
 
 
 def cpu_list(text: str) -> list[int]:
-    """Returns the numbers of a list of CPUs as the kernel writes it, such as `0-3,8`."""
+    """Returns the CPU numbers of a list in the kernel's format, such as `0-3,8`."""
     found: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -97,7 +97,7 @@ def cpu_list(text: str) -> list[int]:
 
 
 class _Machine:
-    """The files of one machine. Facts are (value, source) pairs, None where nothing tells them."""
+    """Facts from the files of one machine, as (value, source) pairs; None if unknown."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -173,7 +173,7 @@ class _Machine:
         return max(1, len(siblings))
 
     def _quota(self) -> float | None:
-        """Returns how many CPUs' worth of time the control groups give; None = no limit known."""
+        """Returns the CPU time quota of the control groups, in CPUs; None = no known limit."""
         found = []
         for folder in self._groups("cpu"):
             quota, _, period = (self._text(f"{folder}/cpu.max") or "").strip().partition(" ")
@@ -185,7 +185,7 @@ class _Machine:
         return min(found, default=None)
 
     def _groups(self, controller: str) -> list[str]:
-        """Returns the folders of the process's control groups and of those around them."""
+        """Returns the folders of the process's control groups and of their parents."""
         folders = [_CGROUPS]
         for line in (self._text("proc/self/cgroup") or "").splitlines():
             _, _, rest = line.partition(":")
@@ -208,7 +208,7 @@ class _Machine:
         if named:
             return 1e9 * float(named[1]), "name that the processor reports"
         most = (self._text(f"{folder}/cpuinfo_max_freq") or "").strip()
-        # What x86 calls so is a boost; an ARM core's highest clock is its nominal one.
+        # On x86 this is the boost clock; an ARM core's highest clock is its nominal one.
         if self._arm() is not None and most.isdecimal() and int(most):
             return 1e3 * int(most), "cpuinfo_max_freq of cpufreq"
         return None
@@ -229,7 +229,7 @@ class _Machine:
         return total, "MemTotal of /proc/meminfo"
 
     def cache_bytes(self, level: int) -> tuple[int, str] | None:
-        """Returns L1 and L2 a core, all L3 of the processor that the first allowed CPU is on."""
+        """Returns L1 or L2 per core, or the whole L3 of the first allowed CPU's processor."""
         instances: dict[str, tuple[int, list[int]]] = {}
         package = self._package(self._first)
         for cpu in self._online if level == 3 else [self._first]:
@@ -285,7 +285,7 @@ def _pairs(block: str) -> list[tuple[str, str]]:
 
 
 def _ranges(cpus: list[int]) -> str:
-    """Returns numbers as the kernel writes them: `0-3,8`."""
+    """Returns CPU numbers in the kernel's format: `0-3,8`."""
     parts: list[list[int]] = []
     for cpu in sorted(cpus):
         if parts and cpu == parts[-1][-1] + 1:

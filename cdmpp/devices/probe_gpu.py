@@ -1,4 +1,4 @@
-"""A DeviceSpec of an NVIDIA GPU of this machine, from what its driver tells."""
+"""DeviceSpec of an NVIDIA GPU of this machine, as reported by its driver."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _TIMEOUT_S = 30
 
 
 def nvidia_smi(*, hint: str = "leave --target out to add this machine's CPU") -> str:
-    """Returns what nvidia-smi says of the first GPU, one line.
+    """Returns the line that nvidia-smi prints for the first GPU.
 
     Args:
-        hint: what to do where there is none.
+        hint: next step for the error text.
 
     Raises:
-        DeviceError: it is not there, or fails.
+        DeviceError: nvidia-smi is missing or fails.
     """
     command = [
         "nvidia-smi",
@@ -49,13 +49,13 @@ def nvidia_smi(*, hint: str = "leave --target out to add this machine's CPU") ->
 
 
 def probe_nvidia(name: str, line: str) -> DeviceSpec:
-    """Returns what a line of `nvidia_smi` tells; what it does not tell is None.
+    """Returns the description of a GPU from a line of `nvidia_smi`; unknown fields are None.
 
     Args:
         name: label of the device.
 
     Raises:
-        DeviceError: the line is of another form.
+        DeviceError: the line has another form.
     """
     words = [word.strip() for word in line.split(",")]
     if len(words) != len(_FIELDS):
@@ -89,10 +89,10 @@ def probe_nvidia(name: str, line: str) -> DeviceSpec:
 
 
 def check_not_known(line: str) -> None:
-    """Checks that the GPU of `nvidia_smi` is none that is described already.
+    """Checks that the GPU of a line of `nvidia_smi` is not in the registry.
 
     Raises:
-        UsageError: it is.
+        UsageError: the registry has the GPU.
     """
     product = line.partition(",")[0].strip()
     known = find_device(product)

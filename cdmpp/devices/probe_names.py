@@ -1,4 +1,4 @@
-"""Names of processor architectures behind the numbers that processors report."""
+"""Names of processor architectures for the numbers that processors report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _INTEL = MappingProxyType({
     0xAD: "granite-rapids", 0xAE: "granite-rapids",
 })  # fmt: skip
 _SKYLAKE_SERVER = 0x55
-#: Steppings of `_SKYLAKE_SERVER` from which on it is another name.
+#: First steppings of `_SKYLAKE_SERVER` with another name.
 _COOPER_LAKE, _CASCADE_LAKE = 10, 5
 #: Part number of Arm's own cores -> name. Source: Linux kernel, arch/arm64/include/asm/cputype.h.
 _ARM = MappingProxyType({
@@ -39,7 +39,7 @@ _IMPLEMENTERS = MappingProxyType({
 
 
 def x86_architecture(vendor_id: str, family: int, model: int, stepping: int) -> str | None:
-    """Returns the name of an AMD or Intel architecture, None for one that is not listed here."""
+    """Returns the name of an AMD or Intel architecture; None if it is not listed here."""
     if vendor_id == "AuthenticAMD":
         for known, first, last, name in _AMD:
             if family == known and first <= model <= last:

@@ -1,4 +1,4 @@
-"""The devices that are known: those shipped beside this module and those of a user's folders."""
+"""The registry of known devices: shipped device files and those of a user's folders."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from cdmpp.files.places import package_folder
 from cdmpp.records import GPU_TARGET_KINDS
 from cdmpp.text import nearest
 
-#: Label of the CPU that asks, with a thread a core that may be used, as far as the system tells.
+#: Label of the CPU of this process, with one thread per usable core.
 THIS_CPU = "this-cpu"
 _CPU_TARGETS = frozenset({"llvm", "c"})
 
 
 def load_registry(folders: Iterable[Path] = ()) -> dict[str, DeviceSpec]:
-    """Returns label -> DeviceSpec of every shipped YAML file, then of those in `folders`.
+    """Returns label -> DeviceSpec of the shipped YAML files and of those in `folders`.
 
     A later file may replace a label of an earlier one.
 
     Raises:
-        DeviceError: a file that is not as it should be.
+        DeviceError: a file is invalid.
     """
     devices: dict[str, DeviceSpec] = {}
     for content in _contents(folders):
@@ -41,23 +41,23 @@ def load_registry(folders: Iterable[Path] = ()) -> dict[str, DeviceSpec]:
 
 
 def list_devices(folders: Iterable[Path] = ()) -> list[DeviceSpec]:
-    """Returns the devices that are known, those of `folders` too, by label.
+    """Returns the known devices, including those of `folders`, sorted by label.
 
     Example:
         >>> "t4" in [spec.name for spec in list_devices() if spec.kind == "gpu"]
         True
 
     Raises:
-        DeviceError: a file that is not as it should be.
+        DeviceError: a file is invalid.
     """
     return [spec for _, spec in sorted(load_registry(folders).items())]
 
 
 def load_aliases(folders: Iterable[Path] = ()) -> dict[str, str]:
-    """Returns other name (as `normal_name` gives it) -> label, of the same files.
+    """Returns alias (as `normal_name` returns it) -> label of the files of `load_registry`.
 
     Raises:
-        DeviceError: a file that is not as it should be.
+        DeviceError: a file is invalid.
     """
     aliases: dict[str, str] = {}
     for content in _contents(folders):
@@ -66,13 +66,13 @@ def load_aliases(folders: Iterable[Path] = ()) -> dict[str, str]:
 
 
 def find_device(name: str, folders: Iterable[Path] = ()) -> DeviceSpec | None:
-    """Returns the DeviceSpec of a label, of an alias, or of `this-cpu`, None if it is not known.
+    """Returns the DeviceSpec of a label, an alias or `this-cpu`; None if it is unknown.
 
-    A label wins over an alias; letter case, spaces and the vendor in front do not matter. The
+    Labels take precedence over aliases; letter case, spaces and a leading vendor do not matter. The
     `name` of the result is the label.
 
     Raises:
-        DeviceError: a file that is not as it should be, or nothing is told of this CPU.
+        DeviceError: a file is invalid, or this CPU cannot be described.
     """
     folders = tuple(folders)
     devices = load_registry(folders)
@@ -92,7 +92,7 @@ def get_device(name: str, folders: Iterable[Path] = ()) -> DeviceSpec:
     """Returns the DeviceSpec of a label or alias.
 
     Raises:
-        DeviceError: the name is not known; names the nearest one.
+        DeviceError: the name is unknown; the text has the nearest one.
     """
     return get_devices([name], folders)[0]
 
@@ -100,10 +100,10 @@ def get_device(name: str, folders: Iterable[Path] = ()) -> DeviceSpec:
 def get_devices(
     named: Iterable[str | DeviceSpec], folders: Iterable[Path] = ()
 ) -> list[DeviceSpec]:
-    """Returns the DeviceSpecs of labels or aliases; one that is given as it is stays.
+    """Returns the DeviceSpecs of labels or aliases; a DeviceSpec is returned unchanged.
 
     Raises:
-        DeviceError: names are not known; says all of them, with the nearest ones.
+        DeviceError: names are unknown; the text has all of them, with the nearest ones.
     """
     named, folders = list(named), tuple(folders)
     found = [one if isinstance(one, DeviceSpec) else find_device(one, folders) for one in named]
@@ -128,18 +128,19 @@ def unknown_text(names: Sequence[str], known: Iterable[str], aliases: Iterable[s
 
 
 def as_described_now(spec: DeviceSpec) -> DeviceSpec:
-    """Returns what the registry says of a device that was described earlier, such as in a trained
-    model; the device itself where the registry has no such label of its kind.
+    """Returns the registry's current DeviceSpec for an earlier one, e.g. of a trained model.
+
+    Returns `spec` itself if the registry has no device of this label and kind.
     """
     known = load_registry().get(spec.name)
     return spec if known is None or known.kind != spec.kind else known
 
 
 def check_lasts(label: str) -> None:
-    """Checks that a label means the same device on every machine: what is measured keeps it.
+    """Checks that a label means the same device on every machine, as stored measurements need.
 
     Raises:
-        UsageError: it is `this-cpu`.
+        UsageError: the label is `this-cpu`.
     """
     if label == THIS_CPU:
         raise UsageError(
@@ -149,10 +150,10 @@ def check_lasts(label: str) -> None:
 
 
 def check_known(names: Iterable[str], others: Iterable[str] = ()) -> None:
-    """Checks that names are labels or aliases, or among `others`: labels of a user's data.
+    """Checks that names are labels, aliases, or among `others`: labels of a user's data.
 
     Raises:
-        DeviceError: some are none; says all of them, with the nearest ones.
+        DeviceError: names are unknown; the text has all of them, with the nearest ones.
     """
     others = list(others)
     unknown = [name for name in names if name not in others and find_device(name) is None]
@@ -162,9 +163,9 @@ def check_known(names: Iterable[str], others: Iterable[str] = ()) -> None:
 
 
 def unknown_device(label: str, target_kind: str) -> tuple[DeviceSpec, str]:
-    """Returns (a DeviceSpec without values, a warning) for a label that is not in the registry.
+    """Returns a DeviceSpec without values, and a warning, for a label missing in the registry.
 
-    This is the defined fallback: every value is null and reaches a model as masked.
+    Every value is unknown, so that the device vector masks it.
     """
     if target_kind in _CPU_TARGETS:
         kind: DeviceKind = "cpu"
@@ -180,12 +181,12 @@ def unknown_device(label: str, target_kind: str) -> tuple[DeviceSpec, str]:
 def resolve_devices(
     target_kinds: dict[str, str], folders: Iterable[Path] = ()
 ) -> tuple[tuple[DeviceSpec, ...], list[str]]:
-    """Returns (specs in label order, warnings) of labels given with the kind of their programs.
+    """Returns the DeviceSpecs of labels, sorted by label, and warnings about unknown labels.
 
-    A spec found by an alias keeps the name that the data use.
+    A DeviceSpec found by an alias gets the name that the data use.
 
     Args:
-        target_kinds: label -> target kind (`llvm`, `cuda`, `rocm`) of what runs there.
+        target_kinds: label -> target kind of its programs (`llvm`, `cuda`, `rocm`).
     """
     folders = tuple(folders)
     specs: list[DeviceSpec] = []

@@ -1,4 +1,4 @@
-"""DeviceSpec: what the hardware is, with a source for every number."""
+"""DeviceSpec: description of the hardware, with a source for every number."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-#: No device's memory is all one network's: above this share it is not sure that it fits.
+#: Share of a device's memory up to which a network surely fits: other users need memory too.
 SURE_SHARE = 0.9
 
 
 def fits_into(
     needed: float, limit: float | None, *, least: float | None = None, share: float = SURE_SHARE
 ) -> bool | None:
-    """Returns whether so many bytes surely fit into that share of a limit; False where even the
-    least that is needed is above all of it; None in between, or where no limit is known.
+    """Returns whether memory fits into a limit; None if that is uncertain or the limit unknown.
+
+    Args:
+        needed: estimated bytes; True if they fit into `share` of the limit.
+        limit: bytes; None = unknown.
+        least: lower bound of `needed`; False if it exceeds the limit. None = `needed`.
     """
     if limit is None:
         return None
@@ -31,20 +35,20 @@ class DeviceSpec:
         name: device label, e.g. `t4` or `epyc-avx512-2c`.
         core_count: cores or streaming multiprocessors of the device.
         clock_hz: nominal clock.
-        peak_*_flop_per_s: arithmetic peak of the label as used (its threads, its instruction set).
+        peak_*_flop_per_s: arithmetic peak with the label's threads and instruction set.
         simd_bits: vector width of a CPU label; `warp_size` is its GPU counterpart.
         threads: software threads used by the label.
-        launch_s: smallest time of a kernel, seconds; not an input of models (not in the device
-            vector), only a lower bound of predictions.
+        launch_s: shortest time of a kernel, seconds: a lower bound of predictions, not an input of
+            models (not in the device vector).
         peak_bf16_flop_per_s, peak_fp8_flop_per_s, peak_fp4_flop_per_s, peak_int8_op_per_s: dense
-            rates of matrix units, sums in fp32 (int32); None also where the device has no such
-            units. These and what follows are no inputs of learned models (not in the device
-            vector).
-        link_bandwidth_bytes_per_s: to other devices of the node, each way, all links together.
+            rates of matrix units with fp32 (int32) accumulation; None also if the device has no
+            such units. These fields and the following ones are not inputs of learned models (not
+            in the device vector).
+        link_bandwidth_bytes_per_s: to other devices of the node, per direction, all links together.
         tdp_w: power limit in watts.
         kernel_sweep: file with measured reference kernels of a GPU (`cdmpp device add --sweep`),
-            by which its kernel times are corrected.
-        sources: field name -> where the value is from.
+            used to correct its kernel times.
+        sources: field name -> source of the value.
     """
 
     name: str
@@ -80,24 +84,22 @@ class DeviceSpec:
 
 
 def family(device: DeviceSpec) -> str | None:
-    """Returns whose devices of its kind run programs as it does: `x86` of CPUs by AMD and Intel,
-    else its vendor; None = unknown.
+    """Returns the family of devices that run programs alike: `x86` for AMD and Intel CPUs, else
+    the vendor; None = unknown.
     """
     is_x86 = device.kind == "cpu" and device.vendor in ("AMD", "Intel")
     return "x86" if is_x86 else device.vendor
 
 
 def architecture_of(device: DeviceSpec) -> tuple[str, str | None, str] | None:
-    """Returns what devices of one architecture have in common; None where it is not known."""
+    """Returns (kind, vendor, architecture); None if the architecture is unknown."""
     if device.architecture is None:
         return None
     return device.kind, device.vendor, device.architecture
 
 
 def same_architecture(device: DeviceSpec, others: Sequence[DeviceSpec]) -> list[str]:
-    """Returns the labels of other devices of a device's architecture: hardware of its sort under
-    other names. None where its architecture is not known.
-    """
+    """Returns the labels of other devices with the device's architecture; [] if it is unknown."""
     own = architecture_of(device)
     return [
         spec.name

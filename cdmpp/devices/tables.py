@@ -1,4 +1,4 @@
-"""Devices as text: the list, one device with its sources, and the page of the documentation."""
+"""Devices as text: the list, one device with its sources, and the documentation page."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ _COLUMNS = {
         *_BOARD_COLUMNS,
     ),
 }
-#: Columns of a table of the page, besides the label: more do not fit 1000 pixels.
+#: Maximum number of columns of a table of the page, besides the label: fits 1000 pixels.
 _MOST_COLUMNS = 8
 _TITLES = {"gpu": "GPUs", "cpu": "CPUs", "accelerator": "accelerators"}
-#: Of a list in the terminal, no line wider than 80 characters; rates in TFLOP/s, memory in GiB
-#: and GB/s.
+#: Columns of the list in the terminal, 80 characters wide; rates in TFLOP/s, memory in GiB and
+#: GB/s.
 _SHORT_COLUMNS = (
     _Column("architecture", "architecture"),
     _Column("cores", "core_count"),
@@ -91,7 +91,7 @@ _SHORT_COLUMNS = (
 
 
 def devices_text(devices: Sequence[DeviceSpec]) -> str:
-    """Returns how many devices there are and a table of 80 characters a kind."""
+    """Returns the number of devices and a table of 80 characters for each kind."""
     if not devices:
         return "no devices"
     counts, parts = [], []
@@ -120,7 +120,7 @@ def device_text(spec: DeviceSpec, aliases: Sequence[str] = (), *, only_known: bo
     """Returns every field of a device in SI units, each with its source.
 
     Args:
-        only_known: whether fields without a value are left out.
+        only_known: whether to omit fields without a value.
     """
     names = f" (also {', '.join(aliases)})" if aliases else ""
     lines = [f"{spec.name}{names}: {spec.kind}"]
@@ -138,10 +138,10 @@ def device_text(spec: DeviceSpec, aliases: Sequence[str] = (), *, only_known: bo
 def devices_markdown(
     devices: Iterable[DeviceSpec], aliases: Mapping[str, Sequence[str]] | None = None
 ) -> str:
-    """Returns the page `docs/devices.md`: a table a kind of device, and the occupancy limits.
+    """Returns the page `docs/devices.md`: a table per kind of device, and the occupancy limits.
 
     Args:
-        aliases: label -> other names.
+        aliases: label -> aliases.
     """
     devices = list(devices)
     names = aliases or {}

@@ -1,4 +1,4 @@
-"""Whether a device's description is that of the machine at hand."""
+"""Check that a device's description fits this machine."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from cdmpp.errors import DeviceError
 def check_is_here(spec: DeviceSpec, *, root: Path = Path("/")) -> None:
     """Checks that a device's description can be that of this machine's CPU or first NVIDIA GPU.
 
-    Compared are architecture (vendor, where one of them is not known), the width of the
-    instructions and the compute capability; what one side does not know agrees with everything.
-    Of other GPUs and accelerators nothing is told here.
+    Compares the architecture (the vendor if an architecture is unknown), the SIMD width, the
+    compute capability, and for GPUs the registry's label of the product. An unknown field matches
+    everything. Other GPUs and accelerators are not checked.
 
     Args:
-        root: where `proc` and `sys` are.
+        root: folder with `proc` and `sys`.
 
     Raises:
-        DeviceError: it is another device, or the GPU is not there.
+        DeviceError: the description is of another device, or nvidia-smi is missing or fails.
     """
     if spec.kind == "cpu":
         here, product = probe_cpu("this CPU", root=root), None

@@ -1,4 +1,4 @@
-"""The device vector: a DeviceSpec as numbers for a model, with a mask for what is unknown."""
+"""The device vector: a DeviceSpec as numbers for a model, with a mask for unknown values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cdmpp.devices.spec import DeviceSpec
 
-#: Version of the meaning of the columns; a model refuses vectors of another version.
+#: Version of the columns; a model rejects vectors of another version.
 DEVICE_VECTOR_SCHEMA_VERSION = 1
 
 
@@ -22,8 +22,8 @@ class _Column(NamedTuple):
     scale: float
 
 
-# value = (log2(field) - center) / scale. Centre and scale are round constants chosen so that
-# present-day CPUs and GPUs fall into about [-2, 2]; they are not fitted to data.
+# value = (log2(field) - center) / scale. Centre and scale are round constants that map current
+# CPUs and GPUs to about [-2, 2]; they are not fitted to data.
 _COLUMNS = (
     _Column("core_count", 4, 3),
     _Column("clock_hz", 31, 1),
@@ -56,8 +56,8 @@ def device_vector(spec: DeviceSpec) -> NDArray[np.float32]:
     """Returns the device vector.
 
     Rates, sizes and counts are log2, shifted and scaled by fixed constants; the compute capability
-    is divided by 10; the kind is one column each of 0 and 1. An unknown value is 0 with mask bit
-    0, a known one has mask bit 1.
+    is divided by 10; the kind is one-hot. An unknown value is 0 with mask bit 0, a known value has
+    mask bit 1.
 
     Returns:
         float32 [2F], columns as `DEVICE_VECTOR_NAMES`.
@@ -73,13 +73,14 @@ def device_vector(spec: DeviceSpec) -> NDArray[np.float32]:
 
 
 def as_nearest_known(spec: DeviceSpec, known: Sequence[DeviceSpec]) -> DeviceSpec:
-    """Returns a device without the facts that are unknown of the nearest known device of its kind.
+    """Returns a device without the numbers that are unknown for the nearest training device.
 
-    A model that never saw two devices differ in a fact alone takes its being known for something
-    else. The nearest one differs least in what is known of both.
+    The compute capability is kept. A model cannot separate the effect of a number from the effect
+    of its mask bit if no two training devices differ only in this bit. The nearest device has the
+    smallest distance over the columns that are known for both.
 
     Args:
-        known: devices that a model was trained on; where none is of the kind, nothing changes.
+        known: training devices; if none is of the device's kind, `spec` is returned unchanged.
     """
     vector, half = device_vector(spec), len(_VALUE_NAMES)
 
@@ -99,7 +100,7 @@ def as_nearest_known(spec: DeviceSpec, known: Sequence[DeviceSpec]) -> DeviceSpe
 
 
 def _capability(text: str | None) -> float | None:
-    """Returns a CUDA compute capability such as `7.5` as 0.75; None for other names (`gfx906`)."""
+    """Returns a CUDA compute capability, e.g. `7.5` as 0.75; None for other names (`gfx906`)."""
     try:
         number = float(text or "")
     except ValueError:

@@ -14,7 +14,7 @@ def device_file_text(spec: DeviceSpec, *, comment: str) -> str:
     """Returns the YAML text of one device, as `read_device_file` reads it.
 
     Args:
-        comment: what the file is, one line.
+        comment: description of the file, one line.
     """
     values: dict[str, Any] = {"kind": spec.kind}
     for item in fields(DeviceSpec):
