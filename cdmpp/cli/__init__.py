@@ -1,1 +1,1 @@
-"""The command line: one module or folder a command; it parses, calls one function and prints."""
+"""The command line: one module or folder per command parses, calls one function and prints."""

@@ -1,4 +1,4 @@
-"""`cdmpp autotune`: the hyper-parameters of a cost model, by trials on the validation part."""
+"""`cdmpp autotune`: tunes hyper-parameters of a cost model by trials on the validation part."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     options = replace(options, train=replace(options.train, **train))
     if args.pruner:
         options = replace(options, pruner=replace(options.pruner, kind=args.pruner))
-    check_options(options)  # before anything is extracted
+    check_options(options)  # before the extraction
     out = args.out or Path("runs") / f"autotune-{options.name}"
     folder = dataset_of(
         options.train.dataset, options.train.devices, cache_dir=args.cache,
@@ -143,7 +143,7 @@ def run_report(args: argparse.Namespace) -> int:
 
 
 def print_trial(trial: FrozenTrial) -> None:
-    """Shows a trial that has ended on stderr."""
+    """Prints a finished trial on stderr."""
     facts = trial.user_attrs
     values = " ".join(f"{value:.4g}" for value in trial.values or ())
     words = [

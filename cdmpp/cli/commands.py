@@ -1,4 +1,4 @@
-"""The table of commands: name, one line of help, module; only the typed command's is imported."""
+"""The table of commands: name, help line, module; only the typed command's module is imported."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cdmpp.text import nearest, printable
 
 
 class Command(NamedTuple):
-    """A command of `cdmpp`, or a part of one.
+    """A command of `cdmpp`, or a sub-command.
 
     Attributes:
-        module: of `package`; its `add_options(parser)` adds the options and its `run(args)` runs
-            the command. With a part, as in `device.command:show`, they are `add_show_options` and
-            `run_show`.
+        module: module of `package`, whose `add_options(parser)` adds the options and whose
+            `run(args)` runs the command. With a suffix, as in `device.command:show`, these are
+            `add_show_options` and `run_show`.
         parts: the sub-commands of a group, which has no module.
     """
 
@@ -31,7 +31,7 @@ class Command(NamedTuple):
 
 
 def commands_of(table: str) -> tuple[Command, ...]:
-    """Returns the commands of a table: `NAME = MODULE`, two spaces, the help; parts indented."""
+    """Parses a table of commands: `NAME = MODULE`, two spaces, the help; sub-commands indented."""
     return _commands(table.strip("\n").splitlines())
 
 
@@ -109,7 +109,7 @@ networks  predict time, memory and utilisation of whole networks
 completion = completion  print a shell completion script
 """)  # fmt: skip
 
-#: What those need who maintain cdmpp, apart in the help.
+#: Commands for maintainers of cdmpp, listed separately in the help.
 MAINTAINERS_COMMANDS = (
     Command(
         "train-code",
@@ -123,25 +123,25 @@ MAINTAINERS_COMMANDS = (
     ),
 )
 
-#: Commands that are in the laboratory now, `python -m lab NAME`; their names work here until 0.3.
+#: Commands that moved to `python -m lab NAME`; their names work here until 0.3.
 LAB_COMMANDS = ("benchmark", "golden", "pretrain")
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parser of a command, which gets its options from the command's module once it is typed."""
+    """Parser of a command, which adds the options of the command's module when it is used."""
 
     command: Command | None = None
-    #: The commands of a group.
+    #: The sub-commands of a group.
     group: tuple[Command, ...] = ()
 
     def fill(self) -> None:
-        """Adds the options of the command; a second time does nothing."""
+        """Adds the options of the command; a second call does nothing."""
         command, self.command = self.command, None
         if command is not None:
             _fill(self, command)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parses as the base class does, with the options of the command; refuses others."""
+        """Parses as the base class does, with the options of the command; rejects other options."""
         self.fill()
         found, others = super().parse_known_args(args, namespace)
         if others:
@@ -150,7 +150,7 @@ class CommandParser(argparse.ArgumentParser):
         return found, others
 
     def format_help(self) -> str:
-        """Returns the help: of a command with its examples, of a group with the parts of groups."""
+        """Returns the help with examples; for a group also the sub-commands of its groups."""
         words = self.prog.partition(" ")[2]
         text = super().format_help()
         inner = [
@@ -163,7 +163,7 @@ class CommandParser(argparse.ArgumentParser):
         return f"{text}\n{examples_text(words)}\n" if words else text
 
     def error(self, message: str) -> NoReturn:
-        """Ends with one sentence and exit code 2; `--help` has the usage."""
+        """Exits with a one-line error and exit code 2; the usage is left to `--help`."""
         self.exit(2, printable(f"cdmpp: error: {_sentence(message)}; see: {self.prog} --help\n"))
 
     def parts(self) -> list[CommandParser]:
@@ -173,16 +173,16 @@ class CommandParser(argparse.ArgumentParser):
         return [part for group in groups for part in group.choices.values()]
 
 
-#: What argparse says of a value that is not among those to choose from, or not of the type.
+#: Messages of argparse about a value that is not a choice, or has another type.
 _CHOICE = re.compile(r"argument (.+?): invalid choice: '(.*)' \(choose from (.*)\)", re.S)
 _VALUE = re.compile(r"argument (.+?): invalid (\w+) value: (.*)", re.S)
 _TYPES = {"int": "a whole number", "float": "a number"}
-#: More choices are left to the help; the nearest is named.
+#: Errors list at most this many choices; otherwise only the nearest.
 _MOST_CHOICES = 12
 
 
 def _sentence(message: str) -> str:
-    """Returns argparse's message in the words of other errors."""
+    """Returns argparse's message in the form of cdmpp's errors."""
     choice, value = _CHOICE.fullmatch(message), _VALUE.fullmatch(message)
     if choice is not None:
         name, got = choice[1], choice[2]
@@ -195,7 +195,7 @@ def _sentence(message: str) -> str:
 
 
 def filled(parser: CommandParser) -> list[CommandParser]:
-    """Returns a parser and those of all its sub-commands, with their options."""
+    """Returns a parser and the parsers of all its sub-commands, with their options."""
     return [parser, *(below for part in parser.parts() for below in filled(part))]
 
 
@@ -210,14 +210,14 @@ def add_commands(
     """Adds a table of commands to a parser.
 
     Args:
-        dest: attribute that gets the typed name.
-        others: commands that the list of the help leaves out.
-        is_required: whether one has to be typed.
+        dest: attribute for the typed name.
+        others: commands that are not listed in the help.
+        is_required: whether a command must be given.
     """
     parts = parser.add_subparsers(dest=dest, required=is_required, metavar="COMMAND")
     for command in commands:
         parts.add_parser(command.name, help=command.help).command = command
-    for command in others:  # without a help they are in no list but the epilogue's
+    for command in others:  # without a help, argparse does not list them; the epilogue does
         parts.add_parser(command.name).command = command
 
 

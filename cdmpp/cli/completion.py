@@ -1,4 +1,4 @@
-"""`cdmpp completion`: a script that completes commands, options and files in a shell."""
+"""`cdmpp completion`: prints a script that completes commands, options and files in a shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cdmpp doctor`: how healthy the measurements of a campaign, or of this machine, are."""
+"""`cdmpp doctor`: checks the health of the measurements of a campaign, or of this machine."""
 
 from __future__ import annotations
 

@@ -84,10 +84,10 @@ def run(args: argparse.Namespace) -> int:
 def _machine_code(
     folder: Path, trained: TrainedModel, *, compiles: bool, is_quiet: bool
 ) -> tuple[MachineCode, ...]:
-    """Returns the tables of machine code of a folder, after compiling what is missing if asked.
+    """Returns a folder's tables of machine code; with `compiles`, after compiling missing programs.
 
     Raises:
-        UsageError: nothing can be compiled, or nothing reads it.
+        UsageError: the programs cannot be compiled, or the model does not read machine code.
     """
     if compiles:
         if not trained.readers:
@@ -109,7 +109,7 @@ def _machine_code(
 
 
 def _without_code(folder: Path, trained: TrainedModel, code: Sequence[MachineCode]) -> str:
-    """Returns why there is no compiled tier, and what makes one."""
+    """Returns why there is no compiled tier, and how to get one."""
     if not trained.readers:
         return "no compiled tier: the model does not read machine code; cdmpp train-code adds this"
     if code:
@@ -137,7 +137,7 @@ def _print_tables(values: dict[str, Any], kind: str) -> None:
 
 
 def _overlap_sentence(values: dict[str, Any], model: Path) -> str:
-    """Returns whether the result may be called held-out."""
+    """Returns the sentence that says whether the evaluation is held-out."""
     overlap, left_out = values["overlap_with_training"], values["left_out_samples"]
     known = f"{counted(overlap, 'task', 'were')} in the training part of {model}"
     if overlap == 0:

@@ -1,4 +1,4 @@
-"""`cdmpp finetune`: a trained model learns a new device or network from a few measured tasks."""
+"""`cdmpp finetune`: adapts a trained model to a new device or network with a few measured tasks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    # Here, as it brings torch: --help answers without it.
+    # Imported here because it loads torch, which --help does not need.
     from cdmpp.training.finetune.run import FinetuneRunOptions, run_name
 
     given = {
@@ -119,7 +119,7 @@ def budget_tasks(text: str) -> int:
     """Returns the number of tasks in a text such as `10tasks` or `10`; 0 for `all`.
 
     Raises:
-        UsageError: no such text, or less than one task.
+        UsageError: the text has another form, or the number is below 1.
     """
     if text.strip() == "all":
         return 0

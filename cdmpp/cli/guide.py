@@ -1,11 +1,11 @@
-"""What to type: the command that answers a question, and examples of every command."""
+"""User guide in the terminal: a command for each question, and examples of every command."""
 
 from __future__ import annotations
 
 import re
 import textwrap
 
-#: What people ask, and the command that answers.
+#: Users' questions, and the command that answers each.
 QUESTIONS = (
     ("How long does my program take?", "predict FILE.py"),
     ("How long does my network take?", "predict FILE.onnx"),
@@ -164,7 +164,7 @@ def examples_text(words: str) -> str:
     """Returns the examples of a command; of a group, one of each part.
 
     Args:
-        words: of the command, e.g. `dataset fetch`.
+        words: words of the command, e.g. `dataset fetch`.
     """
     own = [f"cdmpp {words} {arguments}" for arguments in EXAMPLES.get(words, ())]
     firsts: dict[str, str] = {}
@@ -177,7 +177,7 @@ def examples_text(words: str) -> str:
 
 
 def _wrapped(command: str) -> str:
-    """Returns it in lines that a shell takes as one; no option is parted from its value."""
+    """Wraps a command with backslashes; an option and its value stay on one line."""
     whole = re.sub(" (?!--)", "\0", command)
     lines = textwrap.wrap(whole, 74, break_long_words=False, break_on_hyphens=False)
     return " \\\n      ".join(lines).replace("\0", " ")

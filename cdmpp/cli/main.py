@@ -1,4 +1,4 @@
-"""The `cdmpp` command: finds the subcommand, runs it, and turns expected trouble into one line."""
+"""The `cdmpp` command: finds and runs the sub-command, and prints expected errors on one line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cdmpp.errors import IS_COMMAND, CdmppError, DataError, UsageError, speaking
 from cdmpp.renames import current_option
 from cdmpp.text import printable
 
-#: A command that a signal ended: this and the signal's number, as shells count.
+#: Exit code of a command that a signal ended, plus the signal's number, as in shells.
 _EXIT_SIGNALLED = 128
 _EXIT_BROKEN_PIPE = 141
 
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_main(parser: CommandParser, words: Sequence[str]) -> int:
-    """Runs one command of a parser, as `main`."""
+    """Runs one command of a parser; see `main`."""
     try:
         with _ended_as_by_ctrl_c(), speaking_commands():
             return _run(parser, words)
@@ -53,13 +53,13 @@ def run_main(parser: CommandParser, words: Sequence[str]) -> int:
         print("cdmpp: interrupted; run the same command again to continue", file=sys.stderr)
         return _EXIT_SIGNALLED + next(iter(interrupt.args), signal.SIGINT)
     except BrokenPipeError:
-        # The reader of our output went away (`cdmpp ... | head`); nothing is left to say.
+        # The reader of the output has ended (`cdmpp ... | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _EXIT_BROKEN_PIPE
 
 
 def _run(parser: CommandParser, words: Sequence[str]) -> int:
-    """Runs one command; says what was to be expected."""
+    """Runs one command; prints expected errors."""
     name = next((word for word in words if not word.startswith("-")), "")
     if parser.prog == "cdmpp" and name in LAB_COMMANDS:
         from cdmpp.cli.shared.lab import run_in_lab
@@ -82,7 +82,7 @@ def _run(parser: CommandParser, words: Sequence[str]) -> int:
         return _said(error)
     except BrokenPipeError:
         raise
-    except OSError as error:  # a disk that is full, a folder that is gone or may not be written
+    except OSError as error:  # e.g. a full disk, or a folder that is missing or not writable
         if args.verbose > 1:
             raise
         where = f"{error.filename}: " if error.filename else ""
@@ -102,7 +102,7 @@ def _said(error: CdmppError) -> int:
 
 @contextmanager
 def _ended_as_by_ctrl_c() -> Iterator[None]:
-    """Lets SIGTERM end a command as Ctrl-C does: its processes end, its temporary files go."""
+    """Makes SIGTERM end a command as Ctrl-C does: ends its processes, removes temporary files."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -122,7 +122,7 @@ def _ended_as_by_ctrl_c() -> Iterator[None]:
 
 
 def build_parser() -> CommandParser:
-    """Returns the parser with every command; imports none."""
+    """Returns the parser with every command, without importing their modules."""
     maintainers = "\n".join(f"    {one.name:13}{one.help}" for one in MAINTAINERS_COMMANDS)
     parser = CommandParser(
         prog="cdmpp",
@@ -158,10 +158,10 @@ def _timed(command: str, run: Callable[[], int]) -> int:
 
 
 class PrintableFormatter(logging.Formatter):
-    """Lines of the log in which no name steers the terminal."""
+    """Log formatter that escapes control characters for the terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Returns the line."""
+        """Returns the escaped line."""
         return printable(super().format(record))
 
 

@@ -122,10 +122,10 @@ def _slowdown_text(slowdown: float) -> str:
 
 
 def measure_options(values: Mapping[str, Any]) -> MeasureOptions:
-    """Returns the options: defaults, then --config, then --set, then the command's own.
+    """Returns the settings: defaults, overridden by --config, by --set, and by other options.
 
     Args:
-        values: of the command's options, by their names.
+        values: name -> value of the command's options.
 
     Raises:
         UsageError: an unknown setting or a value of the wrong type.

@@ -1,4 +1,4 @@
-"""`cdmpp profile`: what profilers of other tools recorded, explained; and watching a command."""
+"""`cdmpp profile`: explains profiles of other tools, and samples utilisation during a command."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs `cdmpp profile`; returns the exit code, with --watch the command's."""
+    """Runs `cdmpp profile`; returns the exit code; with --watch, that of the watched command."""
     if args.top < 0:
         raise UsageError(f"--top {args.top}: expected a number of lines, or 0 for all")
     explains = {
@@ -147,5 +147,5 @@ def _watch(command: list[str], interval_s: float, *, is_json: bool) -> int:
         print(json.dumps(watched.as_json()))
     else:
         print(watch_text(watched), file=sys.stderr)
-    # A shell says 128 + the signal for a command that a signal ended.
+    # As in shells: 128 + the signal for a command that a signal ended.
     return watched.exit_code if watched.exit_code >= 0 else 128 - watched.exit_code

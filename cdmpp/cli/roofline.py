@@ -1,4 +1,4 @@
-"""`cdmpp roofline`: the lower bound of a program or an operator, and what limits it."""
+"""`cdmpp roofline`: lower bound of a program or an operator, and what limits it."""
 
 from __future__ import annotations
 
@@ -99,12 +99,13 @@ def run(args: argparse.Namespace) -> int:
 def _file_bounds(
     path: Path, labels: Sequence[str], sizes: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """Returns `program_bounds` of every program of a file on every device that can run it; says on
-    stderr which cannot.
+    """Returns `program_bounds` of every program of a file on every device that can run it.
+
+    Prints the other combinations on stderr.
 
     Raises:
-        UsageError: no device is named.
-        DataError: the file cannot be read, or no device can run a program of it.
+        UsageError: no device is given.
+        DataError: the file cannot be read, or no device can run any of its programs.
     """
     from tvm_helper.predict.predictor import program_samples  # TVM takes a second
     from tvm_helper.tasks.program_file import read_programs, sized

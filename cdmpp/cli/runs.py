@@ -1,4 +1,4 @@
-"""`cdmpp runs`: run folders of trainings, listed and side by side."""
+"""`cdmpp runs`: lists run folders, and compares runs side by side."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def parse_layers(texts: Sequence[str]) -> ConvShapes:
     """Returns layers from texts BATCH,CIN,WIDTH,COUT,KERNEL[,STRIDE[,PADDING]].
 
     Raises:
-        UsageError: a text that is none of these.
+        UsageError: a text has another form.
     """
     rows = []
     for text in texts:
@@ -59,7 +59,7 @@ def parse_layers(texts: Sequence[str]) -> ConvShapes:
 
 
 def parse_algorithm(text: str) -> int:
-    """Returns cuDNN's number of an algorithm given by name or number."""
+    """Returns cuDNN's number of an algorithm, from its name or number."""
     try:
         return int(ConvAlgorithm(int(text)) if text.isdecimal() else ConvAlgorithm[text.upper()])
     except (KeyError, ValueError):

@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             measured = list(collect(library, layers, options))
         finally:
-            # A GPU that failed refuses this too; what was measured before is kept.
+            # On a GPU that failed, this fails too; earlier measurements are kept.
             with contextlib.suppress(CudnnError):
                 library.close()
         if args.counters:
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
                     "--kernels")  # fmt: skip
         rows = collected_rows(layers, measured, device=args.gpu or "")
     if args.out is not None and not args.counters:
-        # A row without a time is no measurement; its reason is printed, not stored as one.
+        # Rows without a time have a reason instead: they are printed but not stored.
         kept = [list(row.values()) for row in rows if row["time_ms"] is not None]
         write_text(args.out, csv_text(list(rows[0]) if rows else ["reason"], kept))
     if args.json:

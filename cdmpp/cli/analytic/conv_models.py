@@ -240,7 +240,7 @@ def _plots(
 
 
 def error_histogram(relative: FloatArray) -> str:
-    """Returns an SVG histogram of signed errors: steps of 5 %, overflow buckets at ± 50 %."""
+    """Returns an SVG histogram of signed relative errors: bins of 5 %, clipped at ± 50 %."""
     figure, axes = new_figure()
     edges = np.arange(-0.5, 0.5001, 0.05)
     counts, _ = np.histogram(np.clip(relative, -0.499, 0.499), edges)

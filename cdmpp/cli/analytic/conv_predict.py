@@ -118,8 +118,9 @@ def _other_model(place: Path, device: str | None) -> OtherOperators:
     """Returns a model of other operators.
 
     Raises:
-        UsageError: the packaged model, which is none, or another device than it was fitted on.
-        DataError: there is none.
+        UsageError: `place` is the packaged model, which has no other operators, or the model was
+            fitted on another device.
+        DataError: there is no such model.
     """
     if str(place) == PRETRAINED:
         raise UsageError(
@@ -144,8 +145,8 @@ def _print_operator(
     """Prints the times of another operator of a CNN.
 
     Args:
-        first: of the forward convolutions, for gradients.
-        count: int64 [R], how often each layer occurs.
+        first: model of the forward convolutions, for gradients.
+        count: int64 [R], number of occurrences of each layer.
     """
     forward = None if first is None else forward_times(first, shapes, model.device)
     found = operator_times(model, operator, shapes, forward)

@@ -273,7 +273,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
 
 
 def error_plots(lines: Mapping[str, tuple[FloatArray, FloatArray]]) -> dict[str, str]:
-    """Returns file name -> SVG: predicted against measured, one colour a line, and their errors.
+    """Returns file name -> SVG: predicted against measured times, and a histogram of errors.
 
     Args:
         lines: name -> (measured seconds, predicted seconds), float64 [N] each.
@@ -334,7 +334,7 @@ def _add_kernel(parser: argparse.ArgumentParser) -> None:
 
 
 class _Removed(argparse.Action):
-    """An option of the last release that ends with one sentence."""
+    """A removed option, which ends the command with an error that says so."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         parser.error(
@@ -350,7 +350,7 @@ def _add_campaign(parser: argparse.ArgumentParser) -> None:
 
 
 def _shape(preset: Path | None, given: dict[str, int | None]) -> EmbeddingShape:
-    """Returns the shape of a preset, changed by the sizes that are given, or of the sizes."""
+    """Returns the shape of a preset with the given sizes replaced; without one, of the sizes."""
     if preset is not None:
         return load_preset(preset).shape(**given)
     sizes = {name: value for name, value in given.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The tables that `analytic operator evaluate` and `analytic kernels evaluate` print."""
+"""Tables printed by `analytic operator evaluate` and `analytic kernels evaluate`."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def kernels_page(judged: EvaluatedKernels) -> Page:
 
 
 def packaged_page(judged: EvaluatedKernels) -> Page:
-    """Returns the table of a fitted model on the rows of a folder."""
+    """Returns the table of a fitted kernel model on the measured rows of a folder."""
     found = mean_over_seeds(judged.scores)
     rows = []
     for family, device in dict.fromkeys(place[1:3] for place in found):

@@ -1,4 +1,4 @@
-"""`cdmpp analytic kernels`: kernels of serving frameworks on today's GPUs."""
+"""`cdmpp analytic kernels`: kernels of serving frameworks on current GPUs."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
 
 
 def print_evaluated(judged: EvaluatedKernels, *, is_json: bool) -> None:
-    """Prints what `evaluate` found, as a page or as JSON."""
+    """Prints the scores of `evaluate`, as a page or as JSON."""
     if is_json:
         print(json.dumps([score.row("family", "covered") for score in judged.scores]))
     else:

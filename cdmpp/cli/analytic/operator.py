@@ -1,4 +1,4 @@
-"""`cdmpp analytic operator`: framework operators on GPUs, roofline with fitted efficiencies."""
+"""`cdmpp analytic operator`: framework operators on GPUs by a roofline with fitted efficiencies."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
 
 
 def print_scores(scores: Sequence[Score], *, is_json: bool) -> None:
-    """Prints what `evaluate` found, as a page or as JSON."""
+    """Prints the scores of `evaluate`, as a page or as JSON."""
     if is_json:
         print(json.dumps([{**score.row(), "spearman": score.rank} for score in scores]))
     else:
@@ -151,7 +151,7 @@ def run_predict(args: argparse.Namespace) -> int:
                 True,
             )
         low_s, high_s = ends_of(errors, float(value))
-        if low_s is not None:  # the fit knows shares of peaks, the interval does not
+        if low_s is not None:  # the interval's low end may be below the operator's lower bound
             low_s = min(float(value), max(low_s, _least_s(one, device)))
         rows.append(
             {
@@ -182,15 +182,15 @@ def run_predict(args: argparse.Namespace) -> int:
 
 
 def _least_s(operator: Operators, device: DeviceSpec) -> float:
-    """Returns the lower bound of one operator, seconds."""
+    """Returns the lower bound of one operator's latency, seconds."""
     return float(floor_on(device, least_work_of_operators(operator)).seconds[0])
 
 
 def parse_shape(text: str) -> dict[str, float]:
-    """Returns name -> size of `m=512,n=1024,k=1024`.
+    """Returns name -> size from a text such as `m=512,n=1024,k=1024`.
 
     Raises:
-        UsageError: not of that form.
+        UsageError: the text has another form.
     """
     form = "NAME=N,..., e.g. batch=1,m=512,n=1024,k=1024 or rows=4096,cols=1024"
     try:
@@ -202,9 +202,9 @@ def parse_shape(text: str) -> dict[str, float]:
 
 
 def gpu_labels(values: Iterable[str]) -> list[str]:
-    """Returns the labels of `--device A,B --device C`, as the registry names them.
+    """Returns the registry's labels for the values of `--device A,B --device C`.
 
     Raises:
-        DeviceError: one is not known.
+        DeviceError: a device is unknown.
     """
     return [spec.name for spec in get_devices(labels_of(values))]

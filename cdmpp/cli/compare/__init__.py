@@ -1,1 +1,1 @@
-"""`cdmpp compare`: its options, and its tables of passes and of servers under load."""
+"""`cdmpp compare`: options, and tables of single passes and of servers under load."""

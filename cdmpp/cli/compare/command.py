@@ -1,4 +1,4 @@
-"""`cdmpp compare`: networks on many devices, side by side: time, memory, cost, energy."""
+"""`cdmpp compare`: compares networks on many devices: time, memory, cost, energy."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _networks(texts: Sequence[str], method: str) -> list[TorchNetwork]:
-    """Returns the different networks; of those with the same short name, each has its text."""
+    """Returns the distinct networks; those that share a short name are named by their text."""
     found = {text: _network(text, method) for text in texts}
     names = [one.name for one in found.values()]
     return [

@@ -1,4 +1,4 @@
-"""Servers under load, and measured ones beside the answers: options and tables."""
+"""Options and tables of servers under load, and of predictions against measured servers."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def check_load(
     concurrency: str | None, input_tokens: int | None, output_tokens: int | None,
     lengths: str | None,
 ) -> None:  # fmt: skip
-    """Checks that a load is whole and asked alone.
+    """Checks that a load has its lengths and is not combined with single passes.
 
     Raises:
-        UsageError: it is not.
+        UsageError: a length is missing, or `lengths` (of single passes) are given too.
     """
     if concurrency is None:
         return
@@ -74,13 +74,13 @@ def check_load(
 
 
 def check_evaluation(given: Collection[str]) -> None:
-    """Checks that an evaluation is asked alone.
+    """Checks that --evaluate is not combined with other options.
 
     Args:
-        given: names of options.
+        given: names of the given options.
 
     Raises:
-        UsageError: it is not.
+        UsageError: another option is given.
     """
     others = [name for name in given if name not in ("evaluate", "model", "json", "profile")]
     if others:
@@ -92,7 +92,7 @@ def check_evaluation(given: Collection[str]) -> None:
 
 
 def refuse_disaggregated() -> None:
-    """Refuses servers whose prompts and tokens are made apart.
+    """Rejects separate servers for prefill and decode.
 
     Raises:
         UsageError: always.
@@ -112,7 +112,8 @@ def print_load(
     """Prints a sweep over loads.
 
     Raises:
-        CdmppError: a number cannot be, the devices cannot share a model, or none has an answer.
+        CdmppError: a number is invalid, the devices cannot share a model, or no configuration has a
+            prediction.
     """
     target_s = None if target is None else _seconds(target)
     users = parse_numbers(concurrency, "--concurrency")
@@ -144,7 +145,7 @@ def print_evaluation(path: Path, configs: Sequence[str], *, is_json: bool) -> No
     """Prints the packaged models' errors on measured servers.
 
     Args:
-        configs: of models that do not come along, `NAME=config.json`.
+        configs: configs of models that are not shipped, as `NAME=config.json`.
 
     Raises:
         CdmppError: a file cannot be read.

@@ -1,4 +1,4 @@
-"""Options of language models, and what they ask."""
+"""Options of language models, and their values."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 def models_of(
     configs: Sequence[str], shapes: Sequence[str], precision: str | None, kv_precision: str | None
 ) -> list[Decoder]:
-    """Returns the models that are asked about.
+    """Returns the requested models: those given by shape, then those given by config.
 
     Raises:
-        CdmppError: one cannot be read.
+        CdmppError: a model cannot be read.
     """
     of_shapes = [parse_transformer(text).decoder for text in shapes]
     return of_shapes + [
@@ -59,10 +59,10 @@ def models_of(
 def parallels_of(
     tensor: str | None, data: str | None, expert: str | None, pipeline: str | None
 ) -> list[Parallel]:
-    """Returns all combinations of how devices share a model; see `all_parallels`.
+    """Returns all combinations of parallelism; see `all_parallels`.
 
     Raises:
-        UsageError: a number cannot be, or none of the combinations.
+        UsageError: a number is invalid, or no combination is possible.
     """
     return all_parallels(
         parse_numbers(tensor or "1", "--tensor-parallel"),

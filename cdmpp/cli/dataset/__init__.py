@@ -1,1 +1,1 @@
-"""`cdmpp dataset`: fetch, extract, look at, audit, merge and export datasets."""
+"""`cdmpp dataset`: fetch, extract, summarise, audit, merge and export datasets."""

@@ -1,4 +1,4 @@
-"""`cdmpp dataset`: extract, look at, audit, merge and export datasets."""
+"""`cdmpp dataset`: extract, summarise, audit, merge and export datasets."""
 
 from __future__ import annotations
 

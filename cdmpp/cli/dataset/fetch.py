@@ -1,4 +1,4 @@
-"""`cdmpp dataset fetch`: public measurement records by name."""
+"""`cdmpp dataset fetch`: fetches public measurement records by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cdmpp dataset transfer`: measurements of one device, told for another."""
+"""`cdmpp dataset transfer`: predicts times on a device from measurements on another."""
 
 from __future__ import annotations
 

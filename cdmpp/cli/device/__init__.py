@@ -1,1 +1,1 @@
-"""`cdmpp device`: known devices, occupancy, and adding the machine at hand."""
+"""`cdmpp device`: known devices, occupancy, and adding this machine."""

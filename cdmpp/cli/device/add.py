@@ -1,4 +1,4 @@
-"""`cdmpp device add` and `cdmpp device curve`: a model of the machine at hand, and its errors."""
+"""`cdmpp device add` and `cdmpp device curve`: a model for this machine, and its error curve."""
 
 from __future__ import annotations
 

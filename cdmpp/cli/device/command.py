@@ -1,4 +1,4 @@
-"""`cdmpp device`: known devices, where each number is from, the occupancy calculator."""
+"""`cdmpp device`: known devices, the source of each number, the occupancy calculator."""
 
 from __future__ import annotations
 
@@ -151,11 +151,11 @@ def _add_device_file(parser: argparse.ArgumentParser) -> None:
 
 
 def _device(name: str | None, file: Path | None, folders: list[Path], hint: str) -> DeviceSpec:
-    """Returns the asked device, from the file of --device-spec or from the registry.
+    """Returns the requested device, from the file of --device-spec or from the registry.
 
     Raises:
         UsageError: neither is given.
-        DeviceError: the name is not known, or the file is wrong.
+        DeviceError: the name is unknown, or the file is invalid.
     """
     if file is not None:
         return load_device_spec(file, name)

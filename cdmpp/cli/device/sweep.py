@@ -1,4 +1,4 @@
-"""`cdmpp device add NAME --sweep`: reference kernels of a GPU, measured with torch."""
+"""`cdmpp device add NAME --sweep`: measures reference kernels of a GPU with torch."""
 
 from __future__ import annotations
 
@@ -68,11 +68,10 @@ def run_sweep_command(args: argparse.Namespace, folder: Path) -> int:
 
 
 def gpu_here(name: str) -> tuple[Launcher, Timer, DeviceSpec, dict[str, Any]]:
-    """Returns what launches and times kernels on the GPU of this machine, what its driver tells of
-    it under a label, and facts for the file.
+    """Returns a launcher and timer for this machine's GPU, its DeviceSpec, and facts for the file.
 
     Raises:
-        DeviceError: torch sees no CUDA GPU, or nvidia-smi tells nothing.
+        DeviceError: torch sees no CUDA GPU, or nvidia-smi is missing or fails.
     """
     import torch
 
@@ -100,15 +99,15 @@ def gpu_here(name: str) -> tuple[Launcher, Timer, DeviceSpec, dict[str, Any]]:
 
 
 def _product(told: DeviceSpec) -> str:
-    """Returns what the driver calls the GPU."""
+    """Returns the driver's name of the GPU."""
     return told.sources.get("vendor", "").partition("(")[2].rstrip(")")
 
 
 def _known(name: str, told: DeviceSpec, *, is_forced: bool) -> DeviceSpec:
-    """Returns the description of a label.
+    """Returns the registry's description of a label.
 
     Raises:
-        DeviceError: the label is that of another GPU.
+        DeviceError: the label is of another GPU.
     """
     product = _product(told)
     known, here = get_device(name), find_device(product)
@@ -121,11 +120,11 @@ def _known(name: str, told: DeviceSpec, *, is_forced: bool) -> DeviceSpec:
 
 
 def _new(name: str, file: Path | None, told: DeviceSpec) -> DeviceSpec:
-    """Returns the user's description with what the driver tells besides, or the driver's alone.
+    """Returns the user's description, completed by the driver's, or the driver's alone.
 
     Raises:
-        UsageError: the GPU is known under a label that is not the given one.
-        DeviceError: the models need numbers of a data sheet.
+        UsageError: no file is given and the registry has the GPU.
+        DeviceError: numbers that the models need are missing.
     """
     if file is None:
         check_not_known(_product(told))

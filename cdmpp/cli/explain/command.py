@@ -1,4 +1,4 @@
-"""`cdmpp explain`: where the time of a program or network goes, and what it might be instead."""
+"""`cdmpp explain`: where the time of a program or network goes, and the effect of changes."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""`cdmpp networks`: networks drawn, measured, trained on and evaluated."""
+"""`cdmpp networks`: generates and measures networks, trains and evaluates models on them."""

@@ -1,4 +1,4 @@
-"""`cdmpp networks convert|statistics`: data sets of networks."""
+"""`cdmpp networks convert|statistics`: datasets of networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cdmpp networks generate`: random architectures and their operator graphs; nothing runs."""
+"""`cdmpp networks generate`: random architectures and their operator graphs, without running."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_drawing_options(parser: argparse.ArgumentParser) -> None:
-    """Adds what says which networks: --config, --set, --architectures and --seed."""
+    """Adds the options of the generator: --config, --set, --architectures and --seed."""
     add_config_options(
         parser,
         config="settings of the generator, see configs/networks (default: "
@@ -40,13 +40,13 @@ def add_drawing_options(parser: argparse.ArgumentParser) -> None:
 
 
 def networks_config(values: Mapping[str, Any]) -> NetworksConfig:
-    """Returns the configuration: defaults, then --config, then --set, then the command's own.
+    """Returns the settings: defaults, overridden by --config, by --set, and by other options.
 
     Args:
-        values: of the command's options, by their names.
+        values: name -> value of the command's options.
 
     Raises:
-        UsageError: an unknown setting, or a value that makes no sense.
+        UsageError: a setting is unknown, or a value is invalid.
     """
     given = {name: values.get(name) for name in ("architectures", "seed", "device", "force")}
     config = load_config(NetworksConfig, values["config"], overrides=values["set"], given=given)

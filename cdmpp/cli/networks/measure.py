@@ -1,4 +1,4 @@
-"""`cdmpp networks measure`: time, memory and utilisation of drawn networks on this machine."""
+"""`cdmpp networks measure`: time, memory and utilisation of random networks on this machine."""
 
 from __future__ import annotations
 

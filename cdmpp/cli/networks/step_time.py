@@ -1,4 +1,4 @@
-"""Tables of measured networks: tracing their architectures, training on them, errors on them."""
+"""Tables of measured networks: traces architectures, trains and evaluates step-time models."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from cdmpp.pretrained import PRETRAINED
 from cdmpp.text import aligned, counted, percent_text
 
 _KEPT = "left_out"
-#: Architectures between two lines of what could not be traced.
+#: Maximum number of architectures listed in a message.
 _SHOWN = 10
 
 
 def convert_table(table: Path, out: Path, *, as_json: bool, is_quiet: bool) -> None:
-    """Traces the architectures of a table of measured networks."""
+    """Traces the architectures of a table of measured networks, and prints the result."""
     from cdmpp.networks.step_time.graphs import trace_architectures
 
     runs, left_out = read_runs(table)
@@ -57,7 +57,7 @@ def train_on_table(
     as_json: bool,
     is_quiet: bool,
 ) -> None:
-    """Fits the step-time model to a table of measured networks."""
+    """Fits the step-time model to a table of measured networks, and prints its errors."""
     from cdmpp.networks.step_time.fit import (
         StepFitOptions,
         fit_step_time,
@@ -169,5 +169,5 @@ def _print_left_out(left_out: dict[str, int]) -> None:
 
 
 def is_table(path: Path) -> bool:
-    """Returns whether a path is a table of runs, not a folder."""
+    """Returns whether a path is a table of runs, by its suffix."""
     return path.suffix in (".parquet", ".csv")

@@ -1,1 +1,1 @@
-"""`cdmpp predict`: records, a program, a network through TVM, a torch module."""
+"""`cdmpp predict`: latencies of records, programs, networks compiled by TVM, torch modules."""

@@ -1,6 +1,4 @@
-"""`cdmpp predict`: latencies of the programs in a record file, best first; of a user's own programs
-and of networks.
-"""
+"""`cdmpp predict`: latencies of the programs of a record or Python file, or of networks."""
 
 from __future__ import annotations
 
@@ -141,7 +139,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_programs(args: argparse.Namespace, devices: Sequence[Device]) -> int:
-    """Predicts a record file or the programs of a Python file; returns the exit code."""
+    """Predicts the programs of a record file or a Python file; returns the exit code."""
 
     def prepare() -> None:
         from cdmpp.cli.shared.samples import prepared  # it loads tvm_helper

@@ -1,4 +1,4 @@
-"""`cdmpp predict` of a network: a line for each way of running it, device by device."""
+"""Output of `cdmpp predict` for networks: per device, a line for each way of running."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KERNELS = 8
 
 
 def print_networks(found: Predictions, *, as_json: bool) -> None:
-    """Prints what networks take."""
+    """Prints predictions of networks."""
     if as_json:
         print(json.dumps(found.to_json(), allow_nan=False))
         return

@@ -1,4 +1,4 @@
-"""Predictions of programs as text."""
+"""Output of `cdmpp predict` for programs and records."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def print_predictions(
     as_json: bool,
     is_quiet: bool,
 ) -> None:
-    """Prints predictions of the programs of a file, or of its records.
+    """Prints the predictions for a file of programs or records.
 
     Args:
-        facts: gives what the notes below them say of the model.
+        facts: returns the facts about the model that the notes need.
         measured_on: see `Model.records`.
     """
     if not is_quiet:
@@ -73,13 +73,13 @@ def _print_programs(found: Sequence[Prediction]) -> None:
 
 
 def _is_as_written(one: Prediction) -> bool:
-    """Whether a program was predicted without a schedule, and no note says with which one."""
+    """Whether a program was predicted without a schedule and no note names one."""
     notes = set(filter(None, one.note.split("; "))) - {ONE_THREAD, SAME_SET}
     return not (one.is_scheduled or notes or one.latency_s is None)
 
 
 def _by_note(ones: Sequence[Prediction]) -> dict[str, list[str]]:
-    """Returns note -> the devices of the predictions that have it."""
+    """Returns note -> devices of the predictions with this note."""
     found: dict[str, list[str]] = {}
     for one in ones:
         if one.note:
@@ -109,20 +109,20 @@ def _print_records(programs: Sequence[Prediction], measured_on: str | None) -> N
 
 
 def _cell(one: Prediction) -> str:
-    """Returns a latency with its interval, `!` where it is out of distribution, `?` without one."""
+    """Returns a latency with its interval, marked `!` if out of distribution; `?` if unknown."""
     mark = " !" if one.out_of_distribution and one.latency_s is not None else ""
     return f"{interval_text(one.latency_s, one.low_s, one.high_s)}{mark}"
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What the notes below predictions need to know of a model.
+    """Facts about a model for the notes below its predictions.
 
     Attributes:
-        trained_on: labels.
-        has_intervals: whether it has any.
-        has_new_intervals: whether they were measured on devices left out of trainings.
-        devices: descriptions of those it was trained on; none of a server's model.
+        trained_on: labels of the training devices.
+        has_intervals: whether the model has intervals.
+        has_new_intervals: whether its intervals are calibrated on devices left out of training.
+        devices: descriptions of the training devices; empty for a server's model.
     """
 
     trained_on: Sequence[str]
@@ -132,7 +132,7 @@ class ModelFacts:
 
     @classmethod
     def of(cls, card: ModelCard) -> ModelFacts:
-        """Returns those of a model here."""
+        """Returns the facts of a local model."""
         names = [spec.name for spec in card.devices]
         return cls(
             names, card.calibration is not None, card.of_new_devices is not None, card.devices
@@ -140,13 +140,13 @@ class ModelFacts:
 
     @classmethod
     def of_served(cls, client: Client, name: str | None) -> ModelFacts:
-        """Returns those of a server's model; None = its first."""
+        """Returns the facts of a server's model; None = its first."""
         one = next(one for one in client.models() if name in (None, one["name"]))
         return cls(one["devices"], one["has_intervals"], one["has_new_intervals"])
 
 
 def _print_notes(found: Sequence[Prediction], model: ModelFacts) -> None:
-    """Says what the marks mean, and why something has no latency."""
+    """Prints the meaning of the marks, and why a program has no latency."""
     if not model.has_intervals:
         print(
             "cdmpp: no intervals: the model was calibrated on too few tasks, or by an older "
@@ -171,7 +171,7 @@ def _print_notes(found: Sequence[Prediction], model: ModelFacts) -> None:
         if one.is_far:
             strangers.setdefault(one.name, one)
     for name, one in strangers.items():
-        if one.reasons:  # said below
+        if one.reasons:  # printed below
             continue
         near = "; ".join(
             f"{short_task(task.task, task.operator)} at {task.distance:.2f}" for task in one.nearest

@@ -1,4 +1,4 @@
-"""What `cdmpp predict --torch MODULE:FACTORY` is told of the network: batches, inputs, memory."""
+"""Options of `cdmpp predict --torch MODULE:FACTORY`: batches, inputs, memory."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 def torch_options(
     batch: str, inputs: Sequence[str], memory: str | None, *, is_export: bool
 ) -> dict[str, Any]:
-    """Returns options of `Model.network`.
+    """Returns keyword arguments of `Model.network`.
 
     Raises:
-        UsageError: one cannot be read.
+        UsageError: an option cannot be read.
     """
     shapes, dtypes = parse_inputs(inputs)
     return {
@@ -35,7 +35,7 @@ def parse_memory(text: str) -> float:
     """Returns bytes: `8GiB` and `8G` are 8 x 1024^3, `8GB` is 8 x 1000^3.
 
     Raises:
-        UsageError: something else, or nothing.
+        UsageError: the text has another form, or the size is 0.
     """
     match = _MEMORY.fullmatch(text)
     value = float(match[1]) if match else 0.0
@@ -48,10 +48,10 @@ def parse_memory(text: str) -> float:
 def parse_inputs(
     texts: Sequence[str],
 ) -> tuple[list[tuple[int, ...]], list[torch.dtype] | None]:
-    """Returns shapes such as `3x224x224` and, where one is given (`128:int64`), all types.
+    """Returns shapes such as `3x224x224`, and their types; None if no text has one (`128:int64`).
 
     Raises:
-        UsageError: no shape, or no type of torch.
+        UsageError: a text is not a shape, or its type is not a torch type.
     """
     shapes: list[tuple[int, ...]] = []
     names = []

@@ -1,4 +1,4 @@
-"""`cdmpp replay`: the end-to-end latency of a network, from the times of its operators."""
+"""`cdmpp replay`: predicts the latency of a network from the times of its operators."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def run(args: argparse.Namespace) -> int:
         if not (args.json or args.quiet):
             print(f"T1 to T5 written to {args.save_overheads}", file=sys.stderr)
     if args.walk:
-        # An execution trace comes with the overheads of other runs.
+        # The overheads for an execution trace are from other runs.
         how = WalkOptions(args.walk, args.pooled_overheads or kind == "execution")
         given = [read_overheads(file) for file in args.overheads or ()]
         if kind == "execution":
@@ -253,7 +253,7 @@ def _check(
 
 
 def _statistics(paths: list[Path], traces: TraceInput | None) -> list[OperatorStatistics]:
-    """Returns the operators of files that need no device for it."""
+    """Returns the operators of files whose statistics need no device."""
     if traces is not None:
         return trace_statistics(one for iterations in traces.ranks for one in iterations)
     if one_kind(paths) == "graph":
@@ -277,7 +277,7 @@ def _walks(
     given: Sequence[HostOverheads],
     options: WalkOptions,
 ) -> list[Walk]:
-    """Returns the walk of the last iteration of each rank; ranks wait for each other."""
+    """Returns the walk over the last iteration of each rank; ranks wait for each other."""
     if traces is not None:
         overheads = merged(given) if given else trace_overheads(traces, paths)
         ranks = [walked_operators(iterations[-1]) for iterations in traces.ranks]
@@ -300,7 +300,7 @@ def _walked_execution(
     options: WalkOptions,
     notes: list[str],
 ) -> Walk:
-    """Returns the walk of an execution trace; kernels have the times of the models for a GPU."""
+    """Returns the walk over an execution trace, with predicted kernel times for one GPU."""
     _check_one_gpu(labels, "the walk of an execution trace")
     if len(paths) > 1 or not given:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""What `cdmpp replay` prints and writes."""
+"""Printed output and result files of `cdmpp replay`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KIND_WIDTH = 40
 
 
 def show_outcomes(found: Sequence[ReplayOutcome], folder: Path | None, *, as_json: bool) -> None:
-    """Prints replays, and writes them where there is a folder."""
+    """Prints replays, and writes them into a folder if one is given."""
     values = [outcome_values(outcome) for outcome in found]
     if folder is not None:
         _write(folder, found, values)
@@ -69,7 +69,7 @@ def show_statistics(rows: Sequence[OperatorStatistics], detail: str, *, as_json:
 
 
 def show_walk(walk: Walk, version: str, ranks: int, *, notes: Sequence[str], as_json: bool) -> None:
-    """Prints a walked iteration: that of the slowest of some ranks."""
+    """Prints the walk over an iteration of the slowest of `ranks` ranks."""
     if as_json:
         values = {**_walk_values(walk, version, ranks), "notes": list(notes)}
         print(json.dumps(values, allow_nan=False))
@@ -111,14 +111,14 @@ def _walk_values(found: Walk, version: str, ranks: int) -> dict[str, Any]:
 
 
 def check_results(folder: Path | None, read: Sequence[Path], count: int) -> None:
-    """Checks that results are written to a new folder or over those of an earlier replay.
+    """Checks that results replace no file, except those of an earlier replay.
 
     Args:
-        read: the files that are replayed.
-        count: of replays.
+        read: the replayed files.
+        count: number of replays.
 
     Raises:
-        UsageError: a file of somebody else, or one that is replayed, is in their place.
+        UsageError: a replayed file, or a file of another origin, would be overwritten.
     """
     if folder is None:
         return
@@ -153,7 +153,7 @@ def _write(folder: Path, found: Sequence[ReplayOutcome], values: list[dict[str, 
 
 
 def _print_outcome(outcome: ReplayOutcome, values: dict[str, Any]) -> None:
-    """Prints the total, what it consists of, and what is not covered."""
+    """Prints the total, its parts, and the operators without a model."""
     heading = values["name"] + (f" on {values['device']}" if values["device"] else "")
     total = interval_text(values["total_s"], values["low_s"], values["high_s"])
     print(f"{heading}: {total}")
@@ -230,7 +230,7 @@ def _print_outcome(outcome: ReplayOutcome, values: dict[str, Any]) -> None:
 
 
 def _without_interval(kinds: Sequence[str], *, has_interval: bool) -> str:
-    """Returns the line that says which parts of a total have no known error."""
+    """Returns a line about the parts of a total that have no known error."""
     if not has_interval:
         return "no interval: the error of these times is not known"
     more = len(kinds) - _KINDS
@@ -240,7 +240,7 @@ def _without_interval(kinds: Sequence[str], *, has_interval: bool) -> str:
 
 
 def _print_measured(measured: dict[str, Any]) -> None:
-    """Prints predicted beside measured."""
+    """Prints predicted and measured times side by side."""
     print()
     _print_rows(
         ["", "time", "error"],

@@ -1,1 +1,1 @@
-"""`cdmpp search`: schedules for the tasks of a network, and what to say of them."""
+"""`cdmpp search`: searches schedules for tasks or a network, and prints the results."""

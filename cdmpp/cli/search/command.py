@@ -121,7 +121,7 @@ def _show(folders: Sequence[str], *, as_json: bool) -> int:
 
 
 def _files(texts: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns bare files apart: those with programs, and networks."""
+    """Splits positional files into files with programs and networks."""
     kinds = [file_kind(Path(text), ("program", "network")) for text in texts]
     programs = [text for text, kind in zip(texts, kinds, strict=True) if kind == "program"]
     networks = [text for text, kind in zip(texts, kinds, strict=True) if kind == "network"]
@@ -129,7 +129,7 @@ def _files(texts: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def search_options(values: Mapping[str, Any]) -> SearchOptions:
-    """Returns the options: defaults, then --config, then --set, then the command's own.
+    """Returns the settings: defaults, overridden by --config, by --set, and by other options.
 
     Raises:
         UsageError: an unknown setting or a value of the wrong type.
@@ -162,7 +162,7 @@ def _progress(*, is_quiet: bool) -> Iterator[Callable[[SearchProgress], None] | 
 
 
 def _picture(now: SearchProgress) -> RenderableType:
-    """Returns a line about the whole search, and a row a task."""
+    """Returns a line about the whole search, and a row per task."""
     table = Table("calls", "task", "trials", "best", "expected gain", box=None)
     for task in now.tasks[:_ROWS]:
         failed = f" ({task.failed} failed)" if task.failed else ""

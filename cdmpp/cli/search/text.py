@@ -1,4 +1,4 @@
-"""What `cdmpp search` prints: the table of its tasks and the summary."""
+"""Output of `cdmpp search`: the table of its tasks and the summary."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _cell(timing: dict[str, Any], which: str) -> str:
     mean, half = timing[f"{which}_s"], timing[f"{which}_half_s"]
     if mean is None or half is None:
         return interval_text(mean)
-    factor = math.exp(half / mean)  # a time is above zero, however much it spreads
+    factor = math.exp(half / mean)  # keeps the low end above zero
     return interval_text(mean, mean / factor, mean * factor)
 
 
@@ -122,7 +122,7 @@ def _speedup(timing: dict[str, Any]) -> str:
 
 
 def plan_text(plan: SearchPlan) -> str:
-    """Returns the tasks before the search, as lines of text."""
+    """Returns the plan of a search, with its tasks, as lines of text."""
     tasks = plan.tasks
     seconds = [None if t.predicted_s is None else t.weight * t.predicted_s for t in tasks]
     total = sum(value for value in seconds if value is not None)
@@ -158,7 +158,7 @@ def plan_text(plan: SearchPlan) -> str:
 
 
 def progress_note(progress: SearchProgress) -> str:
-    """Returns what there is to say of a search beside how many trials it has done."""
+    """Returns the progress of a search, without the number of trials."""
     parts = []
     measured = [task for task in progress.tasks if task.best_s is not None]
     if len(progress.tasks) == 1 and measured:

@@ -1,1 +1,1 @@
-"""`cdmpp serve`: the options of the server, and what it says when it answers."""
+"""`cdmpp serve`: the server's options, and its message when it is ready."""

@@ -1,4 +1,4 @@
-"""`cdmpp serve`: hot models that many clients ask over HTTP."""
+"""`cdmpp serve`: predictions over HTTP by models that stay loaded."""
 
 from __future__ import annotations
 

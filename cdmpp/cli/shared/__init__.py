@@ -1,1 +1,1 @@
-"""What commands share: options, progress bars, tables on the terminal."""
+"""Shared code of commands: options, progress bars, tables on the terminal."""

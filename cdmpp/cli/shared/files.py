@@ -1,4 +1,4 @@
-"""A bare FILE of a command: what is in it says which of the command's options it stands for."""
+"""A positional FILE of a command, which replaces an option according to the file's content."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from cdmpp.replay.file_kind import FileKind, file_kind
 
 
 def add_file(parser: argparse._ActionsContainer, takes: Mapping[FileKind, str]) -> None:
-    """Adds FILE to a group of options of which one is given.
+    """Adds FILE to a mutually exclusive group of options.
 
     Args:
-        takes: kind of file -> the option that it stands for.
+        takes: kind of file -> the option that it replaces.
     """
     options = ", ".join(f"--{name}" for name in dict.fromkeys(takes.values()))
     parser.add_argument(
@@ -25,11 +25,11 @@ def add_file(parser: argparse._ActionsContainer, takes: Mapping[FileKind, str]) 
 
 
 def taken_file(file: str | None, takes: Mapping[FileKind, str]) -> dict[str, Path]:
-    """Returns the option that a bare FILE stands for, with its value; nothing without a file.
+    """Returns the option that FILE replaces, with its value; empty without a file.
 
     Raises:
-        DataError: there is no such file, or nothing is known of its kind.
-        UsageError: it is of a kind that another command takes.
+        DataError: the file is missing or its kind is unknown.
+        UsageError: another command reads files of this kind.
     """
     if file is None:
         return {}

@@ -1,4 +1,4 @@
-"""Commands of the laboratory, which a checkout has and a wheel has not."""
+"""Runs commands of the laboratory, which is in a checkout but not in a wheel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def run_in_lab(what: str, *words: str) -> int:
     """Runs `python -m lab WORDS`; returns its exit code.
 
     Args:
-        what: what needs it, for the error.
+        what: option or command that needs the laboratory, for the error text.
 
     Raises:
         UsageError: this installation has no laboratory.
@@ -38,6 +38,6 @@ def run_in_lab(what: str, *words: str) -> int:
 
 
 def run_experiment(what: str, name: str, **options: object) -> int:
-    """Runs `python -m lab run NAME OPTION=VALUE ...`, as `run_in_lab`."""
+    """Runs `python -m lab run NAME OPTION=VALUE ...`; see `run_in_lab`."""
     given = (f"{key}={json.dumps(value, default=os.fspath)}" for key, value in options.items())
     return run_in_lab(what, "run", name, *given)

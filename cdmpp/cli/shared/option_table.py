@@ -1,17 +1,17 @@
-"""Options of a command from a table that reads like its help.
+"""Adds options to a parser from a table that reads like its help.
 
-One option a line, two spaces before its help; deeper lines continue the help:
+One option per line, with two spaces before its help; indented lines continue the help:
 
-    --force                      no value: true where it is given
-    --out DIR: Path              a value of a type (str where none is named)
-    --seed N: int = 0            with a default
-    --policy fifo|lifo           one of these
+    --force                      flag without a value
+    --out DIR: Path              value of a type (default: str)
+    --seed N: int = 0            default value
+    --policy fifo|lifo           choices
     --set NAME=VALUE...          may be repeated: a list
-    --data DIR: Path required    has to be given
-    --task TASK+ = []            one or more values, and may be repeated: one list
-    --from RUN as from_run       the name of the attribute, where the option's will not do
+    --data DIR: Path required    required option
+    --task TASK+ = []            one or more values, may be repeated: one list
+    --from RUN as from_run       name of the attribute, if it differs from the option's
 
-A line without an option that ends with a colon is the title of a group: the options below it.
+A line without an option that ends with a colon starts a group with this title.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LINE = re.compile(
 
 
 def add_table(parser: argparse._ActionsContainer, table: str) -> argparse._ActionsContainer:
-    """Adds the options of a table to a parser or a group of one; returns what got the last one.
+    """Adds the options of a table to a parser or group; returns the one that got the last option.
 
     Raises:
         ValueError: a line has another form.
@@ -49,7 +49,7 @@ def add_table(parser: argparse._ActionsContainer, table: str) -> argparse._Actio
 
 
 def _joined(table: str) -> list[str]:
-    """Returns the options, each with the lines that continue it."""
+    """Returns one line per option, with its continuation lines appended."""
     lines: list[str] = []
     for text in textwrap.dedent(table).splitlines():
         if text[:1].strip():

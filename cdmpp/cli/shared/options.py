@@ -19,7 +19,7 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
     add_table(parser, """
         --json  print one JSON value and nothing else
     """)  # fmt: skip
-    # SUPPRESS keeps what the parser above this one has already set.
+    # SUPPRESS keeps a value that the parent parser has already set.
     suppressed: dict[str, Any] = {"default": argparse.SUPPRESS}
     parser.add_argument("-v", "--verbose", action="count", help="print more messages", **suppressed)
     parser.add_argument(
@@ -30,7 +30,7 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
 def add_data_options(
     parser: argparse.ArgumentParser, *, is_dataset_required: bool = False, has_device: bool = True
 ) -> None:
-    """Adds --dataset, --network-info, --device (where it has one), --cache and --jobs."""
+    """Adds --dataset, --network-info, --device (optional), --cache, --jobs and --no-install."""
     default = (
         ""
         if is_dataset_required
@@ -69,10 +69,10 @@ def add_model_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_device_spec_option(parser: argparse._ActionsContainer, *, of: str = "") -> None:
-    """Adds --device-spec, None where it is not given.
+    """Adds --device-spec, a list of paths; None if it is not given.
 
     Args:
-        of: what it is for, where that is not all of the command.
+        of: note for the help.
     """
     parser.add_argument(
         "--device-spec", action="append", type=Path, metavar="YAML",
@@ -90,7 +90,7 @@ def add_no_install_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
-    """Adds --config and --set of what trains."""
+    """Adds --config and --set of training commands."""
     add_config_options(
         parser,
         config="file of options, e.g. configs/train/default.yaml",
@@ -102,8 +102,8 @@ def add_config_options(parser: argparse.ArgumentParser, *, config: str, setting:
     """Adds --config and --set.
 
     Args:
-        config: what the file is, for the help.
-        setting: an example.
+        config: description of the file, for the help.
+        setting: example of a setting, for the help.
     """
     parser.add_argument("--config", type=Path, metavar="YAML", help=config)
     parser.add_argument(
@@ -116,7 +116,7 @@ def add_config_options(parser: argparse.ArgumentParser, *, config: str, setting:
 
 
 def add_target_options(parser: argparse._ActionsContainer) -> None:
-    """Adds --device, --target, --threads, --devices and --force: what programs run on."""
+    """Adds --device, --target, --threads, --devices and --force."""
     add_table(parser, """
         --device LABEL    label of the device, see `device list`
         --target TEXT     TVM target, JSON or tag (default: from LABEL)
@@ -127,23 +127,23 @@ def add_target_options(parser: argparse._ActionsContainer) -> None:
 
 
 def add_force_option(parser: argparse._ActionsContainer) -> None:
-    """Adds --force: measuring under a label whose description is not this machine's."""
+    """Adds --force, which allows measuring under a label that does not describe this machine."""
     add_table(parser, """
         --force = None  measure even if the label does not describe this machine
     """)  # fmt: skip
 
 
 def check_goes_with(what: str, is_there: object, got: object = "", **options: object) -> None:
-    """Checks that each option that is given changes an answer.
+    """Checks that no option is given without the option or mode that it needs.
 
     Args:
-        what: what they go with, in words.
+        what: the needed option or mode, for the error text.
         is_there: whether the command has it.
-        got: what it has instead.
+        got: what the command has instead, for the error text.
         options: name -> value; false = not given.
 
     Raises:
-        UsageError: an option without what it goes with.
+        UsageError: an option is given and `is_there` is false.
     """
     given = [name.replace("_", "-") for name, value in options.items() if value]
     if given and not is_there:
@@ -157,8 +157,8 @@ def given_options(
     """Returns the attributes of a command's options whose value is not the default.
 
     Args:
-        add_options: of the command.
-        values: attribute -> value, also of others.
+        add_options: adds the command's options to a parser.
+        values: attribute -> value; may have other attributes.
     """
     parser = argparse.ArgumentParser()
     add_options(parser)
@@ -174,10 +174,10 @@ def add_devices_option(parser: argparse._ActionsContainer) -> None:
 
 
 def device_folders(folders: list[Path]) -> list[Path]:
-    """Returns the folders of --devices, which are there.
+    """Returns the folders of --devices after a check that they exist.
 
     Raises:
-        DeviceError: one is not.
+        DeviceError: a folder does not exist.
     """
     for folder in folders:
         if not folder.is_dir():
@@ -190,14 +190,14 @@ def device_folders(folders: list[Path]) -> list[Path]:
 
 
 def add_profile_option(parser: argparse.ArgumentParser) -> None:
-    """Adds --profile, which `cdmpp.cli.main` carries out."""
+    """Adds --profile, which `cdmpp.cli.main` implements."""
     add_table(parser, """
         --profile  print where the time was spent, as a tree, on stderr
     """)  # fmt: skip
 
 
 def labels_of(values: Iterable[str] | None) -> list[str]:
-    """Returns the different labels of a repeated, comma-separated `--device`."""
+    """Returns the distinct labels of a repeated, comma-separated `--device`."""
     labels = (label.strip() for value in values or () for label in value.split(","))
     return list(dict.fromkeys(label for label in labels if label))
 
@@ -206,7 +206,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     """Returns the seeds of `--seeds`.
 
     Raises:
-        UsageError: no different whole numbers from 0.
+        UsageError: the text is not a list of distinct whole numbers >= 0.
     """
     try:
         seeds = tuple(int(word) for word in text.split(","))
@@ -220,7 +220,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def command_line() -> str:
-    """Returns the command of this process for people to repeat."""
+    """Returns the command line of this process, to be repeated by a user."""
     program = Path(sys.argv[0])
     is_script = program.suffix == ".py" and program.parent.name == "scripts"
     if program.parts[-2:] == ("lab", "__main__.py"):
@@ -231,17 +231,17 @@ def command_line() -> str:
 
 
 def add_sizes_option(parser: argparse.ArgumentParser) -> None:
-    """Adds --set, which gives symbolic sizes of programs."""
+    """Adds --set, the values of symbolic sizes of programs."""
     add_table(parser, """
         --set NAME=N...  --program: value of a symbolic size, e.g. n=4096; may be repeated
     """)  # fmt: skip
 
 
 def sizes_of(texts: Sequence[str] | None) -> dict[str, int]:
-    """Returns sizes by name from texts such as `n=4096`.
+    """Returns name -> size from texts such as `n=4096`.
 
     Raises:
-        UsageError: one is something else.
+        UsageError: a text has another form.
     """
     found = {}
     for text in texts or ():

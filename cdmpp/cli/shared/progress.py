@@ -14,7 +14,7 @@ from cdmpp.datasets.fetch.resume import FetchProgress
 from cdmpp.models.loop.progress import RunProgress, TrainProgress
 from cdmpp.processes.campaign import CampaignProgress
 
-#: Shows what is being done, how much of it is done, of how much (None = unknown), and a note.
+#: Shows the current work, the amount done, the total (None = unknown), and a note.
 Show = Callable[[str, int, int | None, str], None]
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -23,7 +23,7 @@ _MEGABYTE = 1_000_000
 
 @contextlib.contextmanager
 def progress(*, is_quiet: bool) -> Iterator[Show]:
-    """Yields what shows how far something is; nothing if quiet."""
+    """Yields a callback that shows progress; it does nothing if quiet."""
     if is_quiet:
         yield lambda what, done, total, note: None
     elif sys.stderr.isatty():
@@ -53,7 +53,7 @@ def training_progress(*, is_quiet: bool) -> Iterator[RunProgress]:
 
 @contextlib.contextmanager
 def campaign_progress(*, is_quiet: bool) -> Iterator[Callable[[CampaignProgress], None]]:
-    """Yields a callback that shows how far a campaign is."""
+    """Yields a callback that shows the progress of a campaign."""
     with progress(is_quiet=is_quiet) as show:
 
         def show_campaign(now: CampaignProgress) -> None:
@@ -67,7 +67,7 @@ def campaign_progress(*, is_quiet: bool) -> Iterator[Callable[[CampaignProgress]
 
 @contextlib.contextmanager
 def fetch_progress(*, is_quiet: bool) -> Iterator[Callable[[FetchProgress], None]]:
-    """Yields a callback that shows how far a download is, in megabytes."""
+    """Yields a callback that shows the progress of a download, in megabytes."""
     with progress(is_quiet=is_quiet) as show:
 
         def show_fetch(now: FetchProgress) -> None:
@@ -96,7 +96,7 @@ def _bar() -> Iterator[Show]:
             nonlocal last_what, line
             if what != last_what:
                 last_what = what
-                bar.remove_task(line)  # a reset one keeps its total where the new one is unknown
+                bar.remove_task(line)  # `reset` would keep the total if the new one is unknown
                 line = bar.add_task(what, total=total, note=note)
             bar.update(line, description=what, completed=done, total=total, note=note)
 
@@ -104,7 +104,7 @@ def _bar() -> Iterator[Show]:
 
 
 def _lines() -> Show:
-    """Returns what prints a line when something new begins or ends, and now and then."""
+    """Returns a callback that prints a line when work begins or ends, and every few seconds."""
     last_what, last_shown = "", float("-inf")
 
     def show(what: str, done: int, total: int | None, note: str) -> None:

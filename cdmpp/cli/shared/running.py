@@ -1,4 +1,4 @@
-"""Options of how torch runs a network, the same for all commands."""
+"""Options for how torch runs a network, the same for all commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def add_running_options(parser: argparse._ActionsContainer, *, title: str) -> No
     """Adds --dtype, --layout, --compiled and --mode.
 
     Args:
-        title: of their group.
+        title: title of the option group.
     """
     add_table(parser, f"""
         {title}:
@@ -30,6 +30,6 @@ def add_running_options(parser: argparse._ActionsContainer, *, title: str) -> No
 
 
 def given_running(running: Running) -> dict[str, object]:
-    """Returns the options that were given, by name; see `check_goes_with`."""
+    """Returns option -> value, false if it is the default; for `check_goes_with`."""
     given = {name: getattr(running, name) for name in RUNNING}
     return given | {"layout": running.layout != LAYOUTS[0]}

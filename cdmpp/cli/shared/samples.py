@@ -1,4 +1,4 @@
-"""From `--dataset` and `--device` to samples, with the progress of an extraction on stderr."""
+"""Reads the samples of `--dataset` and `--device`, with extraction progress on stderr."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from tvm_helper.legacy.setup import ready_environment
 
 
 def asked_labels(dataset: Path | None, devices: Iterable[str] | None) -> list[str]:
-    """Returns the labels of `--device` as `--dataset` calls them; without one those of the
-    registry.
-    """
+    """Returns the labels of `--device` as the dataset (without one, the registry) names them."""
     return labels_at(dataset, labels_of(devices))
 
 
@@ -42,15 +40,15 @@ def dataset_of(
     may_install: bool = True,
     is_quiet: bool,
 ) -> Dataset:
-    """Returns `Dataset.read`, with its progress.
+    """Returns the result of `Dataset.read`, and shows its progress.
 
     Args:
-        dataset: empty or None = what has the devices, or the shipped default dataset.
-        devices: labels; none = all.
+        dataset: empty or None = a source with the devices, or the shipped default dataset.
+        devices: labels; empty = all.
         may_install: whether the side environment that AutoTVM logs need may be built.
 
     Raises:
-        DataError: the dataset or a device is missing, or nothing in it is usable.
+        DataError: the dataset or a device is missing, or no record is usable.
         UsageError: the logs need the side environment, and it cannot or may not be built.
     """
     with extraction_progress(is_quiet=is_quiet) as show:
@@ -61,8 +59,9 @@ def dataset_of(
 
 
 def prepared(*, may_install: bool) -> Callable[[], object]:
-    """Returns what builds the side environment with the old TVM where it is missing, telling it on
-    stderr.
+    """Returns a function that builds the side environment with the old TVM if it is missing.
+
+    It prints its messages on stderr.
     """
     return lambda: ready_environment(
         may_install=may_install, say=lambda text: print(text, file=sys.stderr, flush=True)
@@ -71,7 +70,7 @@ def prepared(*, may_install: bool) -> Callable[[], object]:
 
 @contextmanager
 def extraction_progress(*, is_quiet: bool) -> Iterator[Callable[[ExtractProgress], None]]:
-    """Yields a callback that shows how far an extraction is, in percent of its work."""
+    """Yields a callback that shows the progress of an extraction in percent."""
     with progress(is_quiet=is_quiet) as show:
 
         def show_extraction(now: ExtractProgress) -> None:

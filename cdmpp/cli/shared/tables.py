@@ -18,7 +18,7 @@ def print_metric_tables(tables: Iterable[Table]) -> None:
 
 
 def _painted(table: Table) -> str:
-    """Returns a table with its titles dim, the model bold, the best values coloured."""
+    """Returns a table with dim titles, the model in bold, and the best values in colour."""
 
     def paint(row: int, column: int, text: str) -> str:
         if not row:

@@ -1,1 +1,1 @@
-"""`cdmpp train`, and what is added to a trained model: `train-code` and `distil`."""
+"""`cdmpp train`, and the commands that extend a trained model: `train-code` and `distil`."""

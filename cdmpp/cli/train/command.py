@@ -1,4 +1,4 @@
-"""`cdmpp train`: from measure records to an evaluated cost model in a run folder."""
+"""`cdmpp train`: trains a cost model on measure records and evaluates it, in a run folder."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    # Here, as it brings torch: --help and a misspelt option answer without it.
+    # Imported here because it loads torch, which --help and usage errors do not need.
     from cdmpp.training.finetune.start import start_sentence
 
     given = {

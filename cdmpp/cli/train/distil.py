@@ -1,4 +1,4 @@
-"""`cdmpp distil`: a small network for searches beside a trained model."""
+"""`cdmpp distil`: distils a trained model into a small network for searches."""
 
 from __future__ import annotations
 

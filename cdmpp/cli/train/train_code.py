@@ -1,4 +1,4 @@
-"""`cdmpp train-code`: a model of machine code beside a trained model."""
+"""`cdmpp train-code`: extends a trained model by a model of machine code."""
 
 from __future__ import annotations
 
