@@ -1,1 +1,1 @@
-"""Datasets of measured programs: samples in memory, the cache, splits, sampling and export."""
+"""Datasets of measured programs: in-memory samples, the cache, splits, sampling and export."""

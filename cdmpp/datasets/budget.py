@@ -1,4 +1,4 @@
-"""Budgets of a new device: the samples of some tasks, and what of them is held out."""
+"""Budgets of a new device: the samples of a few tasks, and their held-out part."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.splits import uniform_draw
 
-#: Budgets of at least so many tasks hold out whole tasks for validation, smaller ones programs.
+#: Smallest number of tasks for which whole tasks are held out; smaller budgets hold out samples.
 _LEAST_TASKS_TO_HOLD_OUT = 5
 _VALIDATION_SHARE = 0.2
 
@@ -19,11 +19,11 @@ def of_tasks(samples: Samples, tasks: NDArray[np.int64]) -> Samples:
 
 
 def hold_out(samples: Samples, *, seed: int) -> tuple[Samples, Samples]:
-    """Returns (training, validation) of a budget: about a fifth is held out.
+    """Returns the (training, validation) parts of a budget: about a fifth is held out.
 
-    From five tasks on whole tasks are held out; with fewer, programs (of every task as a share of
-    all), so that nothing is lost that the budget is too small to spare. The draw is by hash, equal
-    for equal seeds. A budget with a single program gives an empty validation part.
+    With five tasks or more, whole tasks are held out; with fewer, samples, so that every task can
+    stay in training. The draw is by hash, equal for equal seeds. The validation part of fewer than
+    three samples is empty.
     """
     tasks = np.unique(samples.task_id)
     if len(tasks) >= _LEAST_TASKS_TO_HOLD_OUT:

@@ -1,8 +1,7 @@
-"""The training cache: the featurised programs and good measurements of an extracted dataset,
-memory-mapped.
+"""The training cache: memory-mapped programs and valid measurements of an extracted dataset.
 
-The arrays are .npy files in a folder named after the data hash, so that data that changed is never
-mistaken for what was cached.
+The arrays are .npy files in a folder named after the data hash, so that the cache of changed data
+is never used.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from cdmpp.timing.stats import timer
 
 #: Version of the layout of the cache folder.
 _CACHE_VERSION = 3
-#: Folder of an extracted dataset with descriptions of its devices, where it has any.
+#: Optional folder of an extracted dataset with descriptions of its devices.
 DEVICES_FOLDER = "devices"
 _META = "meta.json"
 _CHUNK = 1 << 16
@@ -52,20 +51,20 @@ def load_samples(
 ) -> Samples:
     """Returns the samples of an extracted dataset.
 
-    Taken are measurements without error (error code 0, finite positive latency) of programs with
-    features, also of those that the original toolchain rejects (`valid` = false) for their GPU
-    limits: who measured them built them, and they ran. One sample per program and device: repeats
-    in several records are pooled. Leaf arrays, trees and schedules are memory-mapped. Device files
-    in a folder `devices` of the dataset describe labels beside (and before) the registry.
+    Uses measurements without error (error code 0, finite positive latency) of programs with
+    features. This includes programs that the original toolchain rejects (`valid` = false) for
+    their GPU limits, because they were built and ran. There is one sample per program and device:
+    repeats in several records are pooled. Leaf arrays, trees and schedules are memory-mapped.
+    Device files in the dataset's folder `devices` take precedence over the registry.
 
     Args:
-        extracted_dir: folder that `cdmpp dataset extract` wrote.
+        extracted_dir: folder written by `cdmpp dataset extract`.
         devices: labels; None = all.
-        cache_dir: where the arrays go; None = inside `extracted_dir`.
+        cache_dir: folder for the arrays; None = inside `extracted_dir`.
 
     Raises:
-        DataError: no complete dataset, a label without measurements there, or no usable sample.
-        DeviceError: nobody knows a label.
+        DataError: the dataset is incomplete, a label has no measurements, or no sample is usable.
+        DeviceError: a label is unknown.
     """
     extracted_dir = Path(extracted_dir)
     manifest = read_manifest(extracted_dir)
@@ -101,7 +100,7 @@ def _programs(arrays: dict[str, Any], meta: dict[str, Any]) -> ProgramArrays:
 
 
 def _texts(values: NDArray[np.bytes_]) -> NDArray[np.object_]:
-    """Returns bytes as texts, a few at a time: numpy's own take four times the memory."""
+    """Returns bytes as strings, by chunks: a numpy string array takes four times the memory."""
     texts = np.empty(len(values), dtype=object)
     for start in range(0, len(values), _CHUNK):
         texts[start : start + _CHUNK] = values[start : start + _CHUNK].astype(str)
@@ -118,7 +117,8 @@ def _select(
     """Returns the samples of the chosen devices, ordered by device, then program.
 
     Args:
-        folders: where device files are that the registry does not have.
+        devices: labels; None = all.
+        folders: folders with additional device files.
     """
     known: dict[str, str] = meta["devices"]
     wanted = sorted(known) if devices is None else sorted(set(devices))
@@ -154,7 +154,7 @@ def _select(
 
 
 def _build(extracted_dir: Path, manifest: dict[str, Any], folder: Path) -> None:
-    """Writes the cache beside its final place and moves it there in one step."""
+    """Writes the cache into a temporary folder, then moves it into place in one step."""
     make_folder(folder.parent, what="training cache")
     temporary = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -164,7 +164,7 @@ def _build(extracted_dir: Path, manifest: dict[str, Any], folder: Path) -> None:
         meta["devices"] = _write_samples(extracted_dir, rows, kinds, temporary)
         write_json(temporary / _META, meta)
         with contextlib.suppress(OSError):
-            os.replace(temporary, folder)  # fails when another process was first
+            os.replace(temporary, folder)  # fails if another process was faster
         if not (folder / _META).is_file():
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(temporary, folder)
@@ -172,7 +172,7 @@ def _build(extracted_dir: Path, manifest: dict[str, Any], folder: Path) -> None:
         raise DataError(
             f"{folder.parent}: cannot write the training cache ({error.strerror or error})"
         ) from None
-    except (ValueError, TypeError, LookupError, OverflowError) as error:  # of values, not of bytes
+    except (ValueError, TypeError, LookupError, OverflowError) as error:  # inconsistent values
         why = " ".join(str(error).split())[:200]
         raise DataError(
             f"{extracted_dir}: its tables do not match ({why}). Rerun: cdmpp dataset extract "
@@ -188,12 +188,12 @@ def _build(extracted_dir: Path, manifest: dict[str, Any], folder: Path) -> None:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Where programs are: those that were read, each once, are numbered as they came.
+    """Row numbers of distinct programs, in the order in which they were read.
 
     Attributes:
-        known: bytes [P], their ids, sorted.
-        row: int64 [P], number of each.
-        is_first: bool [read], whether what was read was not there before.
+        known: bytes [P], sorted program ids.
+        row: int64 [P], row number of each id.
+        is_first: bool [read], whether this is the first occurrence of its program.
     """
 
     known: NDArray[np.bytes_]
@@ -208,7 +208,7 @@ class _Rows:
         return cls(known, (np.cumsum(is_first) - 1)[first], is_first)
 
     def find(self, ids: NDArray[np.bytes_]) -> NDArray[np.int64]:
-        """Returns the number of each program; -1 where there is none."""
+        """Returns the row number of each program; -1 if it is unknown."""
         if not len(self.known):
             return np.full(len(ids), -1, np.int64)
         place = np.minimum(np.searchsorted(self.known, ids), len(self.known) - 1)
@@ -218,9 +218,7 @@ class _Rows:
 def _write_programs(
     extracted_dir: Path, manifest: dict[str, Any], folder: Path
 ) -> tuple[_Rows, NDArray[np.object_], dict[str, Any]]:
-    """Writes the arrays of the featurised programs; returns where each is, its target
-    kind, and the meta data.
-    """
+    """Writes the arrays of programs with features; returns rows, target kinds and metadata."""
     names = ["program_id", "workload_key", "operator", "target_kind", "networks", "flop_count"]
     tasks: dict[str, int] = {}
     operators: dict[str, int] = {}
@@ -286,7 +284,7 @@ def _write_lists(
 
     Args:
         sizes: total number of leaves, of entries of `tree` and of bytes of `schedule`.
-        is_first: of every program with features, whether it was not there before.
+        is_first: bool [read], for each program with features, whether this is its first occurrence.
     """
     leaves, extra = sizes["leaf_position"], int(manifest["leaf_extra_count"])
     shapes: dict[str, tuple[tuple[int, ...], Any]] = {
@@ -322,21 +320,21 @@ def _write_lists(
 
 
 def _new_array(path: Path, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Returns a memory-mapped array to fill; an empty one, which cannot be mapped, is plain."""
+    """Returns a memory-mapped array; a plain one if it is empty, which cannot be mapped."""
     if 0 in shape:
         return np.zeros(shape, dtype)
     return open_memmap(path, mode="w+", dtype=dtype, shape=shape)
 
 
 def _lengths(column: Any) -> NDArray[np.int64]:
-    """Returns the lengths of lists (in items) or texts (in bytes); null counts as empty."""
+    """Returns the lengths of lists (in items) or strings (in bytes); 0 for null."""
     measure = pc.binary_length if _is_text(column) else pc.list_value_length
     lengths = pc.fill_null(measure(column.combine_chunks()), 0)
     return np.asarray(lengths.to_numpy(zero_copy_only=False), np.int64)
 
 
 def _values(column: Any) -> NDArray[Any]:
-    """Returns the items of all lists, or the bytes of all texts, one after another."""
+    """Returns the items of all lists, or the bytes of all strings, concatenated."""
     if _is_text(column):
         return np.frombuffer("".join(text or "" for text in column.to_pylist()).encode(), np.uint8)
     values: NDArray[Any] = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
@@ -383,7 +381,7 @@ def _write_samples(
 def _pooled(
     key: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns where each run of equal keys begins, and the sum of its counts."""
+    """Returns the start of each run of equal keys, and the sum of its counts."""
     if not len(key):
         return key, counts
     starts = np.flatnonzero(np.concatenate([[True], np.diff(key) != 0]))
@@ -391,7 +389,7 @@ def _pooled(
 
 
 def _items(counts: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the items of lists, which follow each other, when the lists are put in an order."""
+    """Returns the indices of the items of concatenated lists after reordering the lists."""
     first = (np.cumsum(counts) - counts)[order]
     lengths = counts[order]
     return np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
@@ -400,7 +398,7 @@ def _items(counts: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.in
 def _moments(
     values: NDArray[np.float64], counts: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Returns mean and standard deviation of lists that follow each other."""
+    """Returns mean and standard deviation of each of the concatenated lists."""
     first = np.cumsum(counts) - counts
     mean, deviation = np.empty(len(counts)), np.empty(len(counts))
     order = np.argsort(counts, kind="stable")

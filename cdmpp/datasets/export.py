@@ -1,9 +1,9 @@
-"""`export`: an extracted dataset as the six columns of the original's feature files.
+"""`export`: writes an extracted dataset as the six columns of the original's feature files.
 
-The original keeps a pickled object array `(n, 6)` a task and device: mean seconds, their standard
+The original stores a pickled object array `(n, 6)` per task and device: mean seconds, standard
 deviation, flop count, leaf features, node ids of the leaves, serialised tree. Here the same
-columns are flat arrays with offsets in an `.npz` file, so that nothing is pickled;
-`docs/reference/formats.md` shows how to make the object array of them.
+columns are flat arrays with offsets in an `.npz` file without pickles;
+`docs/reference/formats.md` shows how to convert them to the object array.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from cdmpp.programs.compact_ast import LEAF_FEATURE_COUNT
 from cdmpp.text import counted
 
 ExportFormat = Literal["cdmpp6"]
-#: Flop count of a task whose operations cannot be counted, as the original has it.
+#: Flop count of a task whose operations cannot be counted, as in the original.
 UNKNOWN_FLOPS = -1.0
 
 
 @dataclass
 class ExportReport:
-    """What an export wrote: files (one a task and device) and samples, by device."""
+    """Result of an export: numbers of files (one per task and device) and samples, by device."""
 
     out_dir: Path
     files: dict[str, int] = field(default_factory=dict)
@@ -70,17 +70,17 @@ def export(
 ) -> ExportReport:
     """Writes `out_dir/DEVICE/TASK.npz` for every task and device, `tasks.json` and `cfg.yaml`.
 
-    Tasks are numbered as the original does it: sorted by target kind, flop count (unknown = -1)
-    and workload key. A sample is a measurement without error of a program with features. One task
-    is held in memory at a time, and 200 bytes a program.
+    Tasks are numbered as in the original: sorted by target kind, flop count (unknown = -1) and
+    workload key. A sample is a measurement without error of a valid program. Memory holds one task
+    at a time, and 200 bytes per program.
 
     Args:
         devices: labels; None = all.
-        min_samples: files with fewer samples are left out (the original asks for 48).
+        min_samples: minimum number of samples of a file (the original requires 48).
 
     Raises:
-        UsageError: an unknown format.
-        DataError: no complete dataset, a device that is not in it, or `out_dir` cannot be written.
+        UsageError: the format is unknown, or `out_dir` has an export already.
+        DataError: the dataset is incomplete or lacks a device, or `out_dir` cannot be written.
     """
     if format not in get_args(ExportFormat):
         raise UsageError(
@@ -130,7 +130,7 @@ def _describe(task: _Task) -> dict[str, Any]:
 
 
 def _index(extracted_dir: Path, manifest: dict[str, Any]) -> tuple[list[_Task], list[set[int]]]:
-    """Returns the tasks and, for each, the shards that hold programs or measurements of it."""
+    """Returns the tasks, and for each the shards with its programs or measurements."""
     numbers: dict[tuple[str, str], int] = {}
     tasks: list[_Task] = []
     shards_of: list[set[int]] = []
@@ -192,7 +192,7 @@ def _samples(
 def _programs(
     extracted_dir: Path, shards: list[dict[str, Any]], task: _Task
 ) -> Iterator[tuple[str, Any, Any, Any]]:
-    """Yields (id, leaf features, node ids, tree) of the task's programs with features."""
+    """Yields (id, leaf features, node ids, tree) of the task's valid programs."""
     columns = [
         "program_id", "workload_key", "target_kind", "valid", "leaf_features", "leaf_position",
         "tree",

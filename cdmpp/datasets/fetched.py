@@ -1,4 +1,4 @@
-"""Folders of fetched records: where they lie, and `fetched.json`, which says what is in one."""
+"""Folders of fetched records: their paths, and `fetched.json`, which describes their content."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, Literal
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import read_json, write_json
 
-#: Written last: a folder that has it is complete.
+#: Written last: its presence marks a complete folder.
 FETCHED_FILE = "fetched.json"
-#: What the records of a source are: the reader that they are for.
+#: Format of the records of a source; `other` has no reader.
 SourceKind = Literal["autotvm", "tenset", "metaschedule", "other"]
 SOURCE_KINDS = ("autotvm", "tenset", "metaschedule", "other")
 
 
 @dataclass(frozen=True)
 class FetchedFile:
-    """A file of a fetched folder: its place below it, its size and the digest of its bytes."""
+    """A file of a fetched folder: its path below the folder, its size and its digest."""
 
     path: str
     bytes: int
@@ -28,16 +28,16 @@ class FetchedFile:
 
 @dataclass(frozen=True)
 class Fetched:
-    """What `fetched.json` says of its folder.
+    """Content of `fetched.json`.
 
     Attributes:
-        name: of the source in the registry.
-        devices: labels of the devices whose records it holds.
-        source: where it was fetched from: a URL or a folder.
-        commit: of the repository that it is from; None = it is from no repository.
-        files: what is in the folder.
-        downloads: what was downloaded for it, before anything was unpacked or joined.
-        fetched_at: when, ISO 8601 in UTC.
+        name: name of the source in the registry.
+        devices: labels of the devices with records in the folder.
+        source: URL or folder that it was fetched from.
+        commit: commit of the repository; None = not from a repository.
+        files: files in the folder.
+        downloads: downloaded files, before they were unpacked or joined.
+        fetched_at: time of the download, ISO 8601 in UTC.
     """
 
     name: str
@@ -57,26 +57,26 @@ class Fetched:
         return sum(file.bytes for file in self.files)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns it as JSON values."""
+        """Returns the content as JSON values."""
         return asdict(self)
 
 
 def fetched_folder(cache: Path, name: str) -> Path:
-    """Returns where a source lies once it is fetched, whether it is or not."""
+    """Returns the folder for a source, whether it was fetched or not."""
     return Path(cache) / "fetched" / name
 
 
 def write_fetched(folder: Path, fetched: Fetched) -> None:
-    """Writes `fetched.json`: from now on the folder is complete.
+    """Writes `fetched.json`, which marks the folder as complete.
 
     Raises:
-        DataError: it cannot be written.
+        DataError: the file cannot be written.
     """
     write_json(folder / FETCHED_FILE, fetched.to_json())
 
 
 def read_fetched(folder: Path) -> Fetched | None:
-    """Returns what a folder of fetched records holds; None where it is not complete.
+    """Returns the content of a folder's `fetched.json`; None if the folder is not complete.
 
     Raises:
         DataError: its `fetched.json` is damaged.
@@ -103,5 +103,5 @@ def fetched_in(cache: Path) -> Iterator[tuple[Path, Fetched]]:
     """
     for path in sorted((Path(cache) / "fetched").glob(f"*/{FETCHED_FILE}")):
         fetched = read_fetched(path.parent)
-        if fetched is not None and fetched.name == path.parent.name:  # not one being replaced
+        if fetched is not None and fetched.name == path.parent.name:  # not a temporary folder
             yield path.parent, fetched

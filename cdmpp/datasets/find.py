@@ -1,4 +1,4 @@
-"""Where measurements of devices are: in the shipped folders, and in what was fetched."""
+"""Finds measurements of devices in shipped and fetched folders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cdmpp.devices.registry import check_known, find_device
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.places import shipped_places
 
-#: Folders below `data/` with measurements of devices, in the order in which they are looked at.
+#: Folders below `data/` with measurements of devices, in search order.
 SHIPPED = ("tenset-cpu", "ansor-gpu", "metaschedule-a100")
 
 
@@ -37,10 +37,10 @@ class RecordFolder:
 
 
 def record_folders(cache_dir: Path) -> list[RecordFolder]:
-    """Returns every folder that measurements are taken from by the name of a device.
+    """Returns every shipped or fetched folder with measurements.
 
     Args:
-        cache_dir: what is fetched lies below it.
+        cache_dir: folder that contains the fetched folders.
 
     Raises:
         DataError: a shipped or fetched folder is damaged.
@@ -49,10 +49,10 @@ def record_folders(cache_dir: Path) -> list[RecordFolder]:
 
 
 def shipped_folders() -> list[RecordFolder]:
-    """Returns the shipped folders that are here.
+    """Returns the shipped folders that exist in this installation.
 
     Raises:
-        DataError: one is damaged.
+        DataError: a folder is damaged.
     """
     found = []
     for name in SHIPPED:
@@ -67,25 +67,26 @@ def shipped_folders() -> list[RecordFolder]:
 
 
 def fetched_folders(cache_dir: Path) -> list[RecordFolder]:
-    """Returns the folders that were fetched to their end, sorted by name.
+    """Returns the completely fetched folders, sorted by name.
 
     Raises:
-        DataError: the note of one is damaged.
+        DataError: a `fetched.json` is damaged.
     """
     return [
         RecordFolder(folder, tuple(sorted(fetched.devices)))
         for folder, fetched in fetched_in(cache_dir)
-        if fetched.kind != "other"  # there is no reader for those
+        if fetched.kind != "other"  # which has no reader
     ]
 
 
 def find_records(labels: Sequence[str], cache_dir: Path) -> list[RecordFolder]:
-    """Returns all folders with measurements of some devices, each with those of the labels that it
-    has.
+    """Returns all folders with measurements of the given devices.
+
+    The `devices` of each result are the given labels that it has.
 
     Raises:
-        DeviceError: nobody knows a label.
-        DataError: there are no measurements of a device, or a folder is damaged.
+        DeviceError: a label is unknown.
+        DataError: a device has no measurements, or a folder is damaged.
     """
     folders = record_folders(cache_dir)
     known = sorted({label for folder in folders for label in folder.devices})
@@ -104,7 +105,7 @@ def find_records(labels: Sequence[str], cache_dir: Path) -> list[RecordFolder]:
 
 
 def next_step(label: str) -> str:
-    """Returns the command that brings measurements of a device."""
+    """Returns the sentence with the command to get measurements of a device."""
     sources = sources_of(label)
     if sources:
         name = label if label in sources[0].default_for else sources[0].name
@@ -117,8 +118,8 @@ def next_step(label: str) -> str:
 
 
 def record_folder(labels: Sequence[str], cache_dir: Path) -> Path:
-    """Returns the one folder with measurements of some devices; of no device the shipped default
-    dataset.
+    """Returns the folder with measurements of the given devices; without devices, the shipped
+    default dataset.
 
     Raises:
         DeviceError, DataError: as `find_records`.
@@ -136,11 +137,12 @@ def record_folder(labels: Sequence[str], cache_dir: Path) -> Path:
 
 
 def labels_at(place: Path | None, labels: Sequence[str]) -> list[str]:
-    """Returns devices as the data at a place call them, whatever their letter case or alias; what
-    is not there stays.
+    """Returns the labels that the data at a path use for devices given by label or alias.
+
+    Letter case does not matter. A device that the data do not have is returned as given.
 
     Args:
-        place: an extracted dataset or records of any source; None = shipped and fetched ones.
+        place: an extracted dataset or records of any source; None = shipped and fetched folders.
 
     Raises:
         DataError: the folder is damaged.
@@ -162,8 +164,8 @@ def labels_at(place: Path | None, labels: Sequence[str]) -> list[str]:
 
 
 def registered_label(label: str) -> str:
-    """Returns the registry's label of a device that is asked for by another of its names; where the
-    shipped measurements call that device by another name, theirs.
+    """Returns the registry's label of a device given by label or alias, or the label that shipped
+    measurements use for it; an unknown device is returned as given.
 
     Raises:
         DataError: a shipped folder is damaged.

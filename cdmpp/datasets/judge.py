@@ -1,4 +1,4 @@
-"""Judging predictions on samples: the bridge between `Samples` and the metrics."""
+"""Evaluation of predictions on samples: connects `Samples` and the metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cdmpp.metrics import (
 
 
 def judged(samples: Samples, predicted_s: FloatArray) -> Judged:
-    """Returns the predictions beside the measurements of `samples`."""
+    """Returns the predictions with the measurements of `samples`, as input of the metrics."""
     return Judged(
         measured_s=samples.latency_s,
         predicted_s=predicted_s,
@@ -29,15 +29,15 @@ def judged(samples: Samples, predicted_s: FloatArray) -> Judged:
 
 
 def judge(samples: Samples, predicted_s: FloatArray) -> dict[str, Any]:
-    """Returns the metrics of all samples, with those of each device under `by_device`."""
+    """Returns the metrics of all samples, and of each device under `by_device`."""
     labels = [spec.name for spec in samples.devices]
     everything, by_device = summarise_by_device(judged(samples, predicted_s), labels)
     return {**everything, "by_device": by_device}
 
 
 def judge_in_detail(samples: Samples, predicted_s: FloatArray) -> dict[str, Any]:
-    """Returns `judge` plus the number of tasks, the pairwise accuracy and the regret of the top-1
-    pick, overall and by device.
+    """Returns the metrics of `judge`, plus the number of tasks, pairwise accuracy and top-1 regret,
+    overall and by device.
     """
     values = judge(samples, predicted_s)
     everything = judged(samples, predicted_s)
@@ -51,7 +51,7 @@ def judge_in_detail(samples: Samples, predicted_s: FloatArray) -> dict[str, Any]
 def oracle_task_median(samples: Samples) -> FloatArray:
     """Returns float64 [N], the median measured latency of each sample's task on its device.
 
-    It looks at the answers: the error that is left when a model knows every task but no schedule.
+    It uses the measurements: its error is that of a model that knows each task but no schedule.
     """
     predicted_s = np.empty(len(samples))
     group = samples.task_id * len(samples.devices) + samples.device

@@ -1,4 +1,4 @@
-"""ReadReport: what a reader took, what it skipped and why."""
+"""ReadReport: counters of read and skipped records, with the reasons."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from cdmpp.text import counted
 
-#: Skipped lines that are named one by one; the others are only counted.
+#: Maximum number of skipped lines that are listed; the others are only counted.
 MAX_EXAMPLES = 20
 _COUNTERS = ("files", "lines", "records", "failed", "unmeasured", "comments")
 
@@ -33,14 +33,14 @@ class ReadReport:
 
     Attributes:
         files: files opened.
-        lines: lines that are no comment and not blank.
-        records: records taken, failed measurements included.
-        failed: records taken whose program did not build or run.
-        unmeasured: records without a measurement, taken or skipped.
+        lines: lines that are neither comments nor blank.
+        records: records read, including failed measurements.
+        failed: records read whose program did not build or run.
+        unmeasured: records without a measurement, read or skipped.
         comments: blank lines and lines that start with `#`.
-        skipped: reason -> number of lines (or files) skipped.
-        notes: remark -> number of records taken with it.
-        examples: the first `MAX_EXAMPLES` skipped ones.
+        skipped: reason -> number of skipped lines (or files).
+        notes: remark -> number of records read with this remark.
+        examples: the first `MAX_EXAMPLES` skipped lines.
     """
 
     files: int = 0
@@ -97,7 +97,7 @@ class ReadReport:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ReadReport:
-        """Rebuilds what `to_json` returned."""
+        """Returns the report that `to_json` converted to `value`."""
         return cls(
             **{name: int(value[name]) for name in _COUNTERS},
             skipped=Counter(value["skipped"]),

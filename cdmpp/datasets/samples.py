@@ -1,4 +1,4 @@
-"""Samples: measured programs as flat arrays, the form in which models are trained and judged."""
+"""Samples: measured programs as flat arrays, for training and evaluation of models."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from cdmpp.devices.spec import DeviceSpec
 
 @dataclass(frozen=True)
 class UnlikeColumns:
-    """Leaves without the columns in which all of them are alike, as in most where they are of
-    programs of one task.
+    """Leaves without constant columns; most columns of one task's programs are constant.
 
     Attributes:
-        values: float32 [L, C], the columns that differ.
-        columns: int64 [C], which those are.
-        first: float32 [F], all columns of the first.
+        values: float32 [L, C], the columns that vary.
+        columns: int64 [C], their indices.
+        first: float32 [F], all columns of the first leaf.
     """
 
     values: NDArray[np.float32]
@@ -28,9 +27,9 @@ class UnlikeColumns:
 
     @classmethod
     def of(cls, leaves: NDArray[np.float32]) -> UnlikeColumns:
-        """Returns those of float32 [L, F], L ≥ 1."""
+        """Drops the constant columns of float32 [L, F], L ≥ 1."""
         columns = np.flatnonzero((leaves != leaves[0]).any(axis=0))
-        # `take` leaves rows in one piece, `leaves[:, columns]` columns.
+        # `take` returns a C-contiguous array, `leaves[:, columns]` a Fortran-contiguous one.
         return cls(leaves.take(columns, axis=1), columns, leaves[0].copy())
 
 
@@ -43,23 +42,24 @@ class ProgramArrays:
         task_id: int64 [P], index into `tasks` (one per distinct (workload key, target kind)).
         tasks: object [T], `"<workload_key>|<target kind>"`.
         operator: object [P], operator name such as `conv2d+add+relu`.
-        networks: list of T lists of (network name, weight); empty when the task is in no network.
-        flop_count: float64 [P], NaN where unknown.
+        networks: T lists of (network name, weight); empty if the task is in no network.
+        flop_count: float64 [P], NaN = unknown.
         leaf_offset: int64 [P + 1]; leaves of program p are rows leaf_offset[p]:leaf_offset[p + 1].
         leaf_features: float32 [L, 164] (possibly memory-mapped).
         leaf_extra: float32 [L, E].
         leaf_position: int32 [L].
-        data_hash: hex digest of the Parquet data these arrays came from.
+        data_hash: hex digest of the Parquet data of these arrays.
         feature_schema: {"leaf": version, "leaf_extra": version}.
         tree_offset: int64 [P + 1]; the serialised tree of program p is
             tree[tree_offset[p]:tree_offset[p + 1]].
-        tree: int32, serialised trees one after another (possibly memory-mapped).
-        schedule_offset: int64 [P + 1]; likewise for `schedule`.
+        tree: int32, concatenated serialised trees (possibly memory-mapped).
+        schedule_offset: int64 [P + 1], offsets into `schedule`, as `tree_offset`.
         schedule: uint8, UTF-8 of the programs' schedules, see `schedule_text` (possibly
             memory-mapped).
-        work: float64 [P, 9], the least that each does (`cdmpp.programs.work.WORK_COLUMNS`), NaN
-            where it was not counted; None = of none.
-        is_doubtful: bool [P], whether a model cannot see all of it; None = none is.
+        work: float64 [P, 9], minimum work of each program (`cdmpp.programs.work.WORK_COLUMNS`),
+            NaN if it was not counted; None = not counted for any program.
+        is_doubtful: bool [P], whether the features do not cover the whole program; None = no
+            program is doubtful.
     """
 
     program_id: NDArray[np.object_]
@@ -83,11 +83,11 @@ class ProgramArrays:
 
     @cached_property
     def unlike_columns(self) -> UnlikeColumns:
-        """All leaves, features beside extra columns; for programs few enough."""
+        """All leaves, features and extra columns; copies them, so only for few programs."""
         return UnlikeColumns.of(np.concatenate([self.leaf_features, self.leaf_extra], axis=1))
 
     def schedule_text(self, row: int) -> str | None:
-        """Returns the canonical JSON of a program's transform steps, None where there is none.
+        """Returns the canonical JSON of a program's transform steps; None if there is none.
 
         Only programs of Tenset records have it: `[[code, argument, ...], ...]` without white space.
         """
@@ -100,12 +100,12 @@ class Samples:
     """N (program, device, latency) triples over shared program arrays.
 
     Attributes:
-        programs: the programs referred to.
-        devices: the devices referred to, in label order.
+        programs: the programs.
+        devices: the devices, in label order.
         program: int64 [N], row in `programs`.
         device: int64 [N], index into `devices`.
-        latency_s: float64 [N], mean measured latency in seconds (NaN where not measured).
-        latency_std_s: float64 [N], population std of the repeats in seconds (NaN where unknown).
+        latency_s: float64 [N], mean measured latency in seconds (NaN = not measured).
+        latency_std_s: float64 [N], population std of the repeats in seconds (NaN = unknown).
     """
 
     programs: ProgramArrays

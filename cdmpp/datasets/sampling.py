@@ -1,4 +1,4 @@
-"""Which tasks of a new device to measure: choices that need programs, but no measurement."""
+"""Selection of the tasks to measure on a new device, from programs without measurements."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from cdmpp.text import nearest
 SamplingMethod = Literal["kmeans", "random", "k-center"]
 
 
-#: More programs of one task are thinned out before clustering: it bounds time and memory, and
-#: keeps a task with thousands of schedules from owning every cluster.
+#: Maximum number of programs per task for clustering: bounds time and memory, and keeps a task
+#: with thousands of schedules from getting every cluster.
 _MOST_PROGRAMS_PER_TASK = 64
 
 
 def choose_tasks(
     samples: Samples, count: int, *, method: SamplingMethod = "kmeans", seed: int
 ) -> IntArray:
-    """Returns int64 [count], distinct tasks among those of `samples`, best first.
+    """Returns int64 [count], distinct tasks of `samples`, best first.
 
-    Only the programs of `samples` are looked at, never `latency_s`: the choice is made before
-    anything is measured. Tasks of a workload that is already represented are taken last.
+    Uses only the programs of `samples`, never `latency_s`, because the selection is made before
+    the measurements. Tasks of a workload that is already selected come last.
 
-    `kmeans`: programs (leaf columns pooled and standardised) are put into `count` clusters;
-    clusters in descending size take the free task with the smallest mean distance to their centre.
-    `k-center`: the task nearest to the centre of all, then again and again the one farthest from
-    those chosen; the seed only thins out large tasks. `random`: each set of tasks equally likely,
-    apart from the rule on workloads.
+    `kmeans`: clusters the programs (pooled, standardised leaf columns) into `count` clusters; each
+    cluster, in descending size, takes the free task with the smallest mean distance to its centre.
+    `k-center`: takes the task nearest to the mean of all, then repeatedly the task farthest from
+    the selected ones; the seed only affects which programs of large tasks are used. `random`: each
+    set of tasks is equally likely, apart from the rule on workloads.
 
     Args:
         count: number of tasks, from 1 to the number of tasks of `samples`.
-        seed: decides everything that is drawn; equal arguments give equal tasks.
+        seed: seed of all random draws; equal arguments give equal tasks.
 
     Raises:
-        UsageError: an unknown method, or `count` is not in that range.
+        UsageError: the method is unknown, or `count` is out of range.
 
     Source: task sampling of CDMPP (KMeans, clusters by size, nearest task).
-    Differs from the paper: programs of any number of leaves are clustered together, on pooled
+    Differs from the paper: programs with any number of leaves are clustered together, on pooled
     columns.
     """
     if method not in get_args(SamplingMethod):
@@ -72,7 +72,7 @@ def choose_tasks(
 def untouched_tasks(samples: Samples, chosen: IntArray) -> IntArray:
     """Returns int64, sorted: tasks of `samples` that share no workload with the chosen ones.
 
-    On these a model adapted to the chosen tasks can be judged.
+    A model adapted to the chosen tasks can be evaluated on them.
     """
     tasks = np.unique(samples.task_id)
     seen = {workload_of(samples.programs.tasks[task]) for task in chosen}
@@ -82,7 +82,7 @@ def untouched_tasks(samples: Samples, chosen: IntArray) -> IntArray:
 
 
 def workload_count(samples: Samples) -> int:
-    """Returns how many different workloads the tasks of `samples` are."""
+    """Returns the number of distinct workloads of the tasks of `samples`."""
     tasks = np.unique(samples.task_id)
     return len({workload_of(samples.programs.tasks[task]) for task in tasks})
 
@@ -98,7 +98,7 @@ class _Taken:
         self.order: list[int] = []
 
     def take(self, cost: FloatArray) -> None:
-        """Takes the cheapest free task among those whose workload was taken least often.
+        """Takes the free task with the lowest cost among those with the least used workloads.
 
         Args:
             cost: float64 [task].
@@ -117,7 +117,7 @@ class _Points:
 
     Attributes:
         values: float64 [program, column], standardised.
-        owner: int64 [program], place of the program's task, non-decreasing.
+        owner: int64 [program], index of the program's task, non-decreasing.
         first: int64 [task], first program of each task.
     """
 
@@ -176,7 +176,7 @@ def _by_kmeans(points: _Points, count: int, seed: int, taken: _Taken) -> None:
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():
-        # Fewer distinct programs than clusters: the clusters too many are empty and come last.
+        # With fewer distinct programs than clusters, the surplus clusters are empty and come last.
         warnings.simplefilter("ignore", ConvergenceWarning)
         clusters = KMeans(count, n_init=4, random_state=seed).fit(points.values)
     size = np.bincount(clusters.labels_, minlength=count)

@@ -1,4 +1,4 @@
-"""Choosing a part of the samples: devices, and a bounded number of programs a device."""
+"""Selection of samples: by device, and at most a given number of programs per device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cdmpp.errors import DataError
 
 
 def of_devices(samples: Samples, labels: Iterable[str]) -> Samples:
-    """Returns the samples of the devices with these labels; the tuple of devices stays.
+    """Returns the samples of the devices with these labels; `devices` is unchanged.
 
     Raises:
         DataError: a label has no samples.
@@ -32,8 +32,8 @@ def of_devices(samples: Samples, labels: Iterable[str]) -> Samples:
 
 
 def times_on(samples: Samples, label: str) -> NDArray[np.float64]:
-    """Returns float64 [P], seconds of each program on the device with this label; NaN where it was
-    not measured there.
+    """Returns float64 [P], seconds of each program on the device with this label; NaN if the
+    program was not measured on it.
     """
     latency_s = np.full(len(samples.programs.program_id), np.nan)
     for index, spec in enumerate(samples.devices):
@@ -44,19 +44,19 @@ def times_on(samples: Samples, label: str) -> NDArray[np.float64]:
 
 
 def cap_programs(samples: Samples, most: int, *, seed: int) -> Samples:
-    """Returns at most `most` samples a device, every task kept.
+    """Returns at most `most` samples per device, with every task kept.
 
-    Each (device, task) keeps the programs that come first in the order of a hash of program id and
-    seed, up to a number that is equal for all tasks of a device and as large as `most` allows. The
-    order does not depend on the device, so what is kept of a task on two devices overlaps as far as
-    it can. A device with more tasks than `most` keeps one program a task. 0 = everything.
+    Each (device, task) keeps the first programs in the order of a hash of program id and seed. All
+    tasks of a device keep the same maximum number of programs, as large as `most` allows. The order
+    does not depend on the device, so the kept programs of two devices overlap as far as possible. A
+    device with more tasks than `most` keeps one program per task. 0 = no limit.
     """
     keep = capped_rows(samples, most, seed=seed)
     return samples if keep.all() else samples.take(keep)
 
 
 def capped_rows(samples: Samples, most: int, *, seed: int) -> NDArray[np.bool_]:
-    """Returns bool [N], which samples `cap_programs` keeps."""
+    """Returns bool [N], whether `cap_programs` keeps the sample."""
     keep = np.ones(len(samples), np.bool_)
     counts = np.bincount(samples.device, minlength=len(samples.devices))
     if most <= 0 or counts.max(initial=0) <= most:
@@ -71,7 +71,7 @@ def capped_rows(samples: Samples, most: int, *, seed: int) -> NDArray[np.bool_]:
 
 
 def _place_in_task(task: NDArray[np.int64], draw: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Returns int64 [N], 0 for the first draw of each task, 1 for its second, ..."""
+    """Returns int64 [N], the rank of each draw within its task, from 0."""
     order = np.lexsort((draw, task))
     first = np.flatnonzero(np.concatenate([[True], np.diff(task[order]) != 0]))
     length = np.diff(np.append(first, len(task)))
@@ -81,6 +81,6 @@ def _place_in_task(task: NDArray[np.int64], draw: NDArray[np.float64]) -> NDArra
 
 
 def _most_per_task(place: NDArray[np.int64], most: int) -> int:
-    """Returns the largest number a task that keeps the sum within `most`, at least 1."""
+    """Returns the largest number per task whose total is within `most`, at least 1."""
     within = np.cumsum(np.bincount(place))
     return max(1, int(np.searchsorted(within, most, side="right")))

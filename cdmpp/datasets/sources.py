@@ -1,7 +1,7 @@
-"""Records of any source, found by their place, become an extracted dataset.
+"""Extraction of records of any source, whose kind is found from their path.
 
-Programs of AutoTVM and MetaSchedule are lowered by a TVM, which this package does not know: the
-caller hands in what returns such featurisers (`cdmpp.api.featurisers`).
+Programs of AutoTVM and MetaSchedule are lowered by a TVM, which this package does not import: the
+caller passes a function that returns such featurisers (`cdmpp.api.featurisers`).
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ from cdmpp.files.open_text import open_binary
 from cdmpp.processes.campaign import CAMPAIGN_FILE
 
 _SQLITE = b"SQLite format 3\0"
-#: Featurisers that need a TVM: `ansor` replays Tenset's records that the native replay cannot,
-#: `metaschedule-old` databases of TVM 0.16 and before.
+#: Featurisers that need a TVM. `ansor` replays the Tenset records that the native replay cannot;
+#: `metaschedule-old` reads databases of TVM 0.16 and before.
 TvmFeaturiser = Literal["ansor", "autotvm", "metaschedule", "metaschedule-old"]
-#: Returns one of them; raises a UsageError where it cannot be had.
+#: Returns a featuriser; raises a UsageError if it is not available.
 Featurisers: TypeAlias = Callable[[TvmFeaturiser], Callable[..., Any]]
 
 
 def no_featurisers(name: TvmFeaturiser) -> Callable[..., Any]:
-    """The featurisers of a caller that has none.
+    """Rejects every featuriser: the default for callers without a TVM.
 
     Raises:
         UsageError: always.
@@ -76,12 +76,13 @@ def source_at(
     fallback: Literal["ansor"] | None = None,
     featurisers: Featurisers = no_featurisers,
 ) -> RecordSource:
-    """Returns what is at a place: a folder in Tenset's layout, AutoTVM logs or a MetaSchedule
-    database. Arguments as of `extract_any`.
+    """Returns the source at a path: a folder in Tenset's layout, AutoTVM logs or a MetaSchedule
+    database. For the arguments see `extract_any`.
 
     Raises:
-        DataError: the database is damaged.
-        UsageError: an option is not for this source, or needs an environment that is missing.
+        DataError: the records are damaged or unreadable.
+        UsageError: an option does not apply to this source, or needs an environment that is
+            missing.
     """
     if fallback is not None and not is_tenset_dir(place):
         raise UsageError(
@@ -100,7 +101,7 @@ def source_at(
             raise UsageError(
                 f"--per-task must be at least 1, got {per_task}; leave it out for all programs"
             )
-        check_devices(place, devices, target)  # before an environment is built for them
+        check_devices(place, devices, target)  # before the side environment is built
         return AutotvmLogs(place, devices, featurisers("autotvm"), per_task, target=target)
     if per_task is not None:
         raise UsageError(f"--per-task is for AutoTVM logs; {place} is none")
@@ -112,10 +113,10 @@ def source_at(
 
 
 def check_readable(place: Path) -> None:
-    """Checks that a file of records is in a form that is read.
+    """Checks that a path is not a file of records in an unsupported form.
 
     Raises:
-        DataError: it is in another one; says which.
+        DataError: the path is such a file; the text names its form.
     """
     if not place.is_file():
         return
@@ -156,22 +157,22 @@ def extract_any(
     backend: Backend = "local",
     on_progress: OnProgress = lambda _: None,
 ) -> ExtractReport:
-    """Extracts the records at a place, and copies what else is known of their programs.
+    """Extracts the records at a path, and copies the tables of machine code beside them.
 
     Args:
-        devices: labels to read; None = all; of a database the one that it was measured on.
+        devices: labels to read; None = all. MetaSchedule: the one device of the database.
         network_info: Tenset: folder of the tasks; None = in the folder.
         per_task: AutoTVM: programs of each task and device; None = all.
         target: MetaSchedule, AutoTVM: only records whose target (of MetaSchedule as JSON) contains
-            this.
-        fallback: Tenset: what featurises the records that cannot be replayed.
-        featurisers: what returns a featuriser that needs a TVM.
-        jobs, backend, on_progress: as of `cdmpp.datasets.extraction.extract.extract`.
+            this text.
+        fallback: Tenset: featuriser of records that cannot be replayed.
+        featurisers: returns a featuriser that needs a TVM.
+        jobs, backend, on_progress: see `cdmpp.datasets.extraction.extract.extract`.
 
     Raises:
         DataError: the records or a device are missing, or `out_dir` cannot be written.
-        UsageError: an option is not for this source, or needs an environment that is missing; or
-            `out_dir` is a campaign.
+        UsageError: an option does not apply to this source, or needs an environment that is
+            missing; or `out_dir` is a campaign.
     """
     check_jobs(jobs)
     if (out_dir / CAMPAIGN_FILE).is_file():
@@ -208,19 +209,20 @@ def extracted_folder(
     featurisers: Featurisers = no_featurisers,
     on_progress: OnProgress = lambda _: None,
 ) -> Path:
-    """Returns an extracted folder of a dataset that has the devices, extracted when that has not
-    been done; an extraction that was stopped continues.
+    """Returns the extracted folder of a dataset; extracts it if necessary.
+
+    An interrupted extraction is continued.
 
     Args:
-        dataset: an extracted folder or records of any source; None = whatever has measurements of
-            the devices (`cdmpp.datasets.find`), the shipped default dataset without devices.
+        dataset: an extracted folder or records of any source; None = all folders with measurements
+            of the devices (`cdmpp.datasets.find`), or the shipped default dataset without devices.
         devices: labels; None = all.
-        cache_dir: where extracted folders go, and fetched ones are.
-        jobs, featurisers, on_progress: as of `extract_any`.
+        cache_dir: folder for extracted folders, which contains the fetched ones.
+        jobs, featurisers, on_progress: see `extract_any`.
 
     Raises:
-        DataError: the dataset or a device is missing, or nothing in it is usable.
-        DeviceError: nobody knows a device.
+        DataError: the dataset or a device is missing, or no record is usable.
+        DeviceError: a device is unknown.
     """
 
     def extracted(place: Path, labels: Sequence[str] | None) -> Path:
@@ -231,7 +233,7 @@ def extracted_folder(
         part = sorted(set(labels or []))
         if not is_metaschedule_database(place):
             found, is_mixed = _devices_at(place, part)
-            # A few devices of many get a folder of their own, unless all have been extracted.
+            # A subset of the devices gets its own folder, unless all devices have been extracted.
             if part and set(part) < found and not is_extracted_dir(folder):
                 digest = hashlib.sha256(",".join(part).encode()).hexdigest()[:8]
                 folder = folder.with_name(f"{folder.name}-{len(part)}-devices-{digest}")
@@ -250,8 +252,8 @@ def extracted_folder(
 
 
 def _devices_at(place: Path, wanted: Sequence[str]) -> tuple[set[str], bool]:
-    """Returns the devices of logs or of a folder in Tenset's layout, which has the wanted ones, and
-    whether some share a log; none of them where none is wanted.
+    """Returns the devices of AutoTVM logs or a folder in Tenset's layout, and whether devices share
+    a log; an empty set if no device is wanted.
     """
     if not wanted:
         return set(), False
@@ -263,9 +265,7 @@ def _devices_at(place: Path, wanted: Sequence[str]) -> tuple[set[str], bool]:
 
 
 def _writable(folder: Path, cache_dir: Path) -> Path:
-    """Returns an extracted dataset that its arrays may be written into: of a shipped one, which
-    stays as it is, a copy in the cache.
-    """
+    """Returns a writable extracted dataset: a copy in the cache if `folder` is a shipped one."""
     if not _is_shipped(folder):
         return folder
     copy = cache_dir / f"{folder.name}-{str(read_manifest(folder)['data_hash'])[:12]}"
@@ -291,6 +291,6 @@ def _cache_name(dataset: Path, network_info: Path | None) -> str:
     place = dataset.resolve()
     if _is_shipped(place) and network_info is None:
         return place.name
-    # Folders of the same name in different places must not overwrite each other.
+    # Folders of the same name below different parents must not overwrite each other.
     tasks = str(network_info.resolve()) if network_info else ""
     return f"{place.name}-{hashlib.sha256(f'{place}|{tasks}'.encode()).hexdigest()[:8]}"

@@ -1,4 +1,4 @@
-"""Splits: which samples train a model, which stop its training and which judge it."""
+"""Splits of samples into training, validation and test parts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from cdmpp.text import counted, nearest
 SplitKind = Literal["task", "network", "test-tasks", "record"]
 
 _PARTS = ("train", "validation", "test")
-#: A test part with fewer workloads says little about unseen ones; the report remarks it.
+#: A test part with fewer workloads gets a remark in reports: its error is not reliable.
 _FEW_WORKLOADS = 5
-#: A part with a smaller part of its share of the samples was drawn from too few workloads.
+#: Workloads are reassigned by size if a part gets less than this fraction of its share.
 _LEAST_OF_SHARE = 1 / 3
 
 
@@ -30,12 +30,12 @@ class Split:
 
     Attributes:
         kind: `task`, `network`, `test-tasks` or `record`.
-        train: int64, sorted sample indices to learn from.
-        validation: int64, sorted sample indices for early stopping and choices.
-        test: int64, sorted sample indices to judge with, once.
+        train: int64, sorted sample indices for training.
+        validation: int64, sorted sample indices for early stopping and model selection.
+        test: int64, sorted sample indices for the final evaluation.
         description: one sentence for reports.
         leaks: whether samples of one task are in several parts.
-        seed: what the parts were drawn with.
+        seed: seed of the draw.
         test_networks: networks held out for the test part (`network` and `test-tasks`).
         validation_networks: networks held out for the validation part (`network` only).
     """
@@ -59,29 +59,31 @@ def split(
     fractions: tuple[float, float, float] = (0.7, 0.1, 0.2),
     test_networks: Iterable[str] | None = None,
 ) -> Split:
-    """Returns the parts; equal for equal samples and seed, whatever devices are there.
+    """Splits samples into training, validation and test parts.
 
-    `task`: whole workloads go to one part, on every device and for every target. `network`: whole
-    networks are held out, a network with all its batch sizes and resolutions together; a task that
-    a training network also has is a training task, one that a validation network has is not a test
-    task; tasks in no network are training tasks. `test-tasks`, as Tenset and TLP report: every task
-    of the named networks, at just these shapes, is a test task, whoever else has it; the other
-    workloads are drawn into the training and the validation part. `record`: programs are drawn one
-    by one, so all parts share tasks ("within-task"); it measures interpolation and leaks.
+    - `task`: a workload is in one part only, on all devices and for all targets.
+    - `network`: whole networks are held out, with all their batch sizes and resolutions. A task of
+      a training network is a training task, even if other networks have it too; a task of a
+      validation network is not a test task. Tasks in no network are training tasks.
+    - `test-tasks`, as in the results of Tenset and TLP: every task of the named networks, at
+      exactly these shapes, is a test task, even if other networks have it too. The other workloads
+      are drawn into the training and validation parts.
+    - `record`: programs are drawn one by one, so all parts share tasks ("within-task"). It measures
+      interpolation, and leaks.
 
-    Each workload, network or program is drawn by a hash of its name and the seed, so that
-    fractions hold on average and adding devices moves nothing (`network` shares are numbers of
-    networks). Where there are so few workloads that a part gets less than a third of its share of
-    the samples, they are shared out by their numbers of samples.
+    Each workload, network or program is drawn by a hash of its name and the seed, so that the
+    fractions hold on average (for `network`, as numbers of networks) and an additional device moves
+    no workload. If a part of a `task` split gets less than a third of its share of the samples, the
+    workloads are assigned by their numbers of samples instead.
 
     Args:
         fractions: shares of (train, validation, test), positive sum; scaled to sum 1.
-        test_networks: networks to hold out, by full name; for `network` also by the name before
-            the comma, None = drawn.
+        test_networks: full names of the networks to hold out; for `network` also names before the
+            comma, None = drawn.
 
     Raises:
-        UsageError: an unknown kind or network, or impossible fractions.
-        DataError: a part with a positive fraction is empty.
+        UsageError: the kind or a network is unknown, or the fractions are invalid.
+        DataError: a part with a positive fraction is empty, or there are too few networks.
     """
     if kind not in get_args(SplitKind):
         raise UsageError(
@@ -143,10 +145,10 @@ def plain_network(network: str) -> str:
 
 
 def workload_of(task: str) -> str:
-    """Returns what of `"<workload key>|<target kind>"` must stay in one part.
+    """Returns the workload of a task `"<workload key>|<target kind>"`, which must stay in one part.
 
-    It is the workload key; for AutoTVM's tasks operator and shapes, because several templates
-    compute the same.
+    The workload is the workload key; for AutoTVM, operator and shapes, because several templates
+    compute the same operator.
     """
     key = str(task).rsplit("|", 1)[0]
     return operator_shape(key) or key
@@ -158,12 +160,12 @@ def _by_workload(
     seed: int,
     fractions: tuple[float, float, float],
 ) -> NDArray[np.int64]:
-    """Returns the part of every task; tasks of one group share it.
+    """Returns the part of every task; tasks of one group are in the same part.
 
-    Groups are drawn one by one. Where there are so few that this leaves a part with less than a
-    third of its share of the samples, the groups are shared out from the largest to the smallest
-    (of about one size, powers of four, in the order of their draws): each goes to the part that
-    lacks most, and every part gets one.
+    Groups are drawn one by one. If a part gets less than a third of its share of the samples, the
+    groups are assigned from the largest to the smallest (groups of similar size, within a factor of
+    four, in the order of their draws): each goes to the part that lacks most samples, and every
+    part gets at least one.
 
     Args:
         task_id: int64 [N], task of each sample.
@@ -192,7 +194,7 @@ def _by_workload(
 
 
 def uniform_draw(name: str, seed: int) -> float:
-    """Returns a number in [0, 1) that follows from the name and the seed only."""
+    """Returns a pseudo-random number in [0, 1) from a hash of the name and the seed."""
     digest = hashlib.sha256(f"{seed}|{name}".encode()).digest()
     return float(int.from_bytes(digest[:7], "big") / (1 << 56))
 
@@ -250,7 +252,9 @@ def _known_family(name: str, families: list[str]) -> str:
 def _by_network(
     programs: ProgramArrays, validation: tuple[str, ...], test: tuple[str, ...]
 ) -> NDArray[np.int64]:
-    """Returns the part of every task: training if any training network has it, then validation."""
+    """Returns the part of every task: training if a training network has it, else validation if a
+    validation network has it, else test.
+    """
     parts = np.zeros(len(programs.tasks), dtype=np.int64)
     for task in range(len(parts)):
         families = _families(programs, task)
@@ -263,7 +267,7 @@ def _by_network(
 def _present_networks(
     programs: ProgramArrays, present: NDArray[np.int64], named: Iterable[str]
 ) -> tuple[str, ...]:
-    """Returns those of the named networks that have a measured task."""
+    """Returns the named networks that have a measured task."""
     there = {plain_network(name) for task in present for name, _ in programs.networks[task]}
     found = tuple(name for name in named if plain_network(name) in there)
     if not found:
@@ -280,7 +284,7 @@ def _by_test_tasks(
     seed: int,
     fractions: tuple[float, float, float],
 ) -> NDArray[np.int64]:
-    """Returns the part of every task: test if a test network has it, else drawn by its workload."""
+    """Returns the part of every task: test if a test network has its workload, else drawn."""
     wanted = {plain_network(name) for name in test_networks}
     groups = [workload_of(task) for task in programs.tasks]
     tested = {
@@ -317,7 +321,7 @@ def _describe(
 
 
 def _warning(samples: Samples, kind: SplitKind, parts: list[NDArray[np.int64]]) -> str:
-    """Returns a remark where the test part has too few workloads to prove much."""
+    """Returns a remark if the test part has too few workloads for a reliable result."""
     tasks = [np.unique(samples.task_id[indices]) for indices in (np.concatenate(parts), parts[2])]
     every, tested = (len({workload_of(samples.programs.tasks[t]) for t in some}) for some in tasks)
     if kind != "task" or not 0 < tested < _FEW_WORKLOADS:
