@@ -1,1 +1,1 @@
-"""From records to the two Parquet tables: shards, rows, schema, merging."""
+"""Extraction of records into two Parquet tables: shards, rows, schema, merging."""

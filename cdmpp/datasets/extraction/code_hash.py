@@ -1,4 +1,4 @@
-"""A digest of the source that makes a shard, so that a shard of other code is never used again."""
+"""Digest of the source code that builds a shard: shards of other code are rebuilt."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from cdmpp.errors import DataError
 from cdmpp.files.places import beside_package
 
 _PACKAGES = ("cdmpp", "tvm_helper")
-#: What writes the rows, whatever featurises.
+#: Module that writes the rows, for all featurisers.
 _ROWS = "cdmpp.datasets.extraction.shard"
-#: Sources in another language lie in this folder beside the modules that compile them.
+#: Folder with sources in another language, beside the modules that compile them.
 _SOURCES = "src"
 
-#: A module, and what is imported from it (nothing: itself); None for a string that may name one.
+#: A module and the names imported from it (empty: the module itself; None: a string constant that
+#: may name a module).
 _Mention = tuple[str, tuple[str, ...] | None]
 
 
 def code_hash(*makers: Callable[..., Any]) -> str:
-    """Returns a digest of the modules of functions and classes that make a shard, and of all
-    modules of ours that these import.
+    """Returns a digest of the modules of functions and classes that build a shard, and of all cdmpp
+    modules that these import.
 
     Raises:
-        DataError: the source of one of them is not there.
+        DataError: the source of a module is missing.
     """
     digest = hashlib.sha256(" ".join(maker.__qualname__ for maker in makers).encode())
     roots = {maker.__module__: Path(inspect.getsourcefile(maker) or "") for maker in makers}
@@ -39,14 +40,13 @@ def code_hash(*makers: Callable[..., Any]) -> str:
 
 
 def import_closure(roots: dict[str, Path]) -> dict[str, Path]:
-    """Returns the source files of modules and of all modules of ours that these import, by name.
+    """Returns name -> source file of modules and of all cdmpp modules that they import.
 
-    An import within a function counts, as does the name of a module that is run as a process; an
-    import for type checkers alone does not. Sources in another language count with the modules
-    beside their folder.
+    Imports inside functions and names of modules that are run as processes count; imports for type
+    checkers do not. Sources in another language are added to the modules beside their folder.
 
     Raises:
-        DataError: the source of a module is not there.
+        DataError: the source of a module is missing.
     """
     found: dict[str, Path] = {}
     waiting = dict(roots)
@@ -61,7 +61,7 @@ def import_closure(roots: dict[str, Path]) -> dict[str, Path]:
 
 
 def _imports(source: bytes, filename: str) -> Iterator[str]:
-    """Yields the names of our modules that a source imports or starts."""
+    """Yields the names of cdmpp modules that a source imports or starts."""
     for module, names in _mentions(source, filename):
         if names is None:
             if _find(module):
@@ -76,7 +76,7 @@ def _imports(source: bytes, filename: str) -> Iterator[str]:
 
 @lru_cache(maxsize=1024)
 def _mentions(source: bytes, filename: str) -> tuple[_Mention, ...]:
-    """Returns what a source says of our modules; a process that extracts twice parses once."""
+    """Returns the cdmpp modules named in a source; cached, so that each source is parsed once."""
     return tuple(_mentions_below(ast.parse(source, filename=filename)))
 
 
@@ -106,7 +106,7 @@ def _is_for_type_checkers(node: ast.AST) -> bool:
 
 
 def _find(module: str) -> Path | None:
-    """Returns a module's source; looks only, and imports nothing."""
+    """Returns the source file of a module without importing it; None if there is none."""
     place = beside_package().joinpath(*module.split("."))
     tries = (place.with_name(f"{place.name}.py"), place / "__init__.py")
     return next((path for path in tries if path.is_file()), None)

@@ -1,7 +1,7 @@
-"""`extract`: turns records of any source into an extracted dataset (Parquet shards, a manifest).
+"""`extract`: converts records of any source to an extracted dataset (Parquet shards, a manifest).
 
-Each shard is independent and appears whole or not at all, so that a killed run continues where it
-stopped and ends with the same bytes.
+Shards are independent and written atomically, so that an interrupted run can be continued and ends
+with the same bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SHARD_FILE = re.compile(r"^(?:programs|measurements|shard)-(\d{5})\.(?:parquet|
 
 @dataclass(frozen=True)
 class ExtractProgress:
-    """How far an extraction is. `done` and `total` are in one arbitrary unit of work."""
+    """Progress of an extraction. `done` and `total` are in an arbitrary unit of work."""
 
     done: int
     total: int
@@ -46,7 +46,7 @@ class ExtractProgress:
     shards_total: int
 
     def after(self, plan: ShardPlan, note: dict[str, Any]) -> ExtractProgress:
-        """Returns how far it is with one shard more."""
+        """Returns the progress after one more shard."""
         return replace(
             self,
             done=self.done + plan.weight,
@@ -62,18 +62,19 @@ OnProgress: TypeAlias = Callable[[ExtractProgress], None]
 
 @dataclass
 class ExtractReport:
-    """What an extraction wrote.
+    """Result of an extraction.
 
     Attributes:
         out_dir: the extracted dataset.
         devices: labels whose records were read.
-        programs: distinct programs.
-        featurised: programs with features.
-        valid: those of them that the original toolchain accepts.
-        rejected: reason -> programs that are not valid.
-        fallbacks: name -> programs that a fallback featurised, the usual way could not.
-        measurements: rows of `measurements`, failed ones included.
-        shards: number of shards; `reused` of them were there from an earlier run.
+        programs: number of distinct programs.
+        featurised: number of programs with features.
+        valid: number of programs with features that the original toolchain accepts.
+        rejected: reason -> number of invalid programs.
+        fallbacks: name -> number of programs that only a fallback could featurise.
+        measurements: rows of `measurements`, including failed ones.
+        shards: number of shards.
+        reused: number of shards from an earlier run.
         data_hash: digest of the tables.
         read: counters of the reader.
     """
@@ -125,20 +126,21 @@ def extract(
 ) -> ExtractReport:
     """Extracts records: every program is featurised once and joined to its measurements.
 
-    A run that was killed continues when it is called again: shards whose inputs, code and schema
-    are the same are kept, and the result has the same bytes as an undisturbed run.
+    Call it again to continue an interrupted run: shards with the same inputs, code and schema are
+    reused, and the result has the same bytes as an uninterrupted run.
 
     Args:
-        out_dir: where the extracted dataset goes; made when missing.
+        out_dir: folder of the extracted dataset, created if it is missing.
         jobs: processes; None = one per CPU. With 1 (and `local`), no process is started.
         on_progress: called in this process after every shard.
-        backend: `local` = processes of this machine, `ray` = a Ray cluster whose machines see the
-            same folders, in absolute paths (see `cdmpp.processes.ray_cluster`).
+        backend: `local` = processes of this machine, `ray` = a Ray cluster whose machines share
+            the folders under the same absolute paths (see `cdmpp.processes.ray_cluster`).
 
     Raises:
-        DataError: the records or a device are missing, or `out_dir` cannot be written.
-        UsageError: `jobs` is less than 1, Ray is wanted and not installed, or `out_dir` has the
-            manifest of something else.
+        DataError: the records or a device are missing, no program is usable, or `out_dir` cannot be
+            written.
+        UsageError: `jobs` is less than 1, Ray is requested but not installed, or `out_dir` has
+            another kind of manifest.
     """
     check_jobs(jobs)
     out_dir = Path(out_dir)
@@ -151,7 +153,7 @@ def extract(
     found = [finished_shard(plan, out_dir, key) for plan, key in zip(plans, keys, strict=True)]
     missing = [plan for plan, note in zip(plans, found, strict=True) if note is None]
     if missing:
-        _remove(out_dir / MANIFEST)  # it would describe tables that are about to change
+        _remove(out_dir / MANIFEST)  # its tables are about to change
     done = ExtractProgress(0, sum(plan.weight for plan in plans), 0, 0, 0, len(plans))
     notes: dict[int, dict[str, Any]] = {}
 
@@ -165,7 +167,7 @@ def extract(
         if note is not None:
             take(plan, note)
     report = ExtractReport(out_dir, source.devices(), reused=len(notes))
-    place = out_dir.absolute() if backend == "ray" else out_dir  # its workers run elsewhere
+    place = out_dir.absolute() if backend == "ray" else out_dir  # Ray's workers run elsewhere
     calls = [(source, plan, place, keys[plan.number]) for plan in missing]
     for position, note in _run(build_shard, calls, jobs=jobs, backend=backend):
         take(missing[position], note)
@@ -186,7 +188,7 @@ def check_jobs(jobs: int | None) -> None:
     """Checks a number of processes.
 
     Raises:
-        UsageError: it is less than 1.
+        UsageError: the number is less than 1.
     """
     if jobs is not None and jobs < 1:
         raise UsageError(f"jobs must be at least 1, got {jobs}; leave it out for one job per CPU")
@@ -215,7 +217,7 @@ def _count(report: ExtractReport, notes: list[dict[str, Any]]) -> None:
 
 
 def tables_hash(shards: Iterable[dict[str, Any]]) -> str:
-    """Returns the digest of the tables of some shards."""
+    """Returns the digest of the tables of shards, from their entries in a manifest."""
     digest = hashlib.sha256()
     for shard in shards:
         for table in ("programs", "measurements"):
@@ -224,7 +226,7 @@ def tables_hash(shards: Iterable[dict[str, Any]]) -> str:
 
 
 def _write_manifest(report: ExtractReport, notes: list[dict[str, Any]]) -> None:
-    """Writes the manifest and removes files of shards that the dataset no longer has."""
+    """Writes the manifest and removes files of obsolete shards."""
     value = report.to_json()
     for key in ("out_dir", "reused", "shards"):
         del value[key]
@@ -254,7 +256,7 @@ def _remove(path: Path) -> None:
 
 
 def _check_place(out_dir: Path) -> None:
-    """Checks that no manifest of something else is written over; a damaged one is."""
+    """Checks that no manifest of another kind is overwritten; a damaged one may be."""
     try:
         value = json.loads((out_dir / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

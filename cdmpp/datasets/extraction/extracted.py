@@ -1,4 +1,4 @@
-"""Reads an extracted dataset: two Parquet tables in shards, and the manifest completing them."""
+"""Reads an extracted dataset: two Parquet tables in shards, and their manifest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cdmpp.files.atomic import sha256_file
 from cdmpp.programs.compact_ast import LEAF_EXTRA_COUNTS
 
 MANIFEST = "manifest.json"
-#: A measuring campaign as `data/` keeps it, without its tables.
+#: Packed measurement campaign below `data/`, without its tables.
 PACKED_CAMPAIGN = "campaign.tar.xz"
 
 
@@ -26,7 +26,7 @@ def read_manifest(extracted_dir: Path) -> dict[str, Any]:
     """Returns the manifest of an extracted dataset.
 
     Raises:
-        DataError: there is none, it is damaged, or it is of another schema version.
+        DataError: the manifest is missing, damaged or of another schema version.
     """
     path = Path(extracted_dir) / MANIFEST
     try:
@@ -62,20 +62,20 @@ def read_manifest(extracted_dir: Path) -> dict[str, Any]:
 
 
 def _is_read(schema: dict[str, Any]) -> bool:
-    """Whether tables of these versions are read; the added leaf columns may be older."""
+    """Whether tables of these schema versions can be read; `leaf_extra` may be older."""
     return schema.get("leaf_extra") in LEAF_EXTRA_COUNTS and schema == {
         **schema_versions(), "leaf_extra": schema["leaf_extra"],
     }  # fmt: skip
 
 
 def read_table(extracted_dir: Path, table: str, columns: list[str]) -> Iterator[Any]:
-    """Yields the chosen columns of a table as pyarrow tables, a row group of a shard at a time.
+    """Yields the given columns of a table as pyarrow tables, one per row group of each shard.
 
     Args:
         table: `programs` or `measurements`.
 
     Raises:
-        DataError: a shard is missing or is not what the manifest says.
+        DataError: a shard is missing or does not match the manifest.
     """
     for shard in read_manifest(extracted_dir)["shards"]:
         yield from read_shard(extracted_dir, shard, table, columns)
@@ -84,14 +84,14 @@ def read_table(extracted_dir: Path, table: str, columns: list[str]) -> Iterator[
 def read_shard(
     extracted_dir: Path, shard: dict[str, Any], table: str, columns: list[str]
 ) -> Iterator[Any]:
-    """Yields the chosen columns of one shard as pyarrow tables, a row group at a time.
+    """Yields the given columns of one shard as pyarrow tables, one per row group.
 
     Args:
         shard: its entry in the manifest's `shards`.
         table: `programs` or `measurements`.
 
     Raises:
-        DataError: the shard is missing or is not what the manifest says.
+        DataError: the shard is missing or does not match the manifest.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

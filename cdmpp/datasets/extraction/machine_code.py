@@ -1,5 +1,6 @@
-"""The tables of machine code beside an extracted dataset: one a compiler target, or a GPU;
-`machine_code.parquet` or `machine_code-NAME.parquet`.
+"""Tables of machine code beside an extracted dataset, one per compiler target or GPU.
+
+Their names are `machine_code.parquet` and `machine_code-NAME.parquet`.
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ from cdmpp.errors import DataError
 from cdmpp.files.atomic import write_atomic
 from cdmpp.programs.code_layout import CODE_LAYOUTS, CodeKind
 
-#: What the tables of a folder are called.
+#: File names of the tables in a folder.
 PATTERN = "machine_code*.parquet"
-#: Beside them, what kernels take longer in a network than alone (`predict.machine_code`).
+#: File beside them: additional time of kernels in a network (`predict.machine_code`).
 IN_NETWORK = "in_network.json"
 _VERSION, _TARGETS = b"cdmpp.machine_code", b"cdmpp.targets"
 _EARLIER = ("1",)
 _HINT = "regenerate it with: cdmpp measure --machine-code --out DIR (or dataset extract)"
 
 
-#: Identity and columns of a program, None where it has none.
+#: Id and columns of a program; None = no machine code.
 CompiledProgram: TypeAlias = tuple[str, NDArray[np.float32] | None]
 
 
 @dataclass(frozen=True)
 class MachineCode:
-    """What a compiler made of programs.
+    """Features of the machine code of programs.
 
     Attributes:
-        targets: label of each device that the code is for -> its target, TVM's JSON.
+        targets: device label -> compiler target, as TVM's JSON.
         columns: program id -> float32 [len(CODE_LAYOUTS[kind].names)].
-        kind: of the devices.
+        kind: kind of the devices.
     """
 
     targets: Mapping[str, str]
@@ -49,10 +50,10 @@ class MachineCode:
         """Writes the table and returns its path.
 
         Args:
-            name: of the target, where a folder has several tables.
+            name: name of the target, if a folder has several tables.
 
         Raises:
-            DataError: it cannot be written.
+            DataError: the table cannot be written.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -79,7 +80,7 @@ class MachineCode:
 
 
 def read_machine_code(folder: Path) -> tuple[MachineCode, ...]:
-    """Returns the tables of a dataset, none where it has none.
+    """Returns the tables of machine code of a dataset.
 
     Raises:
         DataError: a file is damaged or of another version.
@@ -109,8 +110,9 @@ def _read(path: Path) -> MachineCode:
 
 
 def known_columns(folder: Path, targets: Mapping[str, str]) -> dict[str, NDArray[np.float32]]:
-    """Returns the columns of a dataset's table that is for these devices and targets; nothing
-    without such a table, or where an earlier version wrote it.
+    """Returns the columns of a dataset's table for these devices and targets.
+
+    The result is empty if there is no such table, or if an earlier version wrote it.
 
     Raises:
         DataError: as `read_machine_code`.
@@ -124,7 +126,7 @@ def known_columns(folder: Path, targets: Mapping[str, str]) -> dict[str, NDArray
 
 
 def _version(path: Path) -> str:
-    """Returns the version of a table, nothing where it cannot be read."""
+    """Returns the version of a table; empty if the table cannot be read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,7 +1,7 @@
-"""`merge`: several extracted datasets become one.
+"""`merge`: merges extracted datasets into one.
 
-Every program is stored once, with features if any of the inputs has them; every measurement is
-kept. A task's networks are those of all inputs.
+Every program is stored once, with features if any input has them; every measurement is kept. The
+networks of a task are those of all inputs.
 """
 
 from __future__ import annotations
@@ -43,18 +43,19 @@ Networks = dict[str, int]
 
 @dataclass
 class MergeReport:
-    """What a merge wrote.
+    """Result of a merge.
 
     Attributes:
         out_dir: the merged dataset.
-        inputs: the datasets that went in.
-        programs: distinct programs; `featurised` of them have features, `valid` of those are
-            accepted by the original toolchain.
-        merged_programs: programs that were in more than one place and are stored once.
-        conflicting_programs: those of them whose features differ between the places; the first
-            ones are kept.
+        inputs: the input datasets.
+        programs: number of distinct programs.
+        featurised: number of programs with features.
+        valid: number of programs with features that the original toolchain accepts.
+        merged_programs: programs that occur more than once in the inputs.
+        conflicting_programs: merged programs whose features differ between inputs; the first
+            features of the best quality are kept.
         measurements: rows of `measurements`.
-        repeated_measurements: rows that are there twice, to the last digit and second.
+        repeated_measurements: rows of merged programs that are equal to an earlier row.
         data_hash: digest of the tables.
     """
 
@@ -103,12 +104,13 @@ class MergeReport:
 
 
 def merge(inputs: Sequence[Path], out_dir: Path) -> MergeReport:
-    """Merges extracted datasets into a new one, which appears whole or not at all.
+    """Merges extracted datasets into a new one, which is written atomically.
 
-    About 400 bytes a program are held in memory.
+    Memory holds about 400 bytes per program.
 
     Raises:
-        UsageError: fewer than two inputs, one given twice, or `out_dir` holds something already.
+        UsageError: there are fewer than two inputs, an input is given twice, or `out_dir` exists
+            and is not an empty folder.
         DataError: an input is incomplete, of another schema version or damaged, the numbers of
             leaf_extra columns differ, or `out_dir` cannot be written.
     """
@@ -120,7 +122,7 @@ def merge(inputs: Sequence[Path], out_dir: Path) -> MergeReport:
     if out_dir.exists() and (not out_dir.is_dir() or any(out_dir.iterdir())):
         raise UsageError(f"{out_dir} exists already; give a new folder with --out DIR")
     manifests = [read_manifest(path) for path in inputs]
-    # An input without any features has no columns to disagree about.
+    # Inputs without features have no leaf_extra columns.
     widths = {m["leaf_extra_count"] for m in manifests if m["featurised"]}
     if len(widths) > 1:
         raise DataError(
@@ -147,8 +149,10 @@ def merge(inputs: Sequence[Path], out_dir: Path) -> MergeReport:
 
 
 def merged_folder(inputs: Sequence[Path], cache_dir: Path) -> Path:
-    """Returns one folder with all of the extracted datasets, merged into a folder below `cache_dir`
-    when that has not been done, or is done by another process meanwhile.
+    """Returns a folder with all of the extracted datasets.
+
+    Several datasets are merged into a folder below `cache_dir`, unless this or another process has
+    merged them already.
 
     Raises:
         UsageError, DataError: as `merge`.
@@ -168,9 +172,9 @@ def merged_folder(inputs: Sequence[Path], cache_dir: Path) -> Path:
 
 @dataclass(slots=True)
 class _Copy:
-    """The copy of a program that is kept: its place in reading order, and how good it is.
+    """The kept copy of a program: its position in reading order, its quality and its digest.
 
-    Quality is 0 without features, 1 with features that the original toolchain rejects, 2 valid.
+    Quality is 0 without features, 1 with features that the original toolchain rejects, 2 if valid.
     """
 
     place: int
@@ -216,7 +220,7 @@ class _Merger:
                 yield folder, shard
 
     def _choose(self) -> None:
-        """Chooses the copy of every program: the first of the best quality."""
+        """Chooses the kept copy of every program: the first with the best quality."""
         columns = [
             "program_id", "workload_key", "target_kind", "networks", "valid", "leaf_position",
             *CONTENT_COLUMNS,
@@ -253,7 +257,7 @@ class _Merger:
     def _copy_programs(
         self, folder: Path, shard: dict[str, Any], path: Path, place: int
     ) -> tuple[int, int]:
-        """Writes the kept programs of a shard; returns (rows, place after the last row)."""
+        """Writes the kept programs of a shard; returns (rows, position after the last row)."""
         import pyarrow as pa
 
         schema = programs_schema()

@@ -1,4 +1,4 @@
-"""Rows of the two tables of an extracted dataset: from records and what their featuriser gave."""
+"""Rows of the two tables of an extracted dataset, from records and their features."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _OWN_REASONS = ("internal error", "task not in network_info", "unreadable task")
 
 
 def reason_group(reason: str) -> str:
-    """Returns the part of a reject reason that many programs share: what is before the detail."""
+    """Returns a reject reason without its details, for counting."""
     parts = re.sub(r" \(\d+\)", "", reason).split(": ")
     has_prefix = parts[0] in ("replay", "internal error")
     return ": ".join(parts[: 2 if has_prefix else 1])[:100]
 
 
 def measurement_row(identity: str, record: MeasureRecord) -> dict[str, Any]:
-    """Returns the row of `measurements` of a record."""
+    """Returns the row of `measurements` for a record."""
     mean = record.latency_s
     return {
         "program_id": identity,
@@ -45,13 +45,16 @@ def _deviation(costs_s: Sequence[float], mean: float) -> float:
 
 
 def program_rows(records: dict[str, MeasureRecord], found: Featurised) -> list[dict[str, Any]]:
-    """Returns the rows of `programs` of some programs of one task: a record of each by program id,
-    and what featurising them gave.
+    """Returns the rows of `programs` for programs of one task.
 
-    `fallback` is for counting only, the table has no such column.
+    The key `fallback` is for counting only; the table has no such column.
+
+    Args:
+        records: program id -> a record of the program.
+        found: result of the featuriser, in the same order.
 
     Raises:
-        DataError: there are not as many results as records.
+        DataError: the numbers of results and records differ.
     """
     if len(found.programs) != len(records):
         raise DataError(
@@ -83,7 +86,7 @@ def program_rows(records: dict[str, MeasureRecord], found: Featurised) -> list[d
 
 
 def _are_finite(asts: Sequence[CompactAst]) -> bool:
-    """Whether all features of some programs are finite (faster than one program at a time)."""
+    """Whether all features of the programs are finite (faster than one program at a time)."""
     return all(
         bool(np.isfinite(np.concatenate([values.ravel() for values in block])).all())
         for block in ([ast.leaf_features for ast in asts], [ast.leaf_extra for ast in asts])
@@ -94,9 +97,9 @@ def _are_finite(asts: Sequence[CompactAst]) -> bool:
 def _features(
     result: CompactAst | ReplayError, *, known_finite: bool
 ) -> tuple[CompactAst, str | None]:
-    """Returns what is stored of a program, empty where it has no features, and why it is invalid.
+    """Returns the stored features of a program (possibly empty), and why it is invalid.
 
-    What the original toolchain rejects keeps its features: some of it runs all the same.
+    Programs that the original toolchain rejects keep their features: some of them run.
     """
     if isinstance(result, ReplayError):
         is_replay = not result.reason.startswith(_OWN_REASONS)

@@ -1,4 +1,4 @@
-"""Digests of what a model sees of a program, from rows of `programs`."""
+"""Digests of a program's inputs to a model, from rows of `programs`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONTENT_COLUMNS = ("leaf_features", "leaf_extra", "tree")
 
 
 def row_contents(table: Any) -> list[bytes]:
-    """Returns a digest of 8 bytes of the features and the tree of every row of a pyarrow table."""
+    """Returns an 8-byte digest of the features and the tree of every row of a pyarrow table."""
     parts = []
     for name in CONTENT_COLUMNS:
         column = table[name].combine_chunks()

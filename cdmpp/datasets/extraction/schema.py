@@ -13,12 +13,12 @@ from cdmpp.programs.compact_ast import (
     LEAF_SCHEMA_VERSION,
 )
 
-#: Version of the tables below; a reader refuses another one.
+#: Version of the tables below; readers reject other versions.
 STORE_SCHEMA_VERSION = 2
 
 
 def schema_versions() -> dict[str, int]:
-    """Returns the versions that together say what the tables mean."""
+    """Returns the versions that define the content of the tables."""
     return {
         "store": STORE_SCHEMA_VERSION,
         "leaf": LEAF_SCHEMA_VERSION,
@@ -32,13 +32,13 @@ def _metadata() -> dict[str, str]:
 
 
 def programs_schema() -> Any:
-    """Returns the schema of `programs`: one row a program, whatever devices measured it.
+    """Returns the schema of `programs`: one row per program, independent of devices.
 
     `leaf_features` and `leaf_extra` are flat lists, leaf after leaf; the number of leaves is the
-    length of `leaf_position`. They are empty where the program could not be featurised; a program
-    that has them can be `valid` = false all the same, when the original toolchain rejects it.
-    `tree` is the serialised compact AST, `flop_count` is null where unknown, `schedule` is the
-    canonical JSON of the transform steps of a Tenset record, null for other sources.
+    length of `leaf_position`. They are empty if the program could not be featurised. A program with
+    features has `valid` = false if the original toolchain rejects it. `tree` is the serialised
+    compact AST. `flop_count` is null if unknown. `schedule` is the canonical JSON of the transform
+    steps of a Tenset record, null for other sources.
     """
     network = pa.struct([pa.field("name", pa.string()), pa.field("weight", pa.int64())])
     return pa.schema(
@@ -63,7 +63,7 @@ def programs_schema() -> Any:
 
 
 def measurements_schema() -> Any:
-    """Returns the schema of `measurements`: one row a record.
+    """Returns the schema of `measurements`: one row per record.
 
     `latency_s` (mean of `costs_s`) and `latency_std_s` (population standard deviation) are null
     unless `error_code` is 0. `measured_at` is Unix time in seconds.
@@ -82,15 +82,15 @@ def measurements_schema() -> Any:
     )
 
 
-#: Levels of zstd. An extraction is for speed; a campaign's time is in the measuring, and its tables
-#: are a third smaller.
+#: Compression levels of zstd: fast for extractions; a third smaller for campaigns, whose time is
+#: spent on measurements.
 QUICK_LEVEL, SMALL_LEVEL = 1, 19
 
 
 def open_writer(path: Path, schema: Any, level: int = QUICK_LEVEL) -> Any:
     """Returns a `pyarrow.parquet.ParquetWriter` for one of the tables.
 
-    Only texts that repeat get a dictionary: one of features costs 50 MB and saves little.
+    Only repeating strings get a dictionary: a dictionary of features costs 50 MB and saves little.
     """
     import pyarrow.parquet as pq
 

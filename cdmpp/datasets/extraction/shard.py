@@ -27,24 +27,24 @@ from cdmpp.datasets.read_report import ReadReport
 from cdmpp.files.atomic import sha256_file, write_atomic, write_json
 from cdmpp.records import MeasureRecord
 
-#: Programs that are featurised in one go.
+#: Number of programs that are featurised in one call.
 PROGRAM_BATCH = 256
-#: Rows of one row group of `programs` and of `measurements`.
+#: Rows per row group of `programs` and of `measurements`.
 PROGRAM_ROWS = 256
 MEASUREMENT_ROWS = 2048
 
-#: New objects after which Python looks for cyclic garbage (its own default is 700).
+#: Number of new objects after which Python collects cyclic garbage (default: 700).
 _COLLECTION_THRESHOLD = 100_000
 
 
 def shard_key(plan: ShardPlan, code: str) -> str:
-    """Returns a digest of everything a shard's content follows from, its code included."""
+    """Returns a digest of everything that determines a shard's content, including the code."""
     text = json.dumps([schema_versions(), plan.digest, code], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def finished_shard(plan: ShardPlan, out_dir: Path, key: str) -> dict[str, Any] | None:
-    """Returns the completion note of a shard that is there, whole and made from the same inputs."""
+    """Returns the completion note of a shard if it is complete and has this key, else None."""
     programs, measurements, note = plan.paths(out_dir)
     try:
         value: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))
@@ -59,15 +59,15 @@ def finished_shard(plan: ShardPlan, out_dir: Path, key: str) -> dict[str, Any] |
 def build_shard(source: RecordSource, plan: ShardPlan, out_dir: Path, key: str) -> dict[str, Any]:
     """Reads, featurises and writes a shard; returns its completion note, which is written last.
 
-    Rows are written as they come: what is held in memory are the programs that wait to be
-    featurised and about 100 bytes of identity a program.
+    Rows are streamed: memory holds the programs that are not featurised yet, and about 100 bytes
+    per program.
 
     Args:
-        key: digest of what the content follows from (see `shard_key`).
+        key: digest of everything that determines the content (see `shard_key`).
 
     Raises:
         DataError: a file cannot be read or written, or the featuriser breaks its contract.
-        UsageError: the featuriser has no side environment.
+        UsageError: the featuriser's side environment is missing.
     """
     programs, measurements, note = plan.paths(out_dir)
     counts = ShardCounts()
@@ -100,7 +100,9 @@ def build_shard(source: RecordSource, plan: ShardPlan, out_dir: Path, key: str) 
 
 @contextlib.contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Lets Python look for cyclic garbage rarely: records make none, and looking costs a tenth."""
+    """Makes garbage collection rare: records have no cycles, and collection takes a tenth of the
+    time.
+    """
     before = gc.get_threshold()
     gc.set_threshold(_COLLECTION_THRESHOLD, *before[1:])
     try:
@@ -110,13 +112,13 @@ def _rare_collections() -> Iterator[None]:
 
 
 def table_note(path: Path, rows: int) -> dict[str, Any]:
-    """Returns what a manifest says of a table's file."""
+    """Returns a manifest's entry for the file of a table."""
     return {"file": path.name, "rows": rows, "sha256": sha256_file(path)}
 
 
 @dataclass
 class ShardCounts:
-    """What a shard holds, counted while it is written."""
+    """Counters of a shard's content, updated while it is written."""
 
     programs: int = 0
     measurements: int = 0
@@ -143,9 +145,9 @@ class ShardCounts:
 
 
 class TableWriter:
-    """Writes rows to a Parquet file, a row group every so many rows.
+    """Writes rows to a Parquet file, in row groups of at least `group_rows` rows.
 
-    Lists of numbers may come as arrays.
+    Lists of numbers may be arrays.
     """
 
     def __init__(self, path: Path, schema: Any, group_rows: int, level: int = QUICK_LEVEL) -> None:
@@ -163,13 +165,13 @@ class TableWriter:
         self._writer.close()
 
     def add(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Takes rows; they are written when there are enough of them."""
+        """Adds rows; writes a row group when enough rows are buffered."""
         self._rows.extend(rows)
         if len(self._rows) >= self._group_rows:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what has been taken."""
+        """Writes the buffered rows."""
         import pyarrow as pa
 
         if self._rows:
@@ -181,7 +183,7 @@ class TableWriter:
 
 
 def _column(field: Any, values: list[Any]) -> Any:
-    """Returns a column as pyarrow array; arrays are joined, which is faster than item by item."""
+    """Returns a column as a pyarrow array; concatenates numpy arrays, which is faster."""
     import pyarrow as pa
 
     if not isinstance(values[0], np.ndarray):
@@ -199,7 +201,7 @@ def _stream_shard(
     measurements: TableWriter,
     counts: ShardCounts,
 ) -> None:
-    """Writes the rows of a shard; a program is featurised once, whatever devices measured it."""
+    """Writes the rows of a shard; a program is featurised once for all devices."""
     seen: set[bytes] = set()
     pending: dict[Hashable, dict[str, MeasureRecord]] = {}
     waiting = 0

@@ -1,7 +1,7 @@
-"""RecordSource: what an extraction has to know of records, whatever their form is.
+"""RecordSource: the interface between an extraction and the formats of records.
 
-One class a form (Tenset, AutoTVM, MetaSchedule, our own campaigns) says which devices and shards
-there are, reads the records of a shard and featurises them; `extraction.extract` does the rest.
+One class per format (Tenset, AutoTVM, MetaSchedule, cdmpp's campaigns) lists devices and shards,
+reads the records of a shard and featurises them; `extraction.extract` does the rest.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from cdmpp.records import MeasureRecord, Source
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """What goes into a shard.
+    """Inputs of a shard.
 
     Attributes:
         number: position of the shard in the dataset.
         files: (device, record file) in reading order.
         weight: size of the records in some unit, for progress.
-        digest: of what the content follows from, beside the code.
-        lines: of each file the numbers of the lines (or entries) to read; empty = all.
+        digest: digest of everything that determines the content, except the code.
+        lines: for each file, numbers of the lines (or entries) to read; empty = all.
     """
 
     number: int
@@ -63,14 +63,14 @@ def files_digest(files: Sequence[tuple[str, Path]], *others: object) -> str:
 
 @dataclass(frozen=True)
 class Featurised:
-    """What featurising some programs of one task gave.
+    """Features of programs of one task.
 
     Attributes:
-        source: form of the records.
+        source: format of the records.
         operator: name of the task's operator.
-        flop_count: floating-point operations of the task, None where unknown.
-        programs: for every program its compact AST, or why there is none.
-        networks: (name, weight) of the networks that hold the task.
+        flop_count: floating-point operations of the task; None = unknown.
+        programs: compact AST of each program, or the reason why there is none.
+        networks: (name, weight) of the networks with this task.
     """
 
     source: Source
@@ -81,13 +81,13 @@ class Featurised:
 
 
 class RecordSource(Protocol):
-    """Records of one form. Subclass it; an instance is sent to the processes that build shards.
+    """Records of one format. Subclass it; an instance is sent to the processes that build shards.
 
     Attributes:
-        featuriser: module-level function that featurises; other code makes other shards.
-        waiting: programs after which those read so far are featurised; None = at the shard's end.
-        level: of compression of the tables.
-        if_useless: what to expect where not one program has features; empty = that is no error.
+        featuriser: module-level function that featurises; its code is part of a shard's key.
+        waiting: number of programs that are featurised together; None = all of the shard.
+        level: compression level of the tables.
+        if_useless: hint for the error if no program has features; empty = no error.
     """
 
     featuriser: Callable[..., Any]
@@ -103,18 +103,19 @@ class RecordSource(Protocol):
         """
 
     def plan(self, report: ReadReport) -> list[ShardPlan]:
-        """Returns the shards; counts in `report` what is read for that.
+        """Returns the shards; counts in `report` the records that it reads.
 
         Raises:
-            DataError: the records or a device are missing, or nothing in them is usable.
+            DataError: the records or a device are missing, or no record is usable.
         """
 
     def records(
         self, plan: ShardPlan, report: ReadReport
     ) -> Iterator[tuple[Hashable, str, MeasureRecord]]:
-        """Yields (group, program id, record) of a shard; counts in `report` what `plan` has not.
+        """Yields (group, program id, record) of a shard.
 
-        Programs of one group are featurised together.
+        Counts in `report` the records that `plan` has not counted. Programs of one group are
+        featurised together.
 
         Raises:
             DataError: a file cannot be read.
@@ -125,5 +126,5 @@ class RecordSource(Protocol):
 
         Raises:
             DataError: the group cannot be read.
-            UsageError: there is no side environment, and one is needed.
+            UsageError: the side environment that the featuriser needs is missing.
         """
