@@ -1,1 +1,1 @@
-"""Proof that a dataset and its splits do not leak, and statistics of a dataset."""
+"""Checks for leakage in a dataset and its splits, and statistics of a dataset."""

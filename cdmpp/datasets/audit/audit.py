@@ -1,7 +1,7 @@
-"""`audit`: what is wrong with a dataset before a model is trained on it.
+"""`audit`: finds faults of a dataset before a model is trained on it.
 
-Leakage between the parts of a split, duplicates, costs in wrong units, outliers, and the noise
-floor of each device, below which no model's error can be.
+It checks for leakage between the parts of a split, duplicates, costs in wrong units and outliers,
+and computes the noise floor of each device, below which no model's error can be.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from cdmpp.datasets.audit.splits import audit_splits
 from cdmpp.devices.registry import find_device
 from cdmpp.text import agreed, counted
 
-#: Latencies outside are taken for a wrong unit.
+#: Latencies outside of this range are reported as a wrong unit.
 SHORTEST_S = 1e-7
 LONGEST_S = 100.0
-#: A rate above the device's peak by this factor is taken for a wrong unit or flop count.
+#: A rate above the device's peak times this factor is reported as a wrong unit or flop count.
 PEAK_MARGIN = 1.5
-#: Two measurements of one program differ when they are this far apart, or three times the noise.
+#: Measurements of one program differ if their ratio exceeds this, or 1 + three times the noise.
 DIFFERENT_RATIO = 1.1
 
 Severity = Literal["error", "warning", "note"]
@@ -40,13 +40,13 @@ Severity = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One kind of trouble.
+    """One kind of fault.
 
     Attributes:
-        severity: `error` (results would be wrong), `warning` (look at it), `note` (be aware).
+        severity: `error` (results would be wrong), `warning` (should be checked) or `note`.
         what: stable name.
-        count: how many cases.
-        text: one sentence, with what to do.
+        count: number of cases.
+        text: one sentence, with the next step.
         examples: some of the cases.
     """
 
@@ -63,18 +63,18 @@ def audit(
     network_info: Path | None = None,
     seeds: Iterable[int] = (0,),
 ) -> dict[str, Any]:
-    """Returns everything the audit found as JSON values.
+    """Returns the results of the audit as JSON values.
 
     Keys: `layout`, `programs`, `tasks`, `measurements`, `devices` (label -> `noise`, `units`,
-    `repeated`), `duplicates`, `networks`, `splits` (one entry a kind and seed, drawn as for
+    `repeated`), `duplicates`, `networks`, `splits` (one entry per kind and seed, drawn as for
     training), `read` and `findings` (see `Finding`, most severe first).
 
     Args:
-        network_info: folder of the tasks of a Tenset directory; None = inside it.
-        seeds: seeds with which every kind of split is drawn.
+        network_info: folder of the tasks, for a folder in Tenset's layout; None = inside it.
+        seeds: seeds of the splits to check, for every kind of split.
 
     Raises:
-        DataError: the folder is no dataset, or its files cannot be read.
+        DataError: the folder is not a dataset, or its files cannot be read.
     """
     facts = collect_facts(dataset_dir, network_info=network_info)
     findings: list[Finding] = []
@@ -114,7 +114,7 @@ def audit(
 
 
 def _noise(label: str, repeats: RepeatFacts, findings: list[Finding]) -> dict[str, Any]:
-    """Returns the noise floor: how far the repeats of one record lie apart."""
+    """Returns the noise floor: the spread of the repeats of one record."""
     ratios = repeats.max_over_min
     outliers = [entry for entry in sorted(repeats.worst, reverse=True) if entry[0] > OUTLIER_RATIO]
     if repeats.records and repeats.single == repeats.records:
@@ -145,7 +145,7 @@ def _noise(label: str, repeats: RepeatFacts, findings: list[Finding]) -> dict[st
 
 
 def _units(facts: Facts, device: int, label: str, findings: list[Finding]) -> dict[str, Any]:
-    """Returns how many latencies and arithmetic rates of a device cannot be."""
+    """Returns the numbers of implausible latencies and arithmetic rates of a device."""
     chosen = (facts.device == device) & np.isfinite(facts.latency_s)
     latency_s, program = facts.latency_s[chosen], facts.program[chosen]
     flops = np.array(
@@ -220,7 +220,7 @@ def _above_peak(
 def _repeated(
     facts: Facts, devices: dict[str, dict[str, Any]], findings: list[Finding]
 ) -> dict[str, dict[str, Any]]:
-    """Returns, by device, programs with several measurements and how far these lie apart."""
+    """Returns, by device, the number of programs with several measurements, and their ratios."""
     order = np.lexsort((facts.program, facts.device))
     order = order[(facts.program[order] >= 0) & np.isfinite(facts.latency_s[order])]
     device, program, latency_s = facts.device[order], facts.program[order], facts.latency_s[order]
@@ -264,7 +264,7 @@ def _repeated(
 
 
 def _duplicates(facts: Facts, findings: list[Finding]) -> dict[str, Any]:
-    """Returns programs that are there twice, by id and by content."""
+    """Returns the numbers of duplicate programs, by id and by content."""
     rows = np.flatnonzero(facts.content)
     rows = rows[np.argsort(facts.content[rows], kind="stable")]
     content = facts.content[rows]
@@ -314,7 +314,7 @@ def _duplicates(facts: Facts, findings: list[Finding]) -> dict[str, Any]:
 
 
 def _networks(facts: Facts) -> dict[str, Any]:
-    """Returns how tasks are shared between networks."""
+    """Returns the numbers of tasks that are shared between networks."""
     shared = [task for task in facts.tasks if len(task.networks) > 1]
     names = Counter(name for task in facts.tasks for name, _ in task.networks)
     return {
@@ -327,7 +327,7 @@ def _networks(facts: Facts) -> dict[str, Any]:
 
 
 def _judge_split(entry: dict[str, Any], findings: list[Finding]) -> None:
-    """Adds what a split leaks to the findings."""
+    """Adds the leaks of a split to the findings."""
     name = f"split by {entry['kind']}, seed {entry['seed']}"
     if "impossible" in entry:
         text = f"{name}: {entry['impossible']}"

@@ -1,7 +1,7 @@
-"""What an audit looks at: the programs and measurements of a dataset as compact arrays.
+"""Input of an audit: the programs and measurements of a dataset as compact arrays.
 
-A Tenset directory and an extracted dataset give the same facts, read as a stream: about 60 bytes a
-program and 20 bytes a measurement are held.
+A folder in Tenset's layout and an extracted dataset give the same facts. They are read as a stream:
+memory holds about 60 bytes per program and 20 bytes per measurement.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from cdmpp.errors import DataError
 from cdmpp.programs.ansor.json_graph import JsonGraph
 from cdmpp.records import program_id_of_text
 
-#: A record whose slowest repeat takes this many times its fastest is an outlier.
+#: A record is an outlier if its slowest repeat takes more than this many times its fastest.
 OUTLIER_RATIO = 2.0
-#: The most extreme cases that are named one by one.
+#: Maximum number of listed examples.
 EXAMPLE_COUNT = 5
 
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """A task: its workload and kind of target, and what is known of it."""
+    """A task: workload, target kind, operator, networks and FLOP count (None = unknown)."""
 
     workload_key: str
     target_kind: str
@@ -53,7 +53,7 @@ class TaskFacts:
 
     @property
     def name(self) -> str:
-        """Key and kind, as samples name a task."""
+        """Name of the task in samples: key and target kind."""
         return f"{self.workload_key}|{self.target_kind}"
 
 
@@ -61,11 +61,11 @@ class RepeatFacts:
     """The repeats inside the records of one device.
 
     Attributes:
-        records: records without error.
-        single: those with one cost, which tell nothing about noise.
-        spread: std / mean of the others.
-        max_over_min: slowest over fastest repeat of the others.
-        outliers: how many of them are above `OUTLIER_RATIO`.
+        records: number of records without error.
+        single: number of records with one cost, which have no noise estimate.
+        spread: std / mean of the other records.
+        max_over_min: slowest over fastest repeat of the other records.
+        outliers: number of records above `OUTLIER_RATIO`.
         worst: the largest (max / min, program, number of costs).
     """
 
@@ -78,7 +78,7 @@ class RepeatFacts:
         self.worst: list[tuple[float, str, int]] = []
 
     def add(self, identity: str, costs_s: Iterable[float]) -> None:
-        """Takes the costs of one record without error."""
+        """Adds the costs of one record without error."""
         costs = np.fromiter(costs_s, np.float64)
         self.records += 1
         if len(costs) < 2:
@@ -100,17 +100,17 @@ class Facts:
 
     Attributes:
         layout: `tenset` or `extracted`.
-        tasks: every task that a program belongs to.
+        tasks: tasks of the programs.
         identity: uint8 [P, 32], program ids.
         task: int32 [P], index into `tasks`.
-        content: uint64 [P], digest of what the model sees (extracted) or of the steps (Tenset);
+        content: uint64 [P], digest of the model's inputs (extracted) or of the steps (Tenset);
             0 = the program has no features.
-        repeated_programs: programs that are in the dataset twice (of which one is in the arrays).
+        repeated_programs: number of repeated programs, of which the arrays have one copy.
         devices: labels.
-        program: int64 [M], row of the program; -1 = it is not in the dataset.
+        program: int64 [M], row of the program; -1 = not in the dataset.
         device: int32 [M], index into `devices`.
-        latency_s: float64 [M], NaN where the measurement failed.
-        repeats: label -> its repeats.
+        latency_s: float64 [M], NaN = the measurement failed.
+        repeats: label -> repeats in its records.
         read: counters of the reader.
     """
 
@@ -128,15 +128,15 @@ class Facts:
     read: dict[str, Any]
 
     def program_hex(self, program: int) -> str:
-        """Returns the id of a program."""
+        """Returns the id of a program as hex digits."""
         return bytes(self.identity[program]).hex()
 
 
 def collect_facts(dataset_dir: Path, *, network_info: Path | None = None) -> Facts:
-    """Reads the facts of a Tenset directory or an extracted dataset.
+    """Reads the facts of a folder in Tenset's layout or of an extracted dataset.
 
     Args:
-        network_info: folder of the tasks of a Tenset directory; None = inside it.
+        network_info: folder of the tasks, for a folder in Tenset's layout; None = inside it.
 
     Raises:
         DataError: the folder is neither, or its files cannot be read.

@@ -9,19 +9,19 @@ from collections.abc import Iterable
 
 import numpy as np
 
-#: Numbers that are kept as they are; from then on they are counted in bins.
+#: Maximum number of stored numbers; more numbers are counted in bins.
 EXACT_COUNT = 100_000
-#: Bins per power of ten: a quantile is then right to 0.12 %.
+#: Bins per power of ten: the error of a quantile is at most 0.12 %.
 BINS_PER_DECADE = 1000
-#: Bin of zero and of anything smaller than 1e-30.
+#: Bin of zero and of numbers below 1e-30.
 _ZERO_BIN = -30 * BINS_PER_DECADE
 
 
 class Quantiles:
-    """Quantiles of numbers >= 0: exact up to `EXACT_COUNT` of them, within 0.12 % beyond.
+    """Quantiles of numbers >= 0: exact up to `EXACT_COUNT` numbers, then within 0.12 %.
 
-    The number, the smallest and the largest are always exact. The result does not depend on the
-    order of the numbers.
+    Count, minimum and maximum are always exact. The result does not depend on the order of the
+    numbers.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Quantiles:
         self._bins: Counter[int] = Counter()
 
     def add(self, values: Iterable[float]) -> None:
-        """Takes more numbers."""
+        """Adds numbers."""
         numbers = np.fromiter(values, np.float64)
         if not len(numbers):
             return
@@ -52,7 +52,7 @@ class Quantiles:
         self._values = array("d")
 
     def quantile(self, fraction: float) -> float | None:
-        """Returns the number below which that fraction of the numbers lies; None without any."""
+        """Returns a quantile; None if there are no numbers."""
         if self.count == 0:
             return None
         if not self._bins:

@@ -1,4 +1,4 @@
-"""Draws the splits that training would use and counts what is in two of their parts."""
+"""Draws the splits of a training and counts tasks, programs and networks in two parts."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from cdmpp.errors import DataError
 
 
 def audit_splits(facts: Facts, seeds: tuple[int, ...]) -> list[dict[str, Any]]:
-    """Returns, for every kind of split and seed, its sizes and what is in two parts.
+    """Returns the sizes and leaks of every kind of split and seed.
 
-    Keys: `kind`, `seed`, `sizes` (part -> samples), `leaks` (whether the kind is meant to),
+    Keys: `kind`, `seed`, `sizes` (part -> samples), `leaks` (whether the kind leaks by design),
     `tasks_in_two_parts`, `programs_in_two_parts`, `networks_in_two_parts` (training families with
-    a task in the test part; None where the kind does not hold networks out) and
-    `test_samples_seen_in_training` (samples whose features a training sample also has; None where
-    features are not known). `impossible` says why a split cannot be drawn.
+    a task in the test part; None if the kind does not hold out networks) and
+    `test_samples_seen_in_training` (test samples with the features of a training sample; None if
+    features are unknown). If a split cannot be drawn, `impossible` is the reason.
     """
     samples, rows = _samples(facts)
     if not len(samples):
@@ -40,7 +40,7 @@ def audit_splits(facts: Facts, seeds: tuple[int, ...]) -> list[dict[str, Any]]:
 
 
 def _samples(facts: Facts) -> tuple[Samples, NDArray[np.int64]]:
-    """Returns the samples without features, as they are split, and each program's row in `facts`.
+    """Returns samples for a split, with empty feature arrays, and each program's row in `facts`.
 
     Programs without features are left out, as in training.
     """
@@ -53,7 +53,7 @@ def _samples(facts: Facts) -> tuple[Samples, NDArray[np.int64]]:
     good = np.flatnonzero((facts.program >= 0) & np.isfinite(facts.latency_s))
     program = new_row[facts.program[good]]
     good, program = good[program >= 0], program[program >= 0]
-    # Several measurements of a program on a device are one sample.
+    # Measurements of one program on one device are pooled into one sample.
     pairs = np.unique(np.stack([facts.device[good], program]), axis=1)
     count = len(rows)
     programs = ProgramArrays(
@@ -106,16 +106,16 @@ def _describe(
 
 
 def _in_two(parts: list[NDArray[np.int64]]) -> int:
-    """Returns how many numbers are in more than one of the parts."""
+    """Returns the number of values that are in more than one part."""
     every = np.concatenate([np.unique(part) for part in parts])
     _, counts = np.unique(every, return_counts=True)
     return int((counts > 1).sum())
 
 
 def _networks_in_two(samples: Samples, parts: Split) -> int | None:
-    """Returns how many families of training networks have a task in the test part.
+    """Returns the number of training network families with a task in the test part.
 
-    None where the split does not hold networks out.
+    None if the split does not hold out networks.
     """
     if parts.kind != "network":
         return None

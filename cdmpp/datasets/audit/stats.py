@@ -1,4 +1,4 @@
-"""Numbers about a dataset: per device its tasks, programs, failures and latencies."""
+"""Statistics of a dataset: tasks, records, failures and latencies of each device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cdmpp.text import aligned, counted, seconds_text
 
 
 class _DeviceCounter:
-    """Collects the measurements of one device."""
+    """Counters of the measurements of one device."""
 
     def __init__(self) -> None:
         self.tasks: set[Hashable] = set()
@@ -30,7 +30,7 @@ class _DeviceCounter:
         self.latency_s = Quantiles()
 
     def add(self, tasks: Iterable[Hashable], latency_s: Iterable[float | None]) -> None:
-        """Takes measurements: the tasks they are of and their latencies, None = failed."""
+        """Adds measurements, given as their tasks and latencies (None = failed)."""
         self.tasks.update(tasks)
         latencies = list(latency_s)
         good = [latency for latency in latencies if latency is not None]
@@ -50,15 +50,15 @@ class _DeviceCounter:
 
 
 def dataset_stats(dataset_dir: Path) -> dict[str, Any]:
-    """Returns the numbers of a Tenset directory or an extracted dataset as JSON values.
+    """Returns statistics of a folder in Tenset's layout or of an extracted dataset as JSON values.
 
     Keys: `layout` (`tenset` or `extracted`), `devices` (label -> tasks, records, failed and
-    quantiles of latency in seconds: exact up to 100,000 records, beyond that to 0.12 %), `read`
-    (counters of the reader) and, for an extracted dataset, `programs`, `featurised` (those with
-    features, which can be samples), `valid` (those of them that the original toolchain accepts),
-    `rejected` (reason -> programs that are not valid),
-    `tasks`, `operators` and `sources` (programs of each), `targets` (tasks of each kind), `leaves`
-    (a program's number of them), `bytes`, `schema` and `data_hash`.
+    quantiles of latency in seconds: exact up to 100,000 records, then within 0.12 %), `read`
+    (counters of the reader) and, for an extracted dataset, `programs`, `featurised` (programs with
+    features, which can be samples), `valid` (programs with features that the original toolchain
+    accepts), `rejected` (reason -> invalid programs), `tasks`, `operators` and `sources` (programs
+    of each), `targets` (tasks of each kind), `leaves` (number per program), `bytes`, `schema` and
+    `data_hash`.
 
     Raises:
         DataError: the folder is neither, or its files cannot be read.
@@ -134,7 +134,7 @@ def _short(identity: str) -> bytes:
 
 
 def stats_text(stats: dict[str, Any]) -> str:
-    """Returns what `dataset_stats` gave as text: a table by device and closing lines."""
+    """Returns the result of `dataset_stats` as text: a table by device and summary lines."""
     rows = [["device", "tasks", "records", "failed", "5 %", "median", "95 %"]]
     for label, row in stats["devices"].items():
         latencies = (row["latency_p05_s"], row["latency_median_s"], row["latency_p95_s"])

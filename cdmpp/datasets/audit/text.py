@@ -1,4 +1,4 @@
-"""The report of an audit for people."""
+"""The report of an audit as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MARKS = {"error": "ERROR", "warning": "warning", "note": "note"}
 
 
 def audit_text(report: dict[str, Any]) -> str:
-    """Returns what `cdmpp.datasets.audit.audit.audit` gave as tables and lines."""
+    """Returns the result of `cdmpp.datasets.audit.audit.audit` as tables and lines."""
     head = (
         f"{counted(report['programs'], 'program')} of {counted(report['tasks'], 'task')}, "
         f"{counted(report['measurements'], 'measurement')} ({report['layout']})"
