@@ -1,1 +1,1 @@
-"""Reader of Tenset's folders: record lines, tasks, compute graphs, operator names, FLOP."""
+"""Reader of Tenset's folders: record lines, tasks, compute graphs, operator names, FLOP counts."""

@@ -1,4 +1,4 @@
-"""The computation of a task, read from its JSON graph: its operations and what they read."""
+"""The compute operations of a task, read from its JSON graph."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class ComputeOp:
     """One compute operation.
 
     Attributes:
-        number: its node in the graph.
+        number: node number in the graph.
         name: name given by the author, e.g. `Conv2dOutput`.
         tag: operator tag, e.g. `conv2d_nhwc`; may be empty.
-        axis_extents: extents of the output axes; None where one is not constant.
+        axis_extents: extents of the output axes; None if one is not constant.
         reduce_axis_count: number of reduction axes.
         body: node numbers of the bodies, one per output.
     """
@@ -39,7 +39,7 @@ class ComputeOp:
 
 
 def expression_children(graph: JsonGraph, number: int) -> list[int]:
-    """Returns the node numbers of an expression's operands (not the tensor that a load reads)."""
+    """Returns the node numbers of an expression's operands, but not the tensor of a load."""
     kind = graph.type_key(number)
     if kind in BINARY_TYPES:
         names: tuple[str, ...] = ("a", "b")

@@ -1,4 +1,4 @@
-"""Number of arithmetic operations of a task, counted on its computation."""
+"""Number of arithmetic operations of a task, counted on its compute graph."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _FREE_TYPES = frozenset({"tir.Var", "IntImm", "FloatImm", "tir.ProducerLoad"})
 
 
 def flop_count(graph: JsonGraph) -> float | None:
-    """Returns the operations that the whole computation needs, or None where they cannot be told.
+    """Returns the number of operations of the whole computation; None if they cannot be counted.
 
     Every compute operation counts its output elements times the operations of its body. An
-    operation counts when one of its operands is of the output's type class (so index arithmetic
-    does not); a reduction multiplies by its extents; a select counts its condition and its dearer
+    operation counts if an operand has the output's type class (so index arithmetic does not); a
+    reduction multiplies by its extents; a select counts its condition and its more expensive
     branch; a call counts its arguments only.
 
     Source: the definition of the flop count that Tenset and Ansor print with a task.
@@ -57,7 +57,7 @@ class _Counter:
         self._known: dict[int, float | None] = {}
 
     def count(self, number: int) -> float | None:
-        """Returns the operations of an expression, None where it is not supported."""
+        """Returns the operations of an expression; None if it is not supported."""
         if number not in self._known:
             try:
                 self._known[number] = self._count(number)

@@ -1,6 +1,6 @@
-"""A directory in Tenset's layout: tasks in `network_info/`, records in `measure_records/DEVICE/`.
+"""A folder in Tenset's layout: tasks in `network_info/`, records in `measure_records/DEVICE/`.
 
-Files may be gzipped or not. The readers themselves are `task_index` and `record_file`.
+Files may be gzipped. The readers are `task_index` and `record_file`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def default_dataset_dir() -> Path:
     """Returns the folder of the shipped default dataset.
 
     Raises:
-        DataError: it is in neither place.
+        DataError: the folder is not found.
     """
     relative = Path("data") / "tenset-cpu"
     places = shipped_places(relative)
@@ -54,7 +54,7 @@ def is_tenset_dir(dataset_dir: Path) -> bool:
 
 
 def find_devices(dataset_dir: Path) -> list[str]:
-    """Returns the labels of the devices that have record files, sorted.
+    """Returns the labels of the devices with record files, sorted.
 
     Raises:
         DataError: the folder or its `measure_records/` is missing.
@@ -72,9 +72,9 @@ def find_device_files(dataset_dir: Path, device: str) -> list[Path]:
     """Returns a device's record files, sorted by name.
 
     Raises:
-        DataError: the dataset or the device is missing; lists what is there and says how to get
-            Tenset.
-        DeviceError: nobody knows the device.
+        DataError: the dataset or the device is missing; the text lists the devices and explains how
+            to get Tenset.
+        DeviceError: the device is unknown.
     """
     devices = find_devices(dataset_dir)
     if device not in devices:

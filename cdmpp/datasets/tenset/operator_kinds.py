@@ -1,8 +1,8 @@
-"""Coarse kinds of operators, for tables that say where a model errs."""
+"""Coarse kinds of operators, for tables of errors by operator."""
 
 from __future__ import annotations
 
-#: The first of these that is a part of an operator's name is its kind: what costs the most time.
+#: The first of these that is a part of an operator's name is its kind; ordered by cost.
 _HEAVY = (
     "depthwise_conv2d", "group_conv2d", "winograd_conv2d", "conv2d_transpose", "conv3d_transpose",
     "conv3d", "conv2d", "conv1d", "batch_matmul", "dense",
@@ -11,10 +11,10 @@ _POOLS = ("max_pool", "avg_pool", "adaptive_max_pool", "adaptive_avg_pool")
 
 
 def operator_kind(operator: str) -> str:
-    """Returns the kind of an operator such as `conv2d+add+relu`: here `conv2d`.
+    """Returns the kind of an operator, e.g. `conv2d` for `conv2d+add+relu`.
 
-    Convolutions and matrix products have kinds of their own; then `pool`, `softmax`, `reduction`
-    and `elementwise` for everything else. An empty name is `unknown`.
+    Convolutions and matrix products have their own kinds; other operators are `pool`, `softmax`,
+    `reduction` or `elementwise`. An empty name is `unknown`.
     """
     parts = operator.split("+")
     if not operator:

@@ -1,4 +1,4 @@
-"""A readable operator name for a task, such as `conv2d+add+relu`, from its computation."""
+"""Operator names of tasks, such as `conv2d+add+relu`, from their compute graphs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from cdmpp.datasets.tenset.dag_graph import ComputeOp, compute_ops, walk_expression
 from cdmpp.programs.ansor.json_graph import JsonGraph
 
-#: First match on an operation's tag or name names it. Layouts (`_nhwc`) are not part of the name.
+#: Pattern of an operation's tag or name -> operator name without layout (`_nhwc`); first match.
 _PATTERNS = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
@@ -28,7 +28,7 @@ _PATTERNS = tuple(
         (r"pool_max", "max_pool"),
     )
 )
-#: Stages of a Winograd convolution beside the one that is named after it.
+#: Stages of a Winograd convolution other than the one that gives the name.
 _WINOGRAD_STAGES = frozenset(
     {"A", "B", "G", "data_pad", "input_tile", "data_pack", "kernel_pack", "bgemm", "inverse"}
 )
@@ -37,8 +37,8 @@ _WINOGRAD_STAGES = frozenset(
 def operator_name(graph: JsonGraph) -> str:
     """Returns the names of a task's operations in the order of computation, joined by `+`.
 
-    Paddings and constants are left out, stages of one operator (softmax, Winograd convolution,
-    average pooling) count as one. `copy` when nothing else is left.
+    Omits paddings and constants; the stages of one operator (softmax, Winograd convolution, average
+    pooling) count as one. `copy` if no name is left.
 
     Raises:
         DataError: the graph is malformed.
@@ -56,7 +56,7 @@ def operator_name(graph: JsonGraph) -> str:
 
 
 def _op_name(graph: JsonGraph, op: ComputeOp, *, previous: str) -> str:
-    """Returns the name of one operation; empty for paddings, constants and closing divisions."""
+    """Returns the name of one operation; empty for paddings, constants and final divisions."""
     for pattern, name in _PATTERNS:
         if pattern.search(op.tag) or pattern.search(op.name.lower()):
             return name
@@ -72,7 +72,7 @@ def _op_name(graph: JsonGraph, op: ComputeOp, *, previous: str) -> str:
 
 
 def _reduction_name(graph: JsonGraph, op: ComputeOp) -> str:
-    """Names an untagged reduction: a sum of products is a matmul or a convolution."""
+    """Returns the name of an untagged reduction: a sum of products is a matmul or a convolution."""
     nodes = [node for body in op.body for node in walk_expression(graph, body)]
     kinds = {graph.type_key(node) for node in nodes}
     loads = sum(graph.type_key(node) == "tir.ProducerLoad" for node in nodes)
@@ -85,7 +85,7 @@ def _reduction_name(graph: JsonGraph, op: ComputeOp) -> str:
 
 
 def _elementwise_name(graph: JsonGraph, op: ComputeOp) -> str:
-    """Names an element-wise operation that its author left anonymous."""
+    """Returns the name of an element-wise operation without a specific name."""
     kinds = {graph.type_key(node) for body in op.body for node in walk_expression(graph, body)}
     if {"tir.Max", "tir.Min"} <= kinds:
         return "clip"

@@ -1,9 +1,9 @@
-"""Reads record lines that are as Ansor writes them, several times as fast as `record_line`.
+"""Fast parser of record lines in Ansor's usual form, several times faster than `record_line`.
 
-Whatever is unusual (failed measurements, odd numbers, escapes, other lengths, broken lines) is left
-to `record_line`, which knows every case and names what is wrong; the two agree on what both read.
-orjson (allowed since it parses a line in a sixth of the time of the standard library's json) is
-missing in the side environment of the old TVM, so this module is imported where it is used.
+Unusual lines (failed measurements, unusual numbers, escapes, other lengths, invalid lines) are left
+to `record_line`, which handles every case and reports errors; both return equal records. orjson
+parses a line in a sixth of the time of the standard library's json, but is missing in the side
+environment of the old TVM, so this module is imported only where it is used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cdmpp.datasets.tenset.record_line import (
 )
 from cdmpp.records import MeasureRecord, normalise_workload_key
 
-#: A text whose JSON is the same whoever writes it.
+#: Strings that every JSON writer writes in the same way.
 _PLAIN_TEXT = re.compile(rb'"[ !#-\[\]-~]*"')
 _PLAIN_NUMBERS = b"0123456789-,"
 _HARDWARE_PARAM_COUNT = 8
@@ -31,12 +31,12 @@ _CACHED_NAMES = 4096
 
 
 def parse_plain_record(raw: bytes, *, device: str, line: int = 0) -> MeasureRecord | None:
-    """Returns the record of a line, the same as `parse_record` returns; None where that must look.
+    """Returns the record of a line, equal to that of `parse_record`; None if the line is unusual.
 
     Args:
         raw: one line.
-        device: label for a target that names none.
-        line: line number to keep with the record.
+        device: label for a target that does not name its device.
+        line: line number to store in the record.
     """
     try:
         value = orjson.loads(raw)
@@ -86,7 +86,7 @@ def _is_hardware(value: Any) -> bool:
 
 
 def _is_measured(costs: Any, error_code: Any, all_cost: Any, measured_at: Any) -> bool:
-    """Whether the result is that of a program that ran: finite positive seconds."""
+    """Whether the result is of a program that ran: finite positive seconds."""
     return (
         type(error_code) is type(measured_at) is int
         and error_code == 0
@@ -102,14 +102,16 @@ def _is_measured(costs: Any, error_code: Any, all_cost: Any, measured_at: Any) -
 
 @lru_cache(maxsize=_CACHED_NAMES)
 def _names(key: str, target: str) -> tuple[str, str, str | None] | None:
-    """Returns (normalised key, kind of target, device or None); None for texts to look at."""
+    """Returns (normalised key, target kind, device or None); None for unusual strings."""
     if not (key.isascii() and target.isascii() and key.strip() and target.strip()):
         return None
     return normalise_workload_key(key), target.split()[0], target_device(target)
 
 
 def _plain_steps(steps: Any) -> str | None:
-    """Returns the canonical JSON of steps of integers, plain texts and lists of integers."""
+    """Returns the canonical JSON of steps of integers, plain strings and lists of integers; None
+    for other steps.
+    """
     if type(steps) is not list:
         return None
     for step in steps:
@@ -120,7 +122,7 @@ def _plain_steps(steps: Any) -> str | None:
     except TypeError:  # nested too deeply
         return None
     brackets = _PLAIN_TEXT.sub(b"", text).translate(None, _PLAIN_NUMBERS)
-    # Lists of lists of lists at most, and nothing else: no letter, no dot, no brace.
+    # At most three levels of lists, and nothing else: no letter, no dot, no brace.
     for _ in range(3):
         brackets = brackets.replace(b"[]", b"")
     return None if brackets else text.decode("ascii")

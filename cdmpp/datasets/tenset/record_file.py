@@ -1,4 +1,4 @@
-"""Reads files of measure records, one JSON object a line, plain or packed (gzip, xz, zstd)."""
+"""Reads files of measure records: a JSON object per line, plain or compressed (gzip, xz, zstd)."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from cdmpp.errors import DataError
 from cdmpp.files.open_text import UNPACK_ERRORS, open_unpacked
 from cdmpp.records import MeasureRecord
 
-#: A longer line is no measure record (the longest in Tenset have some ten thousand bytes).
+#: Maximum length of a measure record (the longest lines in Tenset have about ten thousand bytes).
 MAX_LINE_BYTES = 4 << 20
 _BUFFER_BYTES = 256 << 10
 
 
 class LineParser(Protocol):
-    """Reads one line; raises `RecordLineError` when it is no record."""
+    """Parses one line; raises `RecordLineError` if it is not a record."""
 
     def __call__(self, text: str, *, device: str = ..., line: int = ...) -> MeasureRecord:
         """Returns the record."""
 
 
 class PlainParser(Protocol):
-    """Reads a line in its usual form; None where `parse_record` has to look."""
+    """Parses a line in its usual form; returns None for other lines."""
 
     def __call__(self, raw: bytes, *, device: str, line: int = ...) -> MeasureRecord | None:
         """Returns the record."""
@@ -42,19 +42,18 @@ def read_records(
     parse: LineParser = parse_record,
     only: Container[int] | None = None,
 ) -> Iterator[MeasureRecord]:
-    """Yields the records of a file; counts what cannot be used in `report`, with line and reason.
+    """Yields the records of a file; counts unusable lines in `report`, with line and reason.
 
     Failed measurements are yielded with their error code. Blank lines and lines that start with
     `#` are comments.
 
     Args:
-        path: `.json`, or packed with gzip, xz or zstd (told apart by content).
+        path: `.json`, or compressed with gzip, xz or zstd (detected from the content).
         report: counters, updated while reading.
-        device: label for all records; None takes it from the target (`-model=`), else the folder's
-            name.
-        keep_unmeasured: whether to yield records that have not been measured (empty `costs_s`).
-        parse: reads one line of the file's format.
-        only: numbers of the lines to read; the others are not counted. None = all.
+        device: label for all records; None = from the target (`-model=`), else the folder's name.
+        keep_unmeasured: whether to yield records without a measurement (empty `costs_s`).
+        parse: parser of one line.
+        only: numbers of the lines to read; other lines are not counted. None = all.
 
     Raises:
         DataError: the file cannot be opened.
@@ -99,7 +98,7 @@ def read_records(
 
 
 def _plain_parser() -> PlainParser | None:
-    """Returns the fast reader of plain lines, None where orjson is not installed."""
+    """Returns the fast parser of plain lines; None if orjson is not installed."""
     try:
         from cdmpp.datasets.tenset.plain_line import parse_plain_record
     except ImportError:
@@ -108,7 +107,7 @@ def _plain_parser() -> PlainParser | None:
 
 
 def _counted(record: MeasureRecord, device: str | None, report: ReadReport) -> MeasureRecord:
-    """Returns a record that is taken, with the label of its folder, and counts it."""
+    """Counts a record; returns it with the label `device`, if one is given."""
     if device is not None and record.device != device:
         report.notes["-model= of the target differs from the folder; the folder is used"] += 1
         record = replace(record, device=device)
@@ -118,11 +117,11 @@ def _counted(record: MeasureRecord, device: str | None, report: ReadReport) -> M
 
 
 def _read_lines(path: Path, report: ReadReport) -> Iterator[tuple[int, bytes]]:
-    """Yields (line number from 1, bytes); an overlong line is cut and its rest passed over."""
+    """Yields (line number from 1, bytes); skips the rest of an overlong line."""
     number = 0
     try:
         with open_unpacked(path) as file:
-            # A gzip file's own buffer is 8 KB, which makes half of its lines slow.
+            # The default buffer of a gzip file, 8 KB, makes half of its lines slow.
             stream = io.BufferedReader(cast(io.RawIOBase, file), _BUFFER_BYTES)
             while line := _read_line(stream):
                 number += 1

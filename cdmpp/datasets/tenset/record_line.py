@@ -17,20 +17,20 @@ from cdmpp.records import (
 )
 
 KNOWN_VERSIONS = ("v0.2", "v0.3", "v0.4", "v0.5", "v0.6")
-#: The cost that Ansor writes for a program that failed.
+#: The cost that Ansor writes for a failed program.
 FAILED_COST_S = 1e10
-#: Steps hold lists of numbers; deeper ones are no steps.
+#: Maximum nesting of a step, which has lists of numbers.
 MAX_NESTING = 16
 _HARDWARE_PARAM_COUNT = 8
 _MODEL = re.compile(r"(?:^|\s)-model=(\S+)")
 
 
 class RecordLineError(DataError):
-    """A line that is no measure record.
+    """A line that is not a measure record.
 
     Attributes:
-        reason: short stable phrase used to count lines of one kind.
-        detail: what exactly was found.
+        reason: short stable phrase, for counting lines of one kind.
+        detail: the invalid content.
     """
 
     def __init__(self, reason: str, detail: str = "") -> None:
@@ -40,30 +40,30 @@ class RecordLineError(DataError):
 
 
 def is_hardware_number(value: Any) -> bool:
-    """Whether it is an integer that native code can hold."""
+    """Whether a value is an integer of at most 63 bits, as in native code."""
     return type(value) is int and abs(value) < 2**63
 
 
 def target_device(target: str) -> str | None:
-    """Returns the device label that a target names (`-model=t4`), None where it names none."""
+    """Returns the device label of a target (`-model=t4`); None if it has none."""
     match = _MODEL.search(target)
     label = match.group(1).strip("\"'") if match else ""
     return None if label in ("", "unknown") else label
 
 
 def parse_record(text: str, *, device: str = "unknown", line: int = 0) -> MeasureRecord:
-    """Returns the record that a line of JSON holds.
+    """Returns the record of a line of JSON.
 
     A record without a measurement (costs zero and error code 0, as in Tenset's
-    `to_measure_programs`) comes back with empty `costs_s`.
+    `to_measure_programs`) has empty `costs_s`.
 
     Args:
         text: one line.
-        device: label for a target that names none.
-        line: line number to keep with the record.
+        device: label for a target that does not name its device.
+        line: line number to store in the record.
 
     Raises:
-        RecordLineError: the line is no valid record.
+        RecordLineError: the line is not a valid record.
     """
     value = parse_object(text, ("i", "r", "v"))
     if value["v"] not in KNOWN_VERSIONS:
@@ -90,7 +90,7 @@ def parse_object(text: str, fields: Sequence[str]) -> dict[str, Any]:
     """Returns a line's JSON object.
 
     Raises:
-        RecordLineError: the line is no JSON object or lacks one of `fields`.
+        RecordLineError: the line is not a JSON object or lacks one of `fields`.
     """
     value = parse_json(text)
     if not isinstance(value, dict):
@@ -105,14 +105,14 @@ def parse_json(text: str) -> Any:
     """Returns the value of a line of JSON.
 
     Raises:
-        RecordLineError: it is not JSON, or cut off.
+        RecordLineError: the line is not JSON, or is truncated.
     """
     try:
         return json.loads(text)
     except RecursionError:
         raise RecordLineError("JSON nested too deeply") from None
     except json.JSONDecodeError as error:
-        # A line cut off anywhere fails at its very end or inside its last string.
+        # A truncated line fails at its very end or inside its last string.
         cut = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string")
         reason = "truncated JSON" if cut and text.lstrip()[:1] == "{" else "not JSON"
         raise RecordLineError(reason, f"column {error.pos + 1}: {error.msg}") from None
@@ -152,7 +152,7 @@ def _parse_input(value: Any) -> tuple[str, str, tuple[int, ...], tuple[list[Any]
 
 
 def is_text(text: str) -> bool:
-    """Whether a string can be written as UTF-8: JSON can name halves of a character."""
+    """Whether a string can be encoded as UTF-8: JSON may contain single surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -161,7 +161,7 @@ def is_text(text: str) -> bool:
 
 
 def is_finite(value: Any, *, depth: int = MAX_NESTING) -> bool:
-    """Whether a JSON value holds no NaN or infinity and is nested at most `depth` deep."""
+    """Whether a JSON value has no NaN or infinity and is nested at most `depth` deep."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
@@ -173,7 +173,7 @@ def parse_result(value: Any) -> tuple[tuple[float, ...], int, float, int]:
     """Returns (costs in seconds, error code, all cost in seconds, Unix time) of a result field.
 
     Raises:
-        RecordLineError: it is malformed, or says that the program ran and has no usable cost.
+        RecordLineError: the field is malformed, or has error code 0 without usable costs.
     """
     if not (isinstance(value, list) and len(value) >= 2 and isinstance(value[0], list)):
         raise RecordLineError("malformed result", "expected [costs, error, all cost, timestamp]")

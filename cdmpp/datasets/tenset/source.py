@@ -24,12 +24,12 @@ from cdmpp.programs.featurise import featurise_records
 from cdmpp.programs.native.build import NativeBuildError
 from cdmpp.records import MeasureRecord, TensetTask, program_id_of_text
 
-#: (task, records) -> a compact AST or an error a record.
+#: (task, records) -> a compact AST or an error for each record.
 Featurise: TypeAlias = Callable[
     [TensetTask, list[MeasureRecord]], Sequence[CompactAst | ReplayError]
 ]
 
-#: Record bytes after which a shard is closed; a file never spans two shards.
+#: Minimum record bytes of a shard, except the last; a file never spans two shards.
 SHARD_BYTES = 2 << 20
 _GZIP_RATIO = 10
 _CACHED_TASKS = 8
@@ -37,13 +37,14 @@ _CACHED_TASKS = 8
 
 @dataclass
 class TensetRecords(RecordSource):
-    """A folder in Tenset's layout: every program is featurised once and joined to its measurements.
+    """Records of a folder in Tenset's layout.
 
     Attributes:
-        folder: has `measure_records/DEVICE/`.
+        folder: folder with `measure_records/DEVICE/`.
         labels: devices to read; None = all.
-        network_info: folder of the tasks; None = `network_info` of the folder.
-        shard_bytes: (unzipped) record bytes after which a shard is closed.
+        featuriser: featurises records of one task.
+        network_info: folder of the tasks; None = `network_info` in `folder`.
+        shard_bytes: minimum (uncompressed) record bytes of a shard, except the last.
     """
 
     folder: Path
@@ -51,18 +52,18 @@ class TensetRecords(RecordSource):
     featuriser: Featurise = featurise_records
     network_info: Path | None = None
     shard_bytes: int = SHARD_BYTES
-    #: More programs in one go only cost memory.
+    #: More programs per call would only cost memory.
     waiting: ClassVar[int | None] = 64
 
     def devices(self) -> list[str]:
-        """As `RecordSource.devices`."""
+        """See `RecordSource.devices`."""
         return find_devices(self.folder) if self.labels is None else sorted(set(self.labels))
 
     def plan(self, report: ReadReport) -> list[ShardPlan]:
-        """As `RecordSource.plan`.
+        """See `RecordSource.plan`.
 
-        Files of the same name (one task on several devices) stay together, so that their programs
-        are featurised once; the grouping follows from names and sizes only.
+        Files of the same name (one task on several devices) are in one shard, so that their
+        programs are featurised once; the grouping depends only on names and sizes.
         """
         units: dict[str, list[tuple[str, Path]]] = {}
         for device in self.devices():
@@ -70,7 +71,7 @@ class TensetRecords(RecordSource):
                 units.setdefault(path.name.removesuffix(".gz"), []).append((device, path))
         if not units:
             find_device_files(self.folder, "DEVICE")
-        self.tasks()  # one clear error now instead of one in every worker
+        self.tasks()  # raises an error here instead of in every worker
         plans: list[ShardPlan] = []
         pending: list[tuple[str, Path]] = []
         weight = 0
@@ -89,7 +90,7 @@ class TensetRecords(RecordSource):
 
     @cached_property
     def _tasks_hash(self) -> str:
-        """Digest of the task files; of nothing when the folder is missing."""
+        """Digest of the task files; of an empty folder if the folder is missing."""
         folder = self._tasks_folder
         digest = hashlib.sha256()
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -108,14 +109,14 @@ class TensetRecords(RecordSource):
     def records(
         self, plan: ShardPlan, report: ReadReport
     ) -> Iterator[tuple[TaskKey, str, MeasureRecord]]:
-        """As `RecordSource.records`; the group is a task's key."""
+        """See `RecordSource.records`; the group is a task's key."""
         for device, path in plan.files:
             for record in read_records(path, report, device=device):
                 key = (record.workload_key, record.target_kind)
                 yield key, program_id_of_text("tenset", key[0], record.schedule, key[1]), record
 
     def featurise(self, group: TaskKey, records: list[MeasureRecord]) -> Featurised:
-        """As `RecordSource.featurise`; what fails costs one program, not the shard."""
+        """See `RecordSource.featurise`; a failure rejects one program, not the shard."""
         task, networks = self.tasks().find(*group), self.tasks().networks_of(*group)
         if task is None:
             unknown = [ReplayError("task not in network_info")] * len(records)
@@ -131,12 +132,12 @@ def _weight(path: Path) -> int:
 
 @lru_cache(maxsize=1)
 def _read_tasks(network_info_dir: Path, tasks_hash: str) -> TaskIndex:
-    return load_tasks(network_info_dir)  # `tasks_hash` keeps contents apart
+    return load_tasks(network_info_dir)  # `tasks_hash` is part of the cache's key
 
 
 @lru_cache(maxsize=_CACHED_TASKS)
 def _describe(dag_json: str) -> tuple[str, float | None]:
-    """Returns (operator name, flop count); `unknown`, None where the task cannot be read."""
+    """Returns (operator name, flop count); (`unknown`, None) if the task cannot be read."""
     try:
         graph = JsonGraph(dag_json)
         return operator_name(graph), flop_count(graph)
@@ -147,16 +148,16 @@ def _describe(dag_json: str) -> tuple[str, float | None]:
 def _featurise(
     task: TensetTask, records: list[MeasureRecord], featurise: Featurise
 ) -> list[CompactAst | ReplayError]:
-    """Calls the featuriser on all records; when that raises, on one at a time.
+    """Calls the featuriser on all records; if that raises, on one record at a time.
 
-    So one bad program costs one program: what it raises becomes its reject reason and is counted.
+    The error of a single record becomes its reject reason.
 
     Raises:
-        DataError: there is no native code.
+        NativeBuildError: the native code cannot be built.
     """
     try:
         return list(featurise(task, records))
-    except NativeBuildError:  # not a fault of any program
+    except NativeBuildError:  # not the fault of a program
         raise
     except Exception as error:
         if len(records) > 1:

@@ -1,4 +1,4 @@
-"""The tasks of a Tenset directory (`network_info/`) and the networks they occur in."""
+"""The tasks of a folder in Tenset's layout (`network_info/`), and their networks."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ TaskKey = tuple[str, str]
 
 @dataclass
 class TaskIndex:
-    """Tasks by (normalised workload key, target kind), and the networks that hold them.
+    """Tasks and their networks.
 
     Attributes:
-        tasks: every task.
-        networks: task -> (network name, weight) pairs, sorted by name. The name is Tenset's, e.g.
-            `resnet_50,[(1,3,224,224)]`; the weight is how often the network calls the task.
+        tasks: (normalised workload key, target kind) -> task.
+        networks: same key -> (network name, weight) pairs, sorted by name. The name is Tenset's,
+            e.g. `resnet_50,[(1,3,224,224)]`; the weight is the number of calls in the network.
     """
 
     tasks: dict[TaskKey, TensetTask] = field(default_factory=dict)
     networks: dict[TaskKey, list[tuple[str, int]]] = field(default_factory=dict)
 
     def find(self, workload_key: str, target_kind: str) -> TensetTask | None:
-        """Returns the task, None when there is none.
+        """Returns the task; None if there is none.
 
-        A GPU kind without a task of its own gets the computation of the same key for another GPU
-        kind, never that of a CPU: layouts differ between the two.
+        A GPU kind without the task gets the computation of the same key for another GPU kind, never
+        for a CPU, whose layouts differ.
         """
         key = normalise_workload_key(workload_key)
         task = self.tasks.get((key, target_kind))
@@ -57,11 +57,11 @@ class TaskIndex:
         return None
 
     def networks_of(self, workload_key: str, target_kind: str) -> list[tuple[str, int]]:
-        """Returns the (network, weight) pairs of a task; empty when it is in no network."""
+        """Returns the (network, weight) pairs of a task; empty if it is in no network."""
         return self.networks.get((normalise_workload_key(workload_key), target_kind), [])
 
     def network_tasks(self) -> dict[str, list[tuple[str, str, int]]]:
-        """Returns network -> (workload key, target kind, weight) of its tasks."""
+        """Returns network -> list of (workload key, target kind, weight) of its tasks."""
         result: dict[str, list[tuple[str, str, int]]] = {}
         for (key, kind), pairs in self.networks.items():
             for network, weight in pairs:
@@ -73,7 +73,7 @@ def load_tasks(network_info_dir: Path) -> TaskIndex:
     """Reads `all_tasks.pkl` and every `((network),kind).task.pkl` (or `.pkl.gz`) of a folder.
 
     Raises:
-        DataError: the folder is missing, holds no task file, or a file is malformed or refused.
+        DataError: the folder is missing, has no task file, or a file is malformed or rejected.
     """
     network_info_dir = Path(network_info_dir)
     try:
@@ -156,7 +156,7 @@ def _graph(value: Any, what: str) -> JsonGraph:
 
 
 def _target(value: Any) -> tuple[str, str]:
-    """Returns (target as text, target kind)."""
+    """Returns (target string, target kind)."""
     graph = _graph(value, "target")
     root = graph.root
     kind = graph.text(graph.reference(graph.reference(root, "kind"), "name"))
