@@ -1,1 +1,1 @@
-"""AutoTVM's logs: their files, and the samples in them."""
+"""Reader of AutoTVM logs, and their extraction."""

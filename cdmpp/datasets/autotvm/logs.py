@@ -1,4 +1,4 @@
-"""Reads AutoTVM logs: one JSON object a line, a file a device."""
+"""Reads AutoTVM logs: one JSON object per line, usually one file per device."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from cdmpp.datasets.tenset.record_line import (
 from cdmpp.errors import DataError
 from cdmpp.records import UNKNOWN_ERROR_CODE, MeasureRecord, program_id
 
-#: Names that templates had in older logs -> what they are called since.
+#: Template name in older logs -> current name.
 TEMPLATE_RENAMES: Mapping[str, str] = types.MappingProxyType({
     "dense_small_batch.cuda": "dense_small_batch.gpu",
     "dense_large_batch.cuda": "dense_large_batch.gpu",
 })  # fmt: skip
-#: Templates of AutoTVM 0.1 (before TVM 0.6): their name then, the kind of template -> today's name
-#: on each target. Knobs are the same.
+#: Templates of AutoTVM 0.1 (before TVM 0.6): (old name, template kind) -> target family -> current
+#: name. The knobs are the same.
 _VERSION_1_TEMPLATES: Mapping[tuple[str, str], Mapping[str, str]] = types.MappingProxyType({
     ("topi_nn_conv2d", "direct"): {
         "gpu": "conv2d_nchw.cuda", "arm_cpu": "conv2d_nchw_spatial_pack.arm_cpu",
@@ -53,16 +53,16 @@ _VERSION_1_TEMPLATES: Mapping[tuple[str, str], Mapping[str, str]] = types.Mappin
     ("topi_x86_conv2d_NCHWc", "direct"): {"x86": "conv2d_NCHWc.x86"},
     ("topi_x86_depthwise_conv2d_NCHWc_from_nchw", "direct"): {"x86": "depthwise_conv2d_NCHWc.x86"},
 })  # fmt: skip
-#: The cost that AutoTVM writes for a program that failed.
+#: The cost that AutoTVM writes for a failed program.
 FAILED_COST_S = 1e9
 
 _SUFFIX = re.compile(r"\.(?:json|log|txt)(?:\.(?:gz|xz|zst))?$")
-#: Where a target names its hardware, first match first; `-device=` may be a kind of it only.
+#: Options of a target that name its hardware, by precedence; `-device=` may only name a kind.
 _HARDWARE = tuple(re.compile(rf"(?:^|\s)-{name}=(\S+)") for name in ("model", "mcpu", "device"))
-#: Lines of a file that are looked at to tell whether it is a log.
+#: Lines of a file that are read to decide whether it is a log.
 _FIRST_LINES = range(1, 1025)
 _ENTITY_KINDS = ("sp", "re", "an", "ot")
-#: First match on a template's name names the operator.
+#: Pattern of a template's name -> operator; first match.
 _OPERATORS = (
     ("conv2d_transpose", "conv2d_transpose"), ("conv3d_transpose", "conv3d_transpose"),
     ("depthwise_conv2d", "depthwise_conv2d"), ("group_conv2d", "group_conv2d"),
@@ -73,13 +73,13 @@ _OPERATORS = (
 
 @dataclass(frozen=True)
 class AutotvmTask:
-    """A template with its arguments: what AutoTVM calls a task.
+    """A task of AutoTVM: a template with arguments.
 
     Attributes:
         workload_key: canonical JSON of [template, arguments].
-        template: name of the template as it is today, e.g. `conv2d_nchw.cuda`.
-        arguments: its arguments as JSON values; tensors are `["TENSOR", shape, dtype]`.
-        target: the compiler target as text.
+        template: current name of the template, e.g. `conv2d_nchw.cuda`.
+        arguments: arguments as JSON values; a tensor is `["TENSOR", shape, dtype]`.
+        target: target string.
         target_kind: first word of the target.
     """
 
@@ -96,17 +96,17 @@ class AutotvmTask:
 
 
 def parse_autotvm_line(text: str, *, device: str = "unknown", line: int = 0) -> MeasureRecord:
-    """Returns the record that a line of an AutoTVM log holds.
+    """Returns the record of a line of an AutoTVM log.
 
     Its `steps` are the configuration's entity: `[name, kind, value]` for every knob.
 
     Args:
         text: one line.
-        device: label of the device; a target does not say.
-        line: line number to keep with the record.
+        device: label of the device, which the record does not contain.
+        line: line number to store in the record.
 
     Raises:
-        RecordLineError: the line is no valid record.
+        RecordLineError: the line is not a valid record.
     """
     value = parse_object(text, ())
     if _is_of_version_1(value):
@@ -133,16 +133,16 @@ def parse_autotvm_line(text: str, *, device: str = "unknown", line: int = 0) -> 
 
 
 def _is_of_version_1(value: dict[str, Any]) -> bool:
-    """Whether a record is of AutoTVM 0.1: `i` is a target, a template, its arguments, ..."""
+    """Whether a record is of AutoTVM 0.1: `i` is [target, template, arguments, ...]."""
     given = value.get("i")
     return isinstance(given, list) and len(given) > 2 and isinstance(given[0], str)
 
 
 def _as_today(value: dict[str, Any]) -> dict[str, Any]:
-    """Returns a record of AutoTVM 0.1 as later versions write it.
+    """Converts a record of AutoTVM 0.1 to the current format.
 
     Raises:
-        RecordLineError: a template or a layout that has no counterpart is named.
+        RecordLineError: the template or layout has no current counterpart.
     """
     given = value["i"]
     if len(given) < 6 or not isinstance(given[2], list) or not isinstance(given[5], dict):
@@ -155,7 +155,7 @@ def _as_today(value: dict[str, Any]) -> dict[str, Any]:
         what = f"{str(old)[:40]}, {str(kind)[:20]}, on {family}"
         raise RecordLineError("a template of AutoTVM 0.1 without a counterpart today", what)
     if template == "dense_large_batch.gpu" and isinstance(entity, list) and len(entity) == 1:
-        template = "dense_small_batch.gpu"  # the one knob is tile_k
+        template = "dense_small_batch.gpu"  # its only knob is tile_k
     if old == "topi_nn_conv2d" or old == "topi_nn_depthwise_conv2d_nchw":
         arguments = _convolution_arguments(arguments)
     return {
@@ -165,7 +165,7 @@ def _as_today(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _template_family(target: str) -> str:
-    """Returns what templates of AutoTVM 0.1 were registered for: `gpu`, `arm_cpu`, `mali`, ..."""
+    """Returns the target family of AutoTVM 0.1's templates: `gpu`, `arm_cpu`, `mali`, ..."""
     device = re.search(r"-device=(\S+)", target)
     if device:
         return device.group(1)
@@ -173,8 +173,9 @@ def _template_family(target: str) -> str:
 
 
 def _convolution_arguments(arguments: list[Any]) -> list[Any]:
-    """Returns data, weights, strides, padding, dilation and output type; the oldest records give
-    no dilation, all give a layout.
+    """Returns data, weights, strides, padding, dilation and output type.
+
+    Removes the layout, which must be NCHW, and adds the dilation that the oldest records lack.
     """
     layouts = [at for at, item in enumerate(arguments) if isinstance(item, str) and "C" in item]
     if layouts:
@@ -187,8 +188,8 @@ def _convolution_arguments(arguments: list[Any]) -> list[Any]:
 
 
 def target_hardware(target: str) -> str:
-    """Returns the hardware that a target names (`-model=`, else `-mcpu=`, else `-device=`); empty
-    where it names none.
+    """Returns the hardware of a target (`-model=`, else `-mcpu=`, else `-device=`); empty if it has
+    none.
     """
     for pattern in _HARDWARE:
         match = pattern.search(target)
@@ -239,13 +240,13 @@ def read_autotvm_log(
     only: Container[int] | None = None,
     device: str | None = None,
 ) -> Iterator[MeasureRecord]:
-    """Yields the records of a log; counts what cannot be used in `report`, with line and reason.
+    """Yields the records of a log; counts unusable lines in `report`, with line and reason.
 
     Args:
-        path: `DEVICE.json` or `DEVICE.json.gz`.
+        path: `DEVICE.json`, plain or compressed.
         report: counters, updated while reading.
         only: numbers of the lines to read; None = all.
-        device: label of the records; None = by the file's name.
+        device: label of the records; None = from the file's name.
 
     Raises:
         DataError: the file cannot be opened.
@@ -255,16 +256,16 @@ def read_autotvm_log(
 
 
 def log_device(path: Path) -> str:
-    """Returns the device label of a log: the file's name without its ending."""
+    """Returns the device label of a log: the file's name without suffix."""
     return _SUFFIX.sub("", path.name)
 
 
 def find_logs(place: Path) -> list[Path]:
-    """Returns the AutoTVM logs at a place: the file itself, or the `*.json`, packed or not, of a
-    folder.
+    """Returns the AutoTVM logs at a path: the file itself, or the `*.json` of a folder, plain or
+    compressed.
 
     Raises:
-        DataError: there is none.
+        DataError: there is no log.
     """
     place = Path(place)
     if place.is_file():
@@ -283,7 +284,7 @@ def find_logs(place: Path) -> list[Path]:
 
 
 def is_autotvm_log(place: Path) -> bool:
-    """Whether a place is an AutoTVM log or a folder of such logs."""
+    """Whether a path is an AutoTVM log or a folder of logs."""
     place = Path(place)
     if (place / "measure_records").is_dir() or (place / "manifest.json").is_file():
         return False
@@ -295,18 +296,18 @@ def is_autotvm_log(place: Path) -> bool:
 
 
 def task_of(record: MeasureRecord) -> AutotvmTask:
-    """Returns the task of a record that `read_autotvm_log` gave."""
+    """Returns the task of a record of `read_autotvm_log`."""
     template, arguments = json.loads(record.workload_key)
     return AutotvmTask(record.workload_key, template, arguments, record.target, record.target_kind)
 
 
 def autotvm_program_id(record: MeasureRecord) -> str:
-    """Returns the id of a record's program, the same for every device of one target kind."""
+    """Returns the id of a record's program, equal for all devices of one target kind."""
     return program_id("autotvm", record.workload_key, list(record.steps), record.target_kind)
 
 
 def template_operator(template: str) -> str:
-    """Returns the operator that a template computes; its own name where that is not known."""
+    """Returns the operator of a template; the template's name if the operator is unknown."""
     name = template.split(".", 1)[0]
     for pattern, operator in _OPERATORS:
         if re.search(pattern, name):
@@ -317,7 +318,7 @@ def template_operator(template: str) -> str:
 def operator_shape(workload_key: str) -> str | None:
     """Returns operator and tensor shapes of an AutoTVM workload key; None for other keys.
 
-    Several templates compute the same thing: their programs belong to one operator shape.
+    Several templates may compute the same operator: their programs have the same operator shape.
     """
     try:
         value = json.loads(workload_key)

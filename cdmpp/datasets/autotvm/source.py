@@ -1,7 +1,7 @@
 """AutoTVM logs as a source of an extraction.
 
-The logs are read twice: once to find which lines belong to which task, then task by task, so that a
-program that several devices measured is featurised once and memory does not grow with the logs.
+The logs are read twice: first to find the lines of each task, then task by task, so that a program
+measured on several devices is featurised once and memory does not grow with the logs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cdmpp.datasets.read_report import ReadReport
 from cdmpp.errors import DataError, UsageError
 from cdmpp.records import MeasureRecord
 
-#: Records after which a shard is closed; a task never spans two shards.
+#: Maximum number of records of a shard with several tasks; a task never spans two shards.
 SHARD_RECORDS = 1024
 
 TaskKey: TypeAlias = tuple[str, str]
@@ -41,8 +41,8 @@ class _Log:
     """The records of one device in a file.
 
     Attributes:
-        hardware: what their targets name; empty = all of the file.
-        count: how many there are; 0 = not counted.
+        hardware: hardware named by their targets; empty = all records of the file.
+        count: number of records; 0 = not counted.
     """
 
     label: str
@@ -58,19 +58,18 @@ class _Log:
 
 @dataclass
 class AutotvmLogs(RecordSource):
-    """A log (`DEVICE.json`, packed or not) or a folder of logs.
+    """A log (`DEVICE.json`, plain or compressed) or a folder of logs.
 
-    A log whose targets name several devices is several logs, a label each: by name only, or of one
-    target.
+    A log whose targets name several devices is several logs; `labels` or `target` must choose.
 
     Attributes:
         place: the log or folder.
         labels: devices to read; None = all.
-        featuriser: lowers programs of one task.
-        per_task: take so many programs of each task and device that ran without error, drawn by a
-            hash of the program; None = every line, failures included.
-        shard_records: records after which a shard is closed.
-        target: take only records whose target contains this.
+        featuriser: lowers and featurises programs of one task.
+        per_task: maximum number of programs of each task and device, drawn by hash from those that
+            ran without error; None = every line, including failures.
+        shard_records: maximum number of records of a shard with several tasks.
+        target: text that the target of a record must contain; None = all records.
     """
 
     place: Path
@@ -82,22 +81,22 @@ class AutotvmLogs(RecordSource):
     _known: list[_Log] | None = field(default=None, repr=False)
 
     def devices(self) -> list[str]:
-        """As `RecordSource.devices`."""
+        """See `RecordSource.devices`."""
         return sorted({log.label for log in self._logs()})
 
     def _logs(self) -> list[_Log]:
         """Returns the logs of the wanted devices.
 
         Raises:
-            DataError: there is none of a device.
-            UsageError: the records of one file are of several devices, and none is chosen.
+            DataError: a device has no log.
+            UsageError: a file has records of several devices, and none is chosen.
         """
         if self._known is None:
             self._known = _wanted_logs(self.place, self.labels, self.target)
         return self._known
 
     def plan(self, report: ReadReport) -> list[ShardPlan]:
-        """As `RecordSource.plan`."""
+        """See `RecordSource.plan`."""
         logs = self._logs()
         tasks = _find_lines(logs, report, self.per_task, self.target)
         if not tasks:
@@ -112,7 +111,7 @@ class AutotvmLogs(RecordSource):
     def records(
         self, plan: ShardPlan, report: ReadReport
     ) -> Iterator[tuple[TaskKey, str, MeasureRecord]]:
-        """As `RecordSource.records`; `plan` has counted all of them."""
+        """See `RecordSource.records`; `plan` has counted all records."""
         for (label, path), lines in zip(plan.files, plan.lines, strict=True):
             only = frozenset(lines)
             for record in read_autotvm_log(path, ReadReport(), only=only, device=label):
@@ -120,16 +119,16 @@ class AutotvmLogs(RecordSource):
                 yield key, autotvm_program_id(record), record
 
     def featurise(self, group: TaskKey, records: list[MeasureRecord]) -> Featurised:
-        """As `RecordSource.featurise`."""
+        """See `RecordSource.featurise`."""
         return self.featuriser(task_of(records[0]), records)
 
 
 def check_devices(place: Path, labels: Sequence[str] | None, target: str | None) -> None:
-    """Checks that logs have the wanted devices, and that no file mixes several.
+    """Checks that logs have the wanted devices, and that no file mixes devices.
 
     Raises:
-        DataError: there is none of a device.
-        UsageError: the records of one file are of several devices, and none is chosen.
+        DataError: a device has no log.
+        UsageError: a file has records of several devices, and none is chosen.
     """
     _wanted_logs(place, labels, target)
 
@@ -154,7 +153,7 @@ def _wanted_logs(place: Path, labels: Sequence[str] | None, target: str | None) 
 
 
 def log_labels(place: Path) -> tuple[set[str], bool]:
-    """Returns the labels of the devices in logs, and whether some share a log.
+    """Returns the labels of the devices in logs, and whether devices share a log.
 
     Raises:
         DataError: there is no log.
@@ -164,7 +163,7 @@ def log_labels(place: Path) -> tuple[set[str], bool]:
 
 
 def _logs_in(path: Path, target: str | None) -> list[_Log]:
-    """Returns a file as one log, or as one for each device that its targets name."""
+    """Returns a file as one log, or as one log for each device that its targets name."""
     counts = Counter(
         target_hardware(record.target)
         for record in read_autotvm_log(path, ReadReport())
@@ -203,7 +202,7 @@ def _plan(number: int, tasks: Sequence[_Lines], logs: Sequence[_Log]) -> ShardPl
 def _find_lines(
     logs: Sequence[_Log], report: ReadReport, per_task: int | None, target: str | None
 ) -> dict[TaskKey, _Lines]:
-    """Returns the lines to extract by task, in the order in which the tasks first occur."""
+    """Returns task -> lines to extract, in the order in which the tasks first occur."""
     tasks: dict[TaskKey, _Lines] = {}
 
     def add(key: TaskKey, log: int, line: int) -> None:
@@ -229,7 +228,7 @@ def _find_lines(
 
 
 def _draw(heap: list[tuple[int, int]], record: MeasureRecord, count: int) -> None:
-    """Keeps the `count` programs with the lowest digests (as a heap with the highest on top)."""
+    """Keeps the `count` programs with the lowest digests in `heap`, the highest first."""
     rank = int(autotvm_program_id(record)[:15], 16)
     if any(other == -rank for other, _ in heap):
         return  # a repeated measurement
