@@ -1,1 +1,1 @@
-"""Public measurement records by name: where they lie, downloading, unpacking, checking."""
+"""Public measurement records by name: registry, download, unpacking, checks."""

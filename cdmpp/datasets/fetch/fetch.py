@@ -1,4 +1,4 @@
-"""Fetches a source: downloaded or copied, checked, unpacked, and put in place as a whole."""
+"""Fetches a source: downloads or copies it, checks and unpacks it, and stores it atomically."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ from cdmpp.files.journal import folder_lock
 
 @dataclass(frozen=True)
 class FetchResult:
-    """What became of a fetch.
+    """Result of a fetch.
 
     Attributes:
-        folder: where the records lie.
-        is_new: whether it was fetched now; False = it was there, and is as it was.
+        folder: folder of the records.
+        is_new: whether the source was fetched now; False = it was there already, unchanged.
     """
 
     folder: Path
@@ -65,18 +65,19 @@ def fetch(
     on_progress: OnFetch = lambda progress: None,
     patience: Patience | None = None,
 ) -> FetchResult:
-    """Fetches a source into `CACHE/fetched/NAME`, which appears whole or not at all.
+    """Fetches a source into `CACHE/fetched/NAME`, which is written atomically.
 
-    A fetch that was stopped continues. A source that is there already is checked against what was
-    recorded when it was fetched, and fetched again where it is damaged.
+    An interrupted fetch is continued. A source that exists already is checked against the digests
+    of its first fetch, and fetched again if it is damaged.
 
     Args:
-        origin: where it is fetched from instead of its own URLs: the URL of a mirror, a folder (a
-            mirror, a clone, what was unpacked by hand) or a file that was downloaded by hand.
+        origin: location to use instead of the source's URLs: the URL of a mirror, a folder (a
+            mirror, a clone, manually unpacked files) or a manually downloaded file.
+        patience: timeouts and retries; None = the defaults.
 
     Raises:
-        UsageError: another process fetches it now.
-        DataError: it cannot be reached, is not what it should be, or cannot be written.
+        UsageError: another process is fetching the source.
+        DataError: the source cannot be reached, has wrong content, or cannot be written.
     """
     folder = fetched_folder(cache, source.name)
     work = make_folder(folder.with_name(f".{source.name}"), what="fetched records")
@@ -86,7 +87,7 @@ def fetch(
             remove_abandoned(folder.parent, f"{source.name}.*.{left}")
         before = read_fetched(folder)
         if before is not None and before.commit != source.commit:
-            before = None  # an earlier registry pinned another one
+            before = None  # fetched with an earlier registry, which pinned another commit
         if before is not None and _is_as_recorded(folder, before):
             return FetchResult(folder, before, is_new=False)
         places = _places(source, work, origin, on_progress, patience)
@@ -128,10 +129,11 @@ def _assemble(
 
 @dataclass(frozen=True)
 class _Place:
-    """Where files of a source are: a folder, an archive or a file.
+    """A folder, archive or file with files of a source.
 
     Attributes:
-        path: its place in the mirror; empty for a folder of the source's files.
+        path: its path in a mirror; empty for a folder of the source's files.
+        strip: number of leading folders to drop from the paths of an archive.
     """
 
     file: Path
@@ -173,7 +175,7 @@ def _places(
 
 
 def _shown(what: str, on_progress: OnFetch) -> OnBytes:
-    """Returns what shows a download, with the rate since its first bytes of this run."""
+    """Returns a callback that shows a download, with the rate since the first bytes of this run."""
     first: list[tuple[float, int]] = []
 
     def on_bytes(done: int, total: int | None) -> None:
@@ -195,7 +197,7 @@ def _download(
     on_bytes: OnBytes,
     patience: Patience | None,
 ) -> Path:
-    """Returns the downloaded file, as large and with the checksum that the registry says."""
+    """Downloads a file; checks its size and checksum against the registry."""
     import pooch
 
     url = item.url if mirror is None else f"{mirror.rstrip('/')}/{quote(item.path)}"
@@ -209,7 +211,7 @@ def _download(
     pooch.get_logger().setLevel("ERROR")
     try:
         found = pooch.retrieve(url, item.checksum, fname=item.path, path=work, downloader=loader)
-    except ValueError as error:  # what pooch raises for another checksum, the file being removed
+    except ValueError as error:  # pooch raises this for a wrong checksum, and removes the file
         text = " ".join(str(error).split()).partition(" Deleted download")[0]
         raise DataError(
             f"{url}: wrong checksum: {text} The file was removed; rerun the same command, or "
@@ -233,7 +235,7 @@ def _check_size(file: Path, item: Download, where: str) -> None:
 
 
 def _local_places(source: PublicSource, origin: Path) -> list[_Place]:
-    """Returns where the files of a source lie in a folder, or which file it is."""
+    """Returns the files of a source in a local folder, or the local file."""
     if origin.is_file():
         if len(source.downloads) != 1:
             names = ", ".join(item.path for item in source.downloads)
@@ -254,14 +256,14 @@ def _local_places(source: PublicSource, origin: Path) -> list[_Place]:
 
 
 def _in_mirror(folder: Path, item: Download) -> Path:
-    """Returns a file of a mirror: in its place, or in the folder itself."""
+    """Returns a file of a mirror: at its path, or directly in the folder."""
     place = folder / item.path
     return place if place.is_file() else folder / item.path.rpartition("/")[2]
 
 
 def _root(source: PublicSource, folder: Path) -> Path:
-    """Returns the folder below which the paths of a source begin: this one, or the only one in it
-    that has its files.
+    """Returns the root folder of a source's files: `folder`, or its first sub-folder with files of
+    the source.
     """
     for place in (folder, *sorted(path for path in folder.iterdir() if path.is_dir())):
         if has_files_of(source, members_of(place)):
@@ -290,10 +292,10 @@ def _check_local(item: Download, file: Path) -> None:
 
 
 def check_content(source: PublicSource, folder: Path) -> None:
-    """Checks that the reader of a source's kind finds records of every device.
+    """Checks that the reader for the source's kind finds its records.
 
     Raises:
-        WrongContentError: it finds none.
+        WrongContentError: the reader finds no records in a log, of a device, or at all.
     """
     if source.kind == "autotvm":
         for log in find_logs(folder):
@@ -338,7 +340,7 @@ def _describe(
 
 
 def _devices(source: PublicSource, folder: Path) -> tuple[str, ...]:
-    """Returns the labels of those devices of a source that have records in the folder."""
+    """Returns the labels of the source's devices with records in the folder."""
     if source.kind != "autotvm":
         return source.devices
     there = {log_device(log) for log in find_logs(folder)}
@@ -355,7 +357,7 @@ def _is_as_recorded(folder: Path, fetched: Fetched) -> bool:
 
 
 def _check_unchanged(now: Fetched, before: Fetched) -> None:
-    """Checks that a source is what it was when it was first fetched."""
+    """Checks that a source has not changed since it was first fetched."""
     recorded = {file.path: file.sha256 for file in before.files}
     for file in now.files:
         if recorded.get(file.path, file.sha256) != file.sha256:
@@ -368,7 +370,7 @@ def _check_unchanged(now: Fetched, before: Fetched) -> None:
 
 
 def _clear(work: Path) -> None:
-    """Removes what was downloaded; the lock of the folder stays."""
+    """Removes the downloads; keeps the lock file of the folder."""
     for path in work.iterdir():
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)

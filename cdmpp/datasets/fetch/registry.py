@@ -1,4 +1,4 @@
-"""The public sources of records that are known by name: `sources.yaml`, read and checked."""
+"""The registry of public sources of records, read from `sources.yaml` and checked."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Download:
     """One file to download.
 
     Attributes:
-        path: its place in a mirror (`--from`), and in the work folder.
-        bytes: its size; None = not known.
-        checksum: `sha256:HEX` or `md5:HEX`; None = not known, recorded when it is first fetched.
+        path: path in a mirror (`--from`) and in the work folder.
+        bytes: size; None = unknown.
+        checksum: `sha256:HEX` or `md5:HEX`; None = unknown, recorded by the first fetch.
     """
 
     path: str
@@ -39,20 +39,20 @@ class Download:
 
     @property
     def is_archive(self) -> bool:
-        """Whether it is to be unpacked."""
+        """Whether the file is unpacked."""
         return self.path.endswith(_ARCHIVES)
 
 
 @dataclass(frozen=True)
 class SourcePart:
-    """Files of the source that become one file or folder of the fetched dataset.
+    """Files of the source that are stored in one file or folder of the fetched dataset.
 
     Attributes:
-        files: a pattern of their paths in the source: `*` within a folder, `**` across folders.
-        into: what they become: a file, into which they are joined in the order of their paths, or
-            (with `/` at the end) a folder, in which they keep their path below the last folder that
-            `files` names without a `*`. Several parts may go into one.
-        is_optional: whether the source may be without them.
+        files: pattern of their paths in the source: `*` within a folder, `**` across folders.
+        into: a file, into which they are joined in the order of their paths; or, with `/` at the
+            end, a folder, in which they keep their path below the last folder that `files` names
+            without a `*`. Several parts may share one file or folder.
+        is_optional: whether these files may be missing.
     """
 
     files: str
@@ -65,19 +65,19 @@ class PublicSource:
     """A public source of measurement records.
 
     Attributes:
-        name: what it is fetched by.
-        devices: labels of the devices that were measured.
-        default_for: labels for which it is fetched by the device's label.
-        licence: of the data, in words.
-        programs: how many records it has, in words; empty = not known.
-        about_bytes: size of the download; None = not known.
-        most_bytes: more than this is neither downloaded nor unpacked.
-        strip: folders at the head of every path of an archive that are no part of the path.
-        commit: of the repository; it pins the content where no checksum is known.
-        blobs: path in the source -> git's id of the file's content, where it is known.
+        name: name to fetch the source by.
+        devices: labels of the measured devices.
+        default_for: labels of the devices whose label fetches this source.
+        licence: licence of the data, as text.
+        most_bytes: limit of bytes to download, and to unpack.
+        programs: number of records, as text; empty = unknown.
+        about_bytes: approximate size of the download; None = unknown.
+        strip: number of leading folders to drop from every path of an archive.
+        commit: commit of the repository; pins the content if no checksum is known.
+        blobs: path in the source -> git blob id of the file, if known.
         needs_legacy_env: whether its records are read with the old TVM of the side environment.
-        note: what to know before it is used.
-        by_hand: how to download it in a browser, where its host may ask for one.
+        note: note for users.
+        by_hand: how to download it in a browser, if its host requires one.
     """
 
     name: str
@@ -102,32 +102,33 @@ class PublicSource:
 
     @property
     def has_checksums(self) -> bool:
-        """Whether the content of every download is known before it is fetched."""
+        """Whether the registry has a checksum of every download."""
         return all(item.checksum for item in self.downloads)
 
 
 @lru_cache(maxsize=1)
 def known_sources() -> tuple[PublicSource, ...]:
-    """Returns every source of the shipped registry, in its order.
+    """Returns every source of the shipped registry, in order.
 
     Raises:
-        DataError: an entry is not as it should be.
+        DataError: an entry is invalid.
     """
     return read_sources(package_folder("cdmpp.datasets.fetch") / "sources.yaml")
 
 
 def sources_of(device: str) -> list[PublicSource]:
-    """Returns the sources with records of a device (label or alias), its default ones first."""
+    """Returns the sources with records of a device (label or alias), default sources first."""
     label = _label(device)
     found = [source for source in known_sources() if label in map(_label, source.devices)]
     return sorted(found, key=lambda source: label not in map(_label, source.default_for))
 
 
 def wanted_sources(name: str) -> list[PublicSource]:
-    """Returns what a name stands for: the source of that name, or a device's default sources.
+    """Returns the source of a name, or the default sources of a device.
 
     Raises:
-        UsageError: neither; names the nearest one.
+        UsageError: the name is unknown, or the device has no default source; the text names the
+            nearest name or the sources.
     """
     for source in known_sources():
         if source.name == name:
@@ -158,7 +159,7 @@ def read_sources(path: Path) -> tuple[PublicSource, ...]:
     """Returns the sources of a registry file.
 
     Raises:
-        DataError: it cannot be read, or an entry has an unknown, missing or wrong value.
+        DataError: the file cannot be read, or an entry has an unknown, missing or invalid value.
     """
     try:
         content = parse_yaml(path.read_text("utf-8"))
@@ -211,7 +212,7 @@ def _download(value: Any, where: str, commit: str) -> Download:
 def _fields_of(
     cls: type, value: Any, where: str, *, given: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Returns the values of a dataclass from a mapping, none of them unknown or missing."""
+    """Returns the values of a dataclass's fields from a mapping, after a check of their names."""
     if not isinstance(value, dict):
         raise DataError(f"{where}: expected a mapping of fields, got {type(value).__name__}")
     known = {f.name: f for f in fields(cls)}

@@ -1,4 +1,4 @@
-"""Downloads that continue where they were cut off: what `pooch` calls to get a file."""
+"""Resumable downloads: a downloader for `pooch`."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from cdmpp.files.atomic import write_json
 from cdmpp.files.journal import NO_SPACE
 from cdmpp.files.json_text import parse_json
 
-#: Called with the bytes that are there and those of the whole file (None = not known).
+#: Called with the number of received bytes and the size of the file (None = unknown).
 OnBytes = Callable[[int, int | None], None]
 
-#: What a cut connection may lose of what it brought.
+#: Size of a chunk, which is lost if the connection breaks.
 _CHUNK_BYTES = 1 << 16
-#: Answers of a server that may be another one a moment later.
+#: Status codes of temporary errors.
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
 _LONGEST_WAIT_S = 30.0
 
 
 @dataclass(frozen=True)
 class FetchProgress:
-    """How far a fetch is.
+    """Progress of a fetch.
 
     Attributes:
-        what: what is being done, in words.
-        done: bytes of it that are there.
-        total: bytes of the whole; None = not known.
-        bytes_per_s: since this run began with it; None = too early to say.
+        what: description of the current step.
+        done: received bytes.
+        total: total bytes; None = unknown.
+        bytes_per_s: rate in this run; None = not known yet.
     """
 
     what: str
@@ -44,7 +44,7 @@ class FetchProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """How long it will still take at that rate; None = not known."""
+        """Remaining time at this rate, seconds; None = unknown."""
         if not self.bytes_per_s or self.total is None:
             return None
         return (self.total - self.done) / self.bytes_per_s
@@ -55,14 +55,14 @@ OnFetch = Callable[[FetchProgress], None]
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a server is waited for.
+    """Timeouts and retries of a download.
 
     Attributes:
-        connect_s: until it answers the call.
-        read_s: until the next bytes come; the whole may take as long as it takes.
-        failures: in a row, without a byte between them, after which it is given up.
-        unreachable: as `failures`, of a host that cannot even be called.
-        wait_s: before the second attempt; doubled each time.
+        connect_s: timeout of the connection, seconds.
+        read_s: timeout until the next bytes, seconds; the total time is not limited.
+        failures: number of consecutive failures without a received byte that ends the download.
+        unreachable: as `failures`, for a host that cannot be connected to.
+        wait_s: wait before the second attempt, seconds; doubled for each further attempt.
     """
 
     connect_s: float = 15.0
@@ -73,15 +73,16 @@ class Patience:
 
 
 class ResumingDownloader:
-    """A downloader for `pooch.retrieve`: what has arrived is kept in `PART` and continued.
+    """A downloader for `pooch.retrieve` that stores received bytes in `PART` and resumes.
 
-    A file is continued only when the server says that it is the same one: by its ETag or its date,
-    which lie beside it (`PART.json`). A server that cannot continue sends all of it again.
+    A download is resumed only if the ETag or date of the file, stored in `PART.json`, is unchanged
+    on the server. A server that cannot resume sends the whole file again.
 
     Args:
-        part: where the bytes are kept until they are all there.
-        most_bytes: more is not taken.
-        on_bytes: told of every piece.
+        part: file for the received bytes until the download is complete.
+        most_bytes: maximum size of the file.
+        on_bytes: called for every chunk.
+        patience: timeouts and retries; None = the defaults.
     """
 
     def __init__(
@@ -99,10 +100,10 @@ class ResumingDownloader:
         self._about = part.with_name(f"{part.name}.json")
 
     def __call__(self, url: str, output_file: Any, pooch: Any) -> None:
-        """Fills `output_file` with what is at `url`.
+        """Downloads `url` to `output_file`.
 
         Raises:
-            DataError: it is not there, the server fails again and again, or the disk is full.
+            DataError: the file is not found, the server fails repeatedly, or the disk is full.
         """
         self.part.parent.mkdir(parents=True, exist_ok=True)
         failures, most_arrived = 0, self._size()
@@ -131,11 +132,11 @@ class ResumingDownloader:
         return self.part.stat().st_size if self.part.exists() else 0
 
     def _attempt(self, url: str) -> bool:
-        """Takes what the server sends; returns whether the file is whole.
+        """Makes one request; returns whether the file is complete.
 
         Raises:
-            _PassingError: what may work a moment later.
-            DataError: what will not.
+            _PassingError: a temporary failure.
+            DataError: a permanent failure.
         """
         import requests
 
@@ -159,10 +160,10 @@ class ResumingDownloader:
             raise DataError(f"{url}: cannot be fetched ({' '.join(str(error).split())})") from None
 
     def _take(self, url: str, answer: Any, start: int) -> bool:
-        """Takes the answer to a call for everything from `start` on."""
+        """Handles the response to a request for the bytes from `start` on."""
         if answer.status_code == 416 and start:
             if answer.headers.get("Content-Range", "") == f"bytes */{start}":
-                return True  # it was whole already
+                return True  # the part was complete already
             self.part.unlink()
             raise _PassingError("the file on the server has changed")
         if answer.status_code in _PASSING:
@@ -215,7 +216,7 @@ class ResumingDownloader:
             )
 
     def _remembered(self, url: str) -> str:
-        """Returns what the server called the file whose beginning is there; empty = not known."""
+        """Returns the stored ETag or date of the partial file; empty = unknown."""
         try:
             about = parse_json(self._about.read_text("utf-8"))
             return str(about["validator"]) if about["url"] == url else ""
@@ -224,17 +225,18 @@ class ResumingDownloader:
 
 
 def _validator(headers: Mapping[str, str]) -> str:
-    """Returns what a server calls the file that it sends; empty where it does not say."""
+    """Returns the strong ETag or else the date in a response; empty if it has neither."""
     tag = headers.get("ETag", "")
     is_strong = tag and not tag.startswith("W/")
     return tag if is_strong else headers.get("Last-Modified", "")
 
 
 class _PassingError(Exception):
-    """What may be over a moment later.
+    """A temporary failure.
 
     Attributes:
-        wait_s: how long the server asks to wait, 0 where it does not say.
+        is_unreachable: whether the host could not be connected to.
+        wait_s: wait requested by the server (`Retry-After`), seconds; 0 if none.
     """
 
     def __init__(self, text: str, answer: Any = None, *, is_unreachable: bool = False) -> None:

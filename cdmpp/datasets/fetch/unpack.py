@@ -1,4 +1,4 @@
-"""Files of a source, taken out of archives, folders and single files by pattern, and joined."""
+"""Takes files of a source from archives, folders and single files by pattern, and joins them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from cdmpp.datasets.fetch.registry import PublicSource, SourcePart
 from cdmpp.errors import DataError
 
 _COPY_BYTES = 1 << 20
-#: Files that a source may have: more are no measurement records.
+#: Maximum number of files of a source.
 _MOST_FILES = 500_000
-#: What reading a damaged archive raises, or one that asks for a password.
+#: Errors of a damaged or encrypted archive.
 _DAMAGES = (
     tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, gzip.BadGzipFile, RuntimeError,
 )  # fmt: skip
@@ -29,12 +29,12 @@ _GZIP = b"\x1f\x8b"
 
 
 class WrongContentError(DataError):
-    """What was downloaded is damaged, or not what the source should be."""
+    """The content of a download is damaged, or is not that of the source."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """A file of a source: its path there, its size and what opens it."""
+    """A file of a source: its path in the source, its size and a function that opens it."""
 
     path: str
     size: int
@@ -42,10 +42,10 @@ class Member:
 
 
 class Taker:
-    """Takes the files that the parts of a source name, and makes the dataset's files of them.
+    """Extracts the files that the parts of a source name, and joins them into the dataset's files.
 
     Args:
-        folder: of the dataset; what is taken and not yet joined lies below its `.taken`.
+        folder: folder of the dataset; extracted files are in its `.taken` until they are joined.
     """
 
     def __init__(self, source: PublicSource, folder: Path) -> None:
@@ -57,14 +57,14 @@ class Taker:
         self._found: dict[SourcePart, dict[str, Path]] = {part: {} for part in source.parts}
 
     def take(self, members: Iterator[Member], *, strip: int = 0) -> None:
-        """Copies what is named out of an archive or folder.
+        """Copies the named files of an archive or folder.
 
         Args:
-            strip: folders at the head of every path that do not count.
+            strip: number of leading folders to drop from every path.
 
         Raises:
-            WrongContentError: more bytes than the registry allows, a path that leads out of the
-                folder, a file whose git id is another one, or what is there cannot be read.
+            WrongContentError: the files exceed the registry's limit, a path leads out of the
+                folder, a file has another git id, or the archive cannot be read.
         """
         with _undamaged(self.source.name):
             for member in members:
@@ -112,11 +112,11 @@ class Taker:
             )
 
     def finish(self) -> None:
-        """Joins what was taken into the files of the dataset.
+        """Joins the extracted files into the files of the dataset.
 
         Raises:
-            WrongContentError: nothing was found, of all or of a part that is not optional, or a
-                gzipped file is damaged.
+            WrongContentError: no file was found, in total or for a required part, or a gzipped file
+                is damaged.
         """
         missing = [
             part.files
@@ -155,19 +155,19 @@ def _undamaged(what: str) -> Iterator[None]:
 
 
 def has_files_of(source: PublicSource, members: Iterator[Member]) -> bool:
-    """Whether any of the members is what a part of the source names."""
+    """Whether any member matches a part of the source."""
     patterns = [_pattern(part.files) for part in source.parts]
     return any(pattern.fullmatch(member.path) for member in members for pattern in patterns)
 
 
 def members_of(place: Path, *, commit: str | None = None) -> Iterator[Member]:
-    """Yields the files of a folder, tar or zip; links and devices are left out.
+    """Yields the files of a folder, tar or zip, without links and devices in archives.
 
     Args:
-        commit: of the repository that an archive of it must name, if it names one.
+        commit: expected commit of the repository, checked if the archive names one.
 
     Raises:
-        WrongContentError: damaged, unreadable, or of another commit.
+        WrongContentError: the archive is of another commit.
     """
     if place.is_dir():
         yield from _folder_members(place)
@@ -199,7 +199,7 @@ def _tar_members(place: Path, commit: str | None) -> Iterator[Member]:
                 _check_commit(archive.pax_headers.get("comment", ""), commit, place)
                 if info.isfile():
                     yield Member(info.name, info.size, _tar_opener(archive, info))
-        while stream.read(_COPY_BYTES):  # to the end, where the checksum of the gzip stream is
+        while stream.read(_COPY_BYTES):  # the checksum of a gzip stream is at its end
             pass
 
 
@@ -226,7 +226,7 @@ def _zip_opener(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Callable[[],
 
 
 def _check_commit(named: str, commit: str | None, place: Path) -> None:
-    """Checks the commit that `git archive` writes into what it makes."""
+    """Checks the commit that `git archive` stores in an archive."""
     if commit and re.fullmatch(r"[0-9a-f]{40}", named) and named != commit:
         raise WrongContentError(f"{place}: is an archive of commit {named}, expected {commit}")
 
@@ -241,8 +241,9 @@ def git_blob_id(file: Path) -> str:
 
 
 def _join(files: Sequence[Path], target: Path) -> None:
-    """Writes files one after the other, every one ending with its line; gzipped ones unpacked,
-    unless the target is. A file that is as it should be is moved.
+    """Concatenates files, each with a final line break; decompresses gzip unless `target` is `.gz`.
+
+    A single file that needs no change is moved.
     """
     keeps_gzip = target.suffix == ".gz"
     if len(files) == 1 and (keeps_gzip or not _is_gzip(files[0])):
@@ -275,12 +276,12 @@ def _is_gzip(file: Path) -> bool:
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    """Returns a pattern of paths: `**` is anything, `*` anything but a slash."""
+    """Compiles a pattern of paths: `**` matches anything, `*` anything but a slash."""
     words = re.split(r"(\*\*|\*)", text)
     marks = {"**": ".*", "*": "[^/]*"}
     return re.compile("".join(marks.get(word, re.escape(word)) for word in words))
 
 
 def _head(text: str) -> str:
-    """Returns the folders that a pattern names without a `*`, with `/` at the end."""
+    """Returns the leading folders of a pattern without a `*`, with `/` at the end."""
     return text.split("*")[0].rpartition("/")[0] + "/"

@@ -1,4 +1,4 @@
-"""What is said of sources: the list of them, and what to do with what was fetched."""
+"""Texts about sources: their list, and the next command after a fetch."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from cdmpp.text import aligned
 
 @dataclass(frozen=True)
 class ListedSource:
-    """A source and whether it is there.
+    """A source and its local state.
 
     Attributes:
-        folder: where it lies; None = it is not fetched.
-        bytes: its size there, or about that of its download; None = not known.
+        folder: its folder; None = it is not fetched.
+        bytes: size of the folder, or approximate size of the download; None = unknown.
     """
 
     source: PublicSource
@@ -31,7 +31,7 @@ class ListedSource:
     bytes: int | None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns it as JSON values."""
+        """Returns the source as JSON values."""
         source = self.source
         return {
             "name": source.name,
@@ -52,7 +52,7 @@ class ListedSource:
 
 
 def listed(sources: Iterable[PublicSource], cache: Path) -> list[ListedSource]:
-    """Returns every source with what the cache folder has of it."""
+    """Returns every source with its state in the cache folder."""
     rows = []
     for source in sources:
         folder = fetched_folder(cache, source.name)
@@ -65,7 +65,7 @@ def listed(sources: Iterable[PublicSource], cache: Path) -> list[ListedSource]:
 
 
 def sources_text(rows: Sequence[ListedSource]) -> str:
-    """Returns the list as lines of text: a table, then what each source is."""
+    """Returns the list as lines of text: a table, then a description of each source."""
     table = [["name", "kind", "size", "fetched"]]
     table += [
         [row.source.name, row.source.kind, size_text(row.bytes), "yes" if row.folder else "no"]
@@ -97,15 +97,15 @@ def _wrapped(text: str, *, indent: str = "  ") -> list[str]:
 
 
 def size_text(size: int | None) -> str:
-    """Returns e.g. `3.4 MB`; `?` where it is not known."""
+    """Returns a size such as `3.4 MB`; `?` if it is unknown."""
     return "?" if size is None else f"{size / 1e6:,.1f} MB"
 
 
 def next_command(source: PublicSource, fetched: Fetched, cache: Path, name: str) -> str:
-    """Returns the sentence that says how the fetched records are used.
+    """Returns a sentence with the next command for the fetched records.
 
     Args:
-        name: what was asked for; a device's label where that is one of the source's devices.
+        name: the requested name: a source or a device.
     """
     if source.kind == "other":
         return f"not directly readable; the files are in {fetched_folder(cache, source.name)}"
