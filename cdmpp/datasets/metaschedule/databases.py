@@ -1,10 +1,10 @@
 """Reads a database of TVM's MetaSchedule (`JSONDatabase`) as plain data, without TVM.
 
-Source: the two files that apache-tvm 0.27 writes. `database_workload.json` has one line a workload,
-`[structural hash, base64 of a length of 8 bytes and the module's JSON]`;
-`database_tuning_record.json` one a record, `[workload number, [trace, run seconds, target,
-arguments]]`, a trace being `[instructions, decisions]`. Each may be gzipped, with `.gz` after its
-name. TVM 0.16 writes the same two, modules apart (see `older`).
+Source: the two files that apache-tvm 0.27 writes. `database_workload.json` has one line per
+workload, `[structural hash, base64 of a length of 8 bytes and the module's JSON]`.
+`database_tuning_record.json` has one line per record, `[workload number, [trace, run seconds,
+target, arguments]]`, where a trace is `[instructions, decisions]`. Each may be gzipped, with `.gz`
+after its name. TVM 0.16 writes the same files with another format of modules (see `older`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cdmpp.records import MeasureRecord, program_id
 
 WORKLOAD_FILE = "database_workload.json"
 RECORD_FILE = "database_tuning_record.json"
-#: A module's line may be long: it holds constants.
+#: Maximum length of a workload's line, which may have constants.
 MAX_WORKLOAD_BYTES = 256 << 20
 #: Traces are nested more deeply than Ansor's steps.
 _TRACE_NESTING = 32
@@ -39,7 +39,7 @@ def check_database(folder: Path) -> None:
     """Checks that a folder has the two files of a database.
 
     Raises:
-        DataError: one is missing.
+        DataError: a file is missing.
     """
     missing = [name for name in (WORKLOAD_FILE, RECORD_FILE) if not (folder / name).is_file()]
     if missing:
@@ -51,7 +51,7 @@ def check_database(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Workload:
-    """A workload of the database: its key, and where its line is in the file."""
+    """A workload of the database: its key, and the offset of its line in the file."""
 
     key: str
     offset: int
@@ -63,9 +63,9 @@ class TuningRecord:
 
     Attributes:
         record: the program and its costs; `steps` is (instructions, decisions), `target` the
-            target's canonical JSON, `measured_at` 0 (the database does not know).
+            target's canonical JSON, `measured_at` 0 (not stored in a database).
         workload: number of its workload.
-        args_info: types and shapes of the arguments, as the file has them.
+        args_info: types and shapes of the arguments, as in the file.
     """
 
     record: MeasureRecord
@@ -74,7 +74,7 @@ class TuningRecord:
 
     @property
     def program_id(self) -> str:
-        """The identity of the program."""
+        """Id of the program."""
         record = self.record
         steps = list(record.steps)
         return program_id("metaschedule", record.workload_key, steps, record.target_kind)
@@ -86,18 +86,18 @@ def is_metaschedule_database(place: Path) -> bool:
 
 
 def database_file(database_dir: Path, name: str) -> Path:
-    """Returns the path of one of the two files: the gzipped one where only that is there."""
+    """Returns the path of one of the two files; the gzipped file if only that exists."""
     plain = Path(database_dir) / name
     zipped = plain.with_name(f"{name}.gz")
     return zipped if zipped.is_file() and not plain.is_file() else plain
 
 
 class DamagedGzipError(DataError):
-    """A gzipped file cannot be read to its end.
+    """A gzipped file that cannot be read to its end.
 
     Attributes:
-        reason: what is wrong, for counting.
-        detail: what the decompressor says.
+        reason: short stable phrase, for counting.
+        detail: message of the decompressor.
     """
 
     reason = "truncated or damaged gzip"
@@ -109,10 +109,10 @@ class DamagedGzipError(DataError):
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Opens one of the two files; offsets in it are those of the unzipped text.
+    """Opens one of the two files; offsets are those of the decompressed text.
 
     Raises:
-        DataError: it cannot be read.
+        DataError: the file cannot be read.
     """
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
@@ -127,7 +127,7 @@ def read_workloads(database_dir: Path) -> list[Workload]:
     """Returns the workloads of a database in their order, without their modules.
 
     Raises:
-        DataError: the file cannot be read, or a line is no workload.
+        DataError: the file cannot be read, or a line is not a workload.
     """
     path = database_file(database_dir, WORKLOAD_FILE)
     workloads: list[Workload] = []
@@ -152,10 +152,10 @@ def read_workload_line(database_dir: Path, workload: Workload) -> bytes:
 
 
 def read_module_json(database_dir: Path, workload: Workload) -> str:
-    """Returns the JSON of a workload's module (what `tvm.ir.load_json` takes).
+    """Returns the JSON of a workload's module, as input of `tvm.ir.load_json`.
 
     Raises:
-        DataError: the file cannot be read, or the line holds no module.
+        DataError: the file cannot be read, or the line has no module.
     """
     path = database_file(database_dir, WORKLOAD_FILE)
     value = _workload_line(path, 0, read_workload_line(database_dir, workload))
@@ -193,16 +193,16 @@ def read_tuning_records(
     device: str,
     only: Container[int] | None = None,
 ) -> Iterator[TuningRecord]:
-    """Yields the records of a database; counts what cannot be used in `report`.
+    """Yields the records of a database; counts unusable lines in `report`.
 
-    Failed measurements (1e10 seconds) are yielded with an error code, records without a
-    measurement are counted and left out.
+    Failed measurements (1e10 seconds) are yielded with an error code; records without a
+    measurement are counted and skipped.
 
     Args:
-        workloads: as `read_workloads` gave them.
+        workloads: result of `read_workloads`.
         report: counters, updated while reading.
         device: label for all records.
-        only: numbers of the lines to read; the others are not counted. None = all.
+        only: numbers of the lines to read; other lines are not counted. None = all.
 
     Raises:
         DataError: the file cannot be read.
@@ -228,7 +228,7 @@ def read_tuning_records(
 def _lines(
     path: Path, report: ReadReport, only: Container[int] | None
 ) -> Iterator[tuple[int, str]]:
-    """Yields (line number, text) of the lines that are text and not blank."""
+    """Yields (line number, text) of the lines that are valid UTF-8 and not blank."""
     number = 0
     try:
         with _opened(path) as stream:
@@ -250,10 +250,10 @@ def _lines(
 def parse_tuning_record(
     text: str, workloads: list[Workload], *, device: str, line: int = 0
 ) -> TuningRecord:
-    """Returns the record that a line holds; `costs_s` is empty where it has not been measured.
+    """Returns the record of a line; `costs_s` is empty if there is no measurement.
 
     Raises:
-        RecordLineError: the line is no tuning record of one of the workloads.
+        RecordLineError: the line is not a tuning record of one of the workloads.
     """
     value = parse_json(text)
     if not (isinstance(value, list) and len(value) == 2 and isinstance(value[1], list)):
@@ -302,7 +302,7 @@ def _target_kind(target: Any) -> str:
 
 
 def _hardware_params(target: dict[str, Any]) -> tuple[int, ...]:
-    """Returns Ansor's eight parameters where the target gives the limits of a block, else none."""
+    """Returns Ansor's eight parameters if the target has the limits of a block, else ()."""
     shared = target.get("max_shared_memory_per_block")
     threads = target.get("max_threads_per_block", target.get("max_num_threads"))
     warp = target.get("thread_warp_size", 32)

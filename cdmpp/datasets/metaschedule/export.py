@@ -1,8 +1,8 @@
-"""Writes the measurements of an extracted dataset back as databases of TVM's MetaSchedule.
+"""Writes the measurements of an extracted dataset as databases of TVM's MetaSchedule.
 
-The traces come from the databases that the dataset was extracted from; which programs are written,
-and with which costs, the dataset says. So measurements of another device, or a merged and cleaned
-dataset, reach MetaSchedule's search.
+The programs and costs are those of the dataset; the traces are from the databases that it was
+extracted from. So MetaSchedule's search can use measurements of another device, or a merged or
+cleaned dataset.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from cdmpp.text import counted
 
 @dataclass
 class DatabaseExportReport:
-    """What an export wrote: records by device, and measurements without a trace."""
+    """Result of an export: records by device, and the number of measurements without a trace."""
 
     out_dir: Path
     records: dict[str, int] = field(default_factory=dict)
@@ -64,19 +64,19 @@ def export_databases(
     *,
     devices: Iterable[str] | None = None,
 ) -> DatabaseExportReport:
-    """Writes one database a device, `out_dir/DEVICE/`, with the dataset's costs.
+    """Writes one database per device, `out_dir/DEVICE/`, with the dataset's costs.
 
-    Failed measurements are written as MetaSchedule does, as 1e10 seconds. About 100 bytes a
-    measurement are held in memory.
+    Failed measurements are written as 1e10 seconds, as MetaSchedule does. Memory holds about 100
+    bytes per measurement.
 
     Args:
-        databases: folders of the databases that hold the traces.
+        databases: folders of the databases with the traces.
         devices: labels; None = all.
 
     Raises:
-        UsageError: no database is given, or there is one in `out_dir` already.
-        DataError: the dataset or a database cannot be read, no trace fits, or `out_dir` cannot be
-            written.
+        UsageError: no database is given, or `out_dir` has one already.
+        DataError: the dataset or a database cannot be read, no measurement has a trace, or
+            `out_dir` cannot be written.
     """
     if not databases:
         raise UsageError("give the databases that hold the traces: --database DIR")
@@ -107,7 +107,7 @@ def _check_new(folder: Path) -> None:
 
 
 def _costs(extracted_dir: Path, device: str) -> dict[bytes, list[array[float]]]:
-    """Returns program -> the costs of each of its measurements on a device."""
+    """Returns program -> costs of each of its measurements on a device."""
     found: dict[bytes, list[array[float]]] = {}
     columns = ["program_id", "device", "costs_s", "error_code"]
     for table in read_table(extracted_dir, "measurements", columns):
@@ -120,7 +120,7 @@ def _costs(extracted_dir: Path, device: str) -> dict[bytes, list[array[float]]]:
 
 
 def _write(folder: Path, databases: Sequence[Path], costs: dict[bytes, list[array[float]]]) -> int:
-    """Writes a database with the records whose programs have costs; returns their number."""
+    """Writes a database with the records of programs in `costs`; returns their number."""
     make_folder(folder, what="MetaSchedule database")
     numbers: dict[str, int] = {}
     written = 0

@@ -1,8 +1,8 @@
-"""Databases that older TVMs wrote: which format a module has, and what TVM 0.17 is given for it.
+"""Databases of older TVMs: the format of a module, and its conversion for TVM 0.17.
 
-Old modules are graphs with a `type_key` a node; TVM 0.27 writes another kind of graph. Before Relax
-(up to builds of TVM 0.16) modules lack `global_infos`, typed expressions `struct_info_`, and the
-instruction Split the attribute `disable_predication`; the rest is the same.
+Old modules are graphs with a `type_key` per node; TVM 0.27 writes another kind of graph. Before
+Relax (up to builds of TVM 0.16), modules lack `global_infos`, typed expressions lack
+`struct_info_`, and the instruction Split lacks the attribute `disable_predication`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-#: Instruction -> the attributes it has in TVM 0.17, where older TVMs wrote one less: the last one.
+#: Instruction -> number of attributes in TVM 0.17, and the last one, which older TVMs do not write.
 _LATER_ATTRIBUTES = {"Split": (2, False)}
 
 
 @dataclass(frozen=True)
 class ModuleFormat:
-    """What the JSON of a module says of itself.
+    """Format of a module's JSON.
 
     Attributes:
-        is_old: whether it is a graph with a `type_key` a node, which today's TVM refuses.
-        version: of the TVM that wrote it, `unknown` where it does not say.
+        is_old: whether it is a graph with a `type_key` per node, which the current TVM rejects.
+        version: version of the TVM that wrote it, or `unknown`.
     """
 
     is_old: bool
@@ -29,7 +29,7 @@ class ModuleFormat:
 
 
 def module_format(module_json: str) -> ModuleFormat:
-    """Returns the format of a module; of text that is none, the present one of unknown version."""
+    """Returns the format of a module; for invalid text, the current format of unknown version."""
     try:
         graph = json.loads(module_json)
     except (ValueError, RecursionError):
@@ -52,7 +52,7 @@ def _is_old(graph: Any) -> bool:
 def upgraded_module(module_json: str) -> str:
     """Returns an old module's JSON with the attributes that TVM 0.17 expects.
 
-    A module that has them stays as it is.
+    A module that has them is unchanged.
 
     Args:
         module_json: a module of the old format.
@@ -78,7 +78,7 @@ def upgraded_trace(trace: list[Any]) -> list[Any]:
     """Returns a trace with the attributes of instructions that TVM 0.17 expects.
 
     Args:
-        trace: instructions and decisions, as the database has them; not changed.
+        trace: instructions and decisions, as in the database; not modified.
     """
     instructions, *rest = trace
     return [[_upgraded_instruction(step) for step in instructions], *rest]

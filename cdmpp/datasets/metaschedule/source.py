@@ -1,8 +1,8 @@
 """A MetaSchedule database as a source of an extraction.
 
-The records are read twice: once to find what is usable and which programs go together, then shard
-by shard, so that a program that was measured several times is featurised once and memory does not
-grow with the database.
+The records are read twice: first to find the usable records of each program, then shard by shard,
+so that a program with several measurements is featurised once and memory does not grow with the
+database.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from cdmpp.errors import DataError, UsageError
 from cdmpp.records import MeasureRecord
 from cdmpp.text import counted
 
-#: Records of one shard.
+#: Approximate number of records of a shard.
 SHARD_RECORDS = 2048
 
-#: (JSON of a workload's module, programs of that workload) -> features; a `DataError` where the
+#: (JSON of a workload's module, programs of that workload) -> features; raises a `DataError` if the
 #: module cannot be loaded.
 TraceFeaturise: TypeAlias = Callable[[str, list[MeasureRecord]], Featurised]
 
@@ -43,11 +43,13 @@ class TuningDatabase(RecordSource):
     """The records of one target of a database.
 
     Attributes:
-        folder: has `database_workload.json` and `database_tuning_record.json`, plain or gzipped.
-        device: label of the device on which they were measured (the database does not say).
-        featuriser: replays programs of one workload.
-        target: take only records whose target, as JSON text with sorted keys, contains this.
-        shard_records: records of one shard, about.
+        folder: folder with `database_workload.json` and `database_tuning_record.json`, plain or
+            gzipped.
+        device: label of the measured device (not stored in the database).
+        featuriser: replays and featurises programs of one workload.
+        target: text that the target of a record, as JSON with sorted keys, must contain; None = all
+            records.
+        shard_records: approximate number of records of a shard.
     """
 
     folder: Path
@@ -62,14 +64,14 @@ class TuningDatabase(RecordSource):
     )
 
     def devices(self) -> list[str]:
-        """As `RecordSource.devices`."""
+        """See `RecordSource.devices`."""
         return [self.device]
 
     def plan(self, report: ReadReport) -> list[ShardPlan]:
-        """As `RecordSource.plan`.
+        """See `RecordSource.plan`.
 
         Raises:
-            DataError: the database cannot be read or holds no usable record.
+            DataError: the database cannot be read or has no usable record.
             UsageError: the records are of several targets and `target` does not choose one.
         """
         shards = _chosen_lines(self.folder, report, self.target, self.shard_records)
@@ -84,7 +86,7 @@ class TuningDatabase(RecordSource):
     def records(
         self, plan: ShardPlan, report: ReadReport
     ) -> Iterator[tuple[Workload, str, MeasureRecord]]:
-        """As `RecordSource.records`; `plan` has counted all of them."""
+        """See `RecordSource.records`; `plan` has counted all records."""
         workloads = read_workloads(self.folder)
         only = frozenset(plan.lines[1])
         for found in read_tuning_records(
@@ -93,7 +95,7 @@ class TuningDatabase(RecordSource):
             yield workloads[found.workload], found.program_id, found.record
 
     def featurise(self, group: Workload, records: list[MeasureRecord]) -> Featurised:
-        """As `RecordSource.featurise`."""
+        """See `RecordSource.featurise`."""
         module = read_module_json(self.folder, group)
         try:
             return self.featuriser(module, records)
@@ -105,7 +107,7 @@ class TuningDatabase(RecordSource):
 def _chosen_lines(
     database_dir: Path, report: ReadReport, wanted: str | None, shard_records: int
 ) -> list[array[int]]:
-    """Returns the lines of each shard: those of one program are in one.
+    """Returns the lines of each shard; all lines of a program are in one shard.
 
     Raises:
         DataError: there is no usable record of a wanted target.
