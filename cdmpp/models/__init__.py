@@ -1,5 +1,5 @@
-"""Cost models: samples in, seconds out. Nothing heavy is imported here; see `registry`.
+"""Cost models: they predict the latency of samples in seconds. `registry` imports them lazily.
 
-`nets` has the torch modules and losses, `loop` the training loop, `parts` what models share, and
-`baselines` published models rebuilt.
+`nets` has the torch modules and losses, `loop` the training loop, `parts` the code that models
+share, and `baselines` reimplementations of published models.
 """

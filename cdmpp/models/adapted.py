@@ -1,4 +1,4 @@
-"""A model for some devices beside the model it came from: what `cdmpp finetune` keeps."""
+"""A model adapted to some devices, stored with its base model: the result of `cdmpp finetune`."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ _BASE_FOLDER, _TUNED_FOLDER = "base", "tuned"
 
 
 class AdaptedCostModel(CostModel):
-    """On the devices it was adapted to: log latency = (1 - share) base + share tuned + log factor.
+    """Blends a base model with a fine-tuned one on the devices it was adapted to.
 
-    On every other device it is the base, unchanged.
+    On these devices, log latency = (1 - share) base + share tuned + log factor. On every other
+    device the base model predicts.
 
     Attributes:
-        base: the model as it was.
-        tuned: a model fitted to the devices; None where share is 0.
-        labels: of the devices.
-        factor: on the seconds.
-        share: of the tuned model, 0 to 1.
+        base: the model before adaptation.
+        tuned: a model fitted to the devices; None if share is 0.
+        labels: labels of the devices.
+        factor: multiplies the predicted seconds.
+        share: weight of the tuned model, 0 to 1.
     """
 
     kind: ClassVar[str] = "adapted"
@@ -58,7 +59,7 @@ class AdaptedCostModel(CostModel):
         run_dir: Path | None = None,
         on_progress: OnTrain | None = None,
     ) -> None:
-        """Is not how such a model is made.
+        """Raises an error: `cdmpp finetune` makes adapted models.
 
         Raises:
             UsageError: always.
@@ -83,19 +84,19 @@ class AdaptedCostModel(CostModel):
         return predicted_s
 
     def leaf_shares(self, samples: Samples) -> list[FloatArray] | None:
-        """Returns those of the base: the tuned model starts as its copy."""
+        """Returns the leaf shares of the base; the tuned model starts as its copy."""
         return self.base.leaf_shares(samples)
 
     def tunable_part(self) -> CostModel:
-        """Returns that of the tuned model, of the base where there is none."""
+        """Returns the tunable part of the tuned model, or of the base if there is none."""
         return (self.tuned or self.base).tunable_part()
 
     def prior_facts(self) -> dict[str, Any] | None:
-        """Returns that of the base."""
+        """Returns the prior facts of the base."""
         return self.base.prior_facts()
 
     def save(self, directory: Path) -> dict[str, Any]:
-        """Writes both models, a folder each, and returns the state."""
+        """Writes each model to its own folder and returns the state."""
         parts: dict[str, Any] = {}
         for name, part in ((_BASE_FOLDER, self.base), (_TUNED_FOLDER, self.tuned)):
             if part is not None:

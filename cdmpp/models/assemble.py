@@ -1,4 +1,4 @@
-"""Programs that are not in an extracted dataset, put into the form that models take."""
+"""Samples for programs that are not in an extracted dataset."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from cdmpp.programs.work import WORK_COLUMNS, ProgramWork
 
 @dataclass(frozen=True)
 class AskedProgram:
-    """A program to predict on a device.
+    """A program whose latency on a device is to be predicted.
 
     Attributes:
         program_id: its sha256 id.
         task: `"<workload key>|<target kind>"`.
         ast: its compact AST.
-        device: where it is to run.
-        measured_s: measured seconds; None where it has not been measured.
-        elsewhere_s: measured seconds on another device; None likewise.
-        schedule: canonical JSON of its transform steps; None where it has none.
-        operator: name of its operator such as `conv2d+add+relu`; empty where it is unknown.
-        work: what it does at the least, counted on the program; None = by its features.
-        doubts: why a model cannot see all of it; `ast` is then that of the program nearest to it
-            that it can.
+        device: the requested device.
+        measured_s: measured seconds; None if not measured.
+        elsewhere_s: measured seconds on another device; None if not measured.
+        schedule: canonical JSON of its transform steps; None if it has none.
+        operator: name of its operator such as `conv2d+add+relu`; empty if unknown.
+        work: its minimum work, counted on the program; None = derived from the features.
+        doubts: why the features do not describe the whole program; `ast` is then that of the
+            nearest program that features can describe.
     """
 
     program_id: str
@@ -50,9 +50,7 @@ class AskedProgram:
 
 
 def assemble_samples(asked: Sequence[AskedProgram]) -> Samples:
-    """Returns one sample per asked program, in the same order; its latency is NaN where not
-    measured.
-    """
+    """Returns one sample per program, in the same order; unmeasured latencies are NaN."""
     tasks = sorted({program.task for program in asked})
     labels = sorted({program.device.name for program in asked})
     devices = {program.device.name: program.device for program in asked}

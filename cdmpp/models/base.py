@@ -1,4 +1,4 @@
-"""The contract of all models, and that of cost models: samples in, seconds out."""
+"""Base classes of all models and of cost models, which predict seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Part = TypeVar("Part")
 
 
 class FittedModel(ABC, Generic[Part]):
-    """Learns from samples and predicts. Every kind of model is one subclass.
+    """Base class of models that are fitted to samples. Every kind of model is one subclass.
 
     Attributes:
         kind: name under which the model is registered and saved (`transformer`, `gbdt`, ...).
@@ -34,23 +34,21 @@ class FittedModel(ABC, Generic[Part]):
         run_dir: Path | None = None,
         on_progress: OnTrain | None = None,
     ) -> None:
-        """Learns from `train`; `validation` may only be used for early stopping. Statistics come
-        from `train`.
+        """Fits the model to `train`, which also gives all statistics.
 
         Args:
-            run_dir: where checkpoints go; training resumes from one that is there.
-            on_progress: called after every step of kinds that have steps.
+            validation: may only be used for early stopping and calibration.
+            run_dir: folder of the checkpoints; training resumes from an existing one.
+            on_progress: called after every step of models that train in steps.
         """
 
     @abstractmethod
     def predict(self, samples: Part) -> NDArray[np.float64]:
-        """Returns float64 [N] or [N, targets]. What was measured of `samples` is never read."""
+        """Returns float64 [N] or [N, targets]. Measurements in `samples` are never read."""
 
     @abstractmethod
     def save(self, directory: Path) -> dict[str, Any]:
-        """Writes weights into `directory` (no pickle) and returns the JSON-able state that `load`
-        needs.
-        """
+        """Writes weights into `directory` (no pickle) and returns the JSON state for `load`."""
 
     @classmethod
     @abstractmethod
@@ -62,26 +60,30 @@ class CostModel(FittedModel[Samples]):
     """Predicts the latency of programs on devices: float64 [N], seconds."""
 
     def leaf_shares(self, samples: Samples) -> list[NDArray[np.float64]] | None:
-        """Returns for each sample float64 [leaves], the part of the latency that each leaf adds,
-        sum 1; None where the model does not add up leaves.
+        """Returns float64 [leaves] per sample: each leaf's share of the latency, sum 1.
+
+        None if the model does not sum over leaves.
         """
         return None
 
     def predict_with_disagreement(
         self, samples: Samples
     ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
-        """Returns float64 [N], seconds, and float64 [N], the standard deviation of what the model's
-        parts say, log seconds; None for a model of one part.
+        """Returns float64 [N], seconds, and the disagreement of the model's parts.
+
+        The disagreement is float64 [N], the standard deviation of the parts' predictions in log
+        seconds; None for a model of one part.
         """
         return self.predict(samples), None
 
     def tunable_part(self) -> CostModel:
-        """Returns what of the model is fine-tuned; most models are one piece."""
+        """Returns the part of the model that is fine-tuned; by default the whole model."""
         return self
 
     def prior_facts(self) -> dict[str, Any] | None:
-        """Returns the analytic model inside the model as JSON, with the number of training samples
-        of each of its sources; None without one.
+        """Returns the analytic prior of the model as JSON; None without one.
+
+        The JSON includes the number of training samples of each of its sources.
         """
         return None
 

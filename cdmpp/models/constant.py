@@ -1,4 +1,4 @@
-"""The least a model must beat: one latency per device, the median of its training part."""
+"""The constant baseline: the median training latency of each device."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from cdmpp.models.parts.checks import check_schema, check_trainable, state_value
 
 
 class ConstantCostModel(CostModel):
-    """Answers the median latency of a device's training samples; of all samples for an unknown
-    device.
-    """
+    """Predicts the median latency of a device's training samples; of all for an unseen device."""
 
     kind: ClassVar[str] = "constant"
 
@@ -35,7 +33,7 @@ class ConstantCostModel(CostModel):
         run_dir: Path | None = None,
         on_progress: OnTrain | None = None,
     ) -> None:
-        """Takes the medians of `train`; the other arguments have no influence."""
+        """Takes the medians of `train` and ignores the other arguments."""
         check_trainable(train)
         self._schema = dict(train.programs.feature_schema)
         self._overall_s = float(np.median(train.latency_s))

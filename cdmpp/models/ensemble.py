@@ -1,4 +1,4 @@
-"""The transformer, a perceptron and gradient-boosted trees, averaged in log space."""
+"""An ensemble of transformer, perceptron and gradient-boosted trees, averaged in log space."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from cdmpp.models.parts.checks import state_value
 from cdmpp.models.parts.labels import least_log_error_factor, least_mape_factor
 from cdmpp.models.transformer import TransformerCostModel
 
-#: What a rank correlation lost counts beside an error of the same size, when shares are chosen.
+#: Weight of (1 - rank correlation) relative to the log error when shares are chosen.
 _ORDER_WEIGHT = 0.5
-#: Shares are multiples of one over this.
+#: Shares are multiples of 1 / _SHARE_STEPS.
 _SHARE_STEPS = 10
 _PERCEPTRON_FOLDER = "perceptron"
-#: What a part that diverged says at least, so that the mean stays finite.
+#: Lower bound on a part's prediction, so that the mean stays finite if a part diverges.
 _LEAST_S = 1e-12
-#: Validation tasks of a device that has a factor of its own.
+#: Minimum number of validation tasks for a device to get its own factor.
 _LEAST_FACTOR_TASKS = 100
 
 
 @dataclass(frozen=True)
 class StandIn:
-    """How the perceptron and the trees see a device that they were not trained on.
+    """Replaces an unseen device for the perceptron and the trees.
 
     Attributes:
-        device: the device that they know and that is nearest.
-        factors: on the seconds of the perceptron and of the trees.
+        device: the nearest device in their training data.
+        factors: factors on the seconds of the perceptron and of the trees.
     """
 
     device: DeviceSpec
@@ -50,19 +50,19 @@ class StandIn:
 
 
 class EnsembleCostModel(CostModel):
-    """log latency = the weighted mean of what the transformer, a perceptron and trees say.
+    """Weighted mean of the log latencies of a transformer, a perceptron and trees.
 
-    They err differently: the mean ranks the programs of a task better than each of them. The shares
-    are chosen on the validation part (log error and order within tasks), half way back to those of
-    the options, with a factor on the result: that of the least log error, or of the least MAPE
-    (`EnsembleOptions.least_mape_factor`), of a device with enough validation tasks its own. Trees
-    do not extrapolate to hardware: on a device with few tasks in training
-    (`EnsembleOptions.least_tasks`) the others share what is theirs.
+    Their errors differ, so the mean ranks the programs of a task better than each of them. The
+    shares minimise log error and rank loss within tasks on the validation part, averaged with those
+    of the options. A factor scales the result: that of the lowest log error, or of the lowest MAPE
+    (`EnsembleOptions.least_mape_factor`); a device with enough validation tasks has its own. Trees
+    do not extrapolate to hardware: on a device with few training tasks
+    (`EnsembleOptions.least_tasks`) their share goes to the other parts.
 
     Attributes:
-        transformer: its part, which can also be used and tuned alone.
-        shares: weights of the transformer, the perceptron and the trees; they add up to 1.
-        history: that of the transformer's training.
+        transformer: the transformer, which can also be used and tuned alone.
+        shares: weights of the transformer, the perceptron and the trees; sum 1.
+        history: history of the transformer's training.
     """
 
     kind: ClassVar[str] = "ensemble"
@@ -80,7 +80,7 @@ class EnsembleCostModel(CostModel):
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """One entry an epoch of the transformer's latest training."""
+        """One entry per epoch of the transformer's latest training."""
         return self.transformer.history
 
     def fit(
@@ -92,9 +92,7 @@ class EnsembleCostModel(CostModel):
         run_dir: Path | None = None,
         on_progress: OnTrain | None = None,
     ) -> None:
-        """Trains the parts, then chooses the shares; without validation samples they are those of
-        the options.
-        """
+        """Trains the parts, then chooses the shares; without validation samples, the defaults."""
         self._trees.fit(train, validation, seed=seed)
         self._perceptron.fit(train, validation, seed=seed)
         self.transformer.fit(train, validation, seed=seed, run_dir=run_dir, on_progress=on_progress)
@@ -110,7 +108,7 @@ class EnsembleCostModel(CostModel):
             _possible_shares(),
             key=lambda shares: _badness(validation, _mixed(parts, shares, has_trees)),
         )
-        # Few validation tasks: the best shares of them are noisy, and the mean is never far off.
+        # With few validation tasks the best shares are noisy; the average with the defaults is not.
         self.shares = tuple((a + b) / 2 for a, b in zip(best, self.shares, strict=True))
         predicted_s = np.exp(_mixed(parts, self.shares, has_trees))
         best_factor = (
@@ -127,7 +125,7 @@ class EnsembleCostModel(CostModel):
         return self.predict_with_disagreement(samples)[0]
 
     def predict_with_disagreement(self, samples: Samples) -> tuple[FloatArray, FloatArray]:
-        """Returns float64 [N], seconds, and how far transformer, perceptron and trees disagree."""
+        """Returns float64 [N], seconds, and float64 [N], standard deviation of the parts' log s."""
         parts = self.fenced(_logs(self.parts_s(samples)))
         mixed = _mixed(parts, self.shares, self._has_trees(self._stood_in(samples)[0]))
         adapted = dict.fromkeys(self._stand_ins, 1.0)
@@ -136,15 +134,18 @@ class EnsembleCostModel(CostModel):
         return factor[samples.device] * np.exp(mixed), parts.std(axis=0)
 
     def parts_s(self, samples: Samples) -> FloatArray:
-        """Returns float64 [3, N], seconds by transformer, perceptron and trees."""
+        """Returns float64 [3, N], seconds predicted by transformer, perceptron and trees."""
         known, factors = self._stood_in(samples)
         models = ((self.transformer, samples), (self._perceptron, known), (self._trees, known))
         return factors * np.stack([model.predict(seen) for model, seen in models])
 
     def fenced(self, parts: FloatArray) -> FloatArray:
-        """Returns the parts' log seconds, float64 [3, N], each within `EnsembleOptions.fence` of
-        the range of the other two: what one part alone makes of an unusual program does not carry
-        the mean away.
+        """Clips each part's log seconds to the range of the other two +- `EnsembleOptions.fence`.
+
+        A single part's outlier then cannot dominate the mean. A fence of 0 clips nothing.
+
+        Args:
+            parts: float64 [3, N], log seconds.
         """
         if self._options.fence == 0.0:
             return parts
@@ -160,12 +161,12 @@ class EnsembleCostModel(CostModel):
         *,
         shares: Sequence[float],
     ) -> EnsembleCostModel:
-        """Returns a model for new devices: a tuned transformer, and the other parts as they are.
+        """Returns a model for new devices: a tuned transformer and the other parts unchanged.
 
         Args:
-            transformer: tuned to the new devices.
-            stand_ins: label of each new device -> how the other parts see it.
-            shares: of transformer, perceptron and trees.
+            transformer: the transformer tuned to the new devices.
+            stand_ins: label of each new device -> its replacement for the other parts.
+            shares: weights of transformer, perceptron and trees.
         """
         model = EnsembleCostModel(self._options)
         model.transformer = transformer
@@ -177,15 +178,15 @@ class EnsembleCostModel(CostModel):
         return model
 
     def leaf_shares(self, samples: Samples) -> list[FloatArray]:
-        """Returns those of the transformer, the only part that adds up leaves."""
+        """Returns the leaf shares of the transformer, the only part that sums over leaves."""
         return self.transformer.leaf_shares(samples)
 
     def tunable_part(self) -> CostModel:
-        """Returns the transformer: trees and the perceptron do not learn from a few tasks."""
+        """Returns the transformer; trees and perceptron cannot be tuned on a few tasks."""
         return self.transformer
 
     def prior_facts(self) -> dict[str, Any] | None:
-        """Returns that of the transformer."""
+        """Returns the prior facts of the transformer."""
         return self.transformer.prior_facts()
 
     def save(self, directory: Path) -> dict[str, Any]:
@@ -232,9 +233,7 @@ class EnsembleCostModel(CostModel):
         return model
 
     def _stood_in(self, samples: Samples) -> tuple[Samples, FloatArray]:
-        """Returns the samples as the perceptron and the trees see them, and float64 [3, N], the
-        factors on the seconds of all parts.
-        """
+        """Returns samples with replaced devices, and float64 [3, N], factors on each part's s."""
         factors = np.ones((3, len(samples.devices)))
         devices = list(samples.devices)
         for index, spec in enumerate(samples.devices):
@@ -260,7 +259,7 @@ def _possible_shares() -> Iterator[tuple[float, float, float]]:
 
 
 def _badness(samples: Samples, log_latency: FloatArray) -> float:
-    """Returns the mean log error with the best factor + (1 - Spearman within tasks) / 2."""
+    """Returns the mean absolute log error after median shift + (1 - Spearman within tasks) / 2."""
     residual = log_latency - np.log(samples.latency_s)
     error = np.abs(residual - np.median(residual)).mean()
     order = spearman_by_task(judged(samples, np.exp(log_latency)))
@@ -268,7 +267,7 @@ def _badness(samples: Samples, log_latency: FloatArray) -> float:
 
 
 def _mixed(parts: FloatArray, shares: Sequence[float], has_trees: BoolArray) -> FloatArray:
-    """Returns float64 [N], the weighted mean; where there are no trees, that of the others."""
+    """Returns float64 [N], the weighted mean, without the trees where `has_trees` is False."""
     weights = np.broadcast_to(np.array(shares)[:, None], parts.shape).copy()
     weights[-1, ~has_trees] = 0.0
     weights[0, weights.sum(axis=0) == 0.0] = 1.0
@@ -276,7 +275,7 @@ def _mixed(parts: FloatArray, shares: Sequence[float], has_trees: BoolArray) -> 
 
 
 def _devices_with_tasks(samples: Samples, least: int) -> frozenset[str]:
-    """Returns the labels with at least that many tasks."""
+    """Returns the labels of devices with at least `least` tasks."""
     found = set()
     for index, spec in enumerate(samples.devices):
         if len(np.unique(samples.task_id[samples.device == index])) >= least:

@@ -37,8 +37,8 @@ from cdmpp.models.parts.ranking import best_over_latency, log_rates, task_device
 
 _FILE_NAME = "trees.ubj.xz"
 _CHUNK_PROGRAMS = 20_000
-#: Samples that are learned from, and that are watched, at the most: their columns are in memory,
-#: 15 KB a sample. Every task keeps as many.
+#: Maximum numbers of training and of validation samples, whose columns are held in memory (15 KB
+#: per sample). Every task keeps the same number.
 _MOST_SAMPLES, _MOST_WATCHED = 350_000, 60_000
 _log = logging.getLogger("cdmpp")
 _OBJECTIVES: dict[GbdtObjective, str] = {
@@ -50,11 +50,10 @@ _OBJECTIVES: dict[GbdtObjective, str] = {
 
 
 class GbdtCostModel(CostModel):
-    """XGBoost on log latency: a strong and quick baseline that does not see the tree, only sums and
-    maxima over the leaves.
+    """XGBoost on log latency, from sums and maxima over the leaves: a strong and fast baseline.
 
-    With the objective `rank` it learns the order of the programs of one task on one device, and the
-    scores are calibrated to seconds afterwards (see `ScoreLabels`).
+    The objective `rank` learns the order of the programs of one task on one device; the scores are
+    calibrated to seconds afterwards (see `ScoreLabels`).
     """
 
     kind: ClassVar[str] = "gbdt"
@@ -68,7 +67,7 @@ class GbdtCostModel(CostModel):
 
     @classmethod
     def default_options(cls) -> GbdtOptions:
-        """Returns the options of a model that is given none."""
+        """Returns the default options."""
         return GbdtOptions()
 
     def fit(
@@ -80,10 +79,10 @@ class GbdtCostModel(CostModel):
         run_dir: Path | None = None,
         on_progress: OnTrain | None = None,
     ) -> None:
-        """Boosts on `train` until the error on `validation` (if any) stops to fall.
+        """Boosts on `train` until the error on `validation` (if any) stops falling.
 
         Raises:
-            UsageError: an order is to be learned as a ratio to the prior.
+            UsageError: objective `rank` with a prior that predictions are relative to.
         """
         check_trainable(train)
         self._schema = dict(train.programs.feature_schema)
@@ -96,7 +95,7 @@ class GbdtCostModel(CostModel):
         self._prior = fit_prior(train, options.prior, options.prior_model)
         train = _few(train, _MOST_SAMPLES, seed)
         validation = _few(validation, _MOST_WATCHED, seed)
-        # Programs of one task on one device must follow each other for the ranking objective.
+        # The ranking objective needs the programs of one task on one device to be contiguous.
         train = train.take(np.argsort(task_device_groups(train), kind="stable"))
         judge, watched, rows = train, None, self._labelled(train)
         if len(validation):
@@ -130,7 +129,7 @@ class GbdtCostModel(CostModel):
         return self._labels.decode(output + self._base(samples))
 
     def prior_facts(self) -> dict[str, Any] | None:
-        """Returns the calibrated analytic model, None without one."""
+        """Returns the calibrated analytic prior as JSON; None without one."""
         return None if self._prior is None else to_json(self._prior)
 
     def save(self, directory: Path) -> dict[str, Any]:
@@ -170,7 +169,7 @@ class GbdtCostModel(CostModel):
         return parameters
 
     def _labelled(self, samples: Samples) -> Any:
-        """Returns the rows with labels of samples whose groups follow each other."""
+        """Returns rows and labels of samples whose groups are contiguous."""
         matrix, threads = self._matrix(samples), self._options.threads
         if self._options.objective != "rank":
             labels = np.log(samples.latency_s) - self._base(samples)
@@ -193,14 +192,14 @@ class GbdtCostModel(CostModel):
         return np.concatenate(columns, axis=1)
 
     def _base(self, samples: Samples) -> FloatArray | float:
-        """Returns what the trees' output is added to: float64 [N] log seconds, or 0."""
+        """Returns the base of the trees' output: float64 [N], log seconds of the prior, or 0."""
         if self._prior is None or not is_base(self._options.prior):
             return 0.0
         return self._prior.log_s(samples)
 
 
 class GbdtRankCostModel(GbdtCostModel):
-    """The same trees trained on the order of the programs of a task."""
+    """Gradient-boosted trees trained with the ranking objective."""
 
     kind: ClassVar[str] = "gbdt-rank"
 
@@ -211,7 +210,7 @@ class GbdtRankCostModel(GbdtCostModel):
 
 
 def _few(samples: Samples, most: int, seed: int) -> Samples:
-    """Returns at most so many samples, every task of every device kept (`cap_programs`)."""
+    """Returns at most `most` samples and keeps every task of every device (`cap_programs`)."""
     if len(samples) <= most:
         return samples
     found = cap_programs(samples, most // len(np.unique(samples.device)), seed=seed)

@@ -1,6 +1,4 @@
-"""Hyper-parameters of the models. These dataclasses are the truth; files under `configs/models`
-mirror them.
-"""
+"""Hyper-parameters of the models; files under `configs/models` mirror these dataclasses."""
 
 from __future__ import annotations
 
@@ -23,17 +21,16 @@ GbdtObjective = Literal["squared_log", "absolute_log", "huber_log", "rank"]
 
 @dataclass(frozen=True)
 class TransformerOptions:
-    """Everything about the transformer cost model.
+    """Options of the transformer cost model.
 
     Attributes:
-        network: its shape.
-        loss: what it is trained for.
-        loop: how it is trained.
-        extra_blocks: named blocks of the added leaf columns that are used; null = all.
-        prior: what an analytic model's time is to the network: `residual` = the network predicts
-            the log ratio to it, `feature` = both heads see it, `both`; `none` = no analytic model
-            but the anchor.
-        prior_model: that analytic model, see `cdmpp.analytic.prior`.
+        network: shape of the network.
+        loss: the training loss.
+        loop: options of the training loop.
+        extra_blocks: named blocks of added leaf columns to use; null = all.
+        prior: use of an analytic model's time: `residual` = the network predicts the log ratio to
+            it, `feature` = it is an input of both heads, `both`; `none` = only the anchor.
+        prior_model: the analytic model, see `cdmpp.analytic.prior`.
     """
 
     network: NetOptions = field(default_factory=NetOptions)
@@ -46,27 +43,27 @@ class TransformerOptions:
 
 @dataclass(frozen=True)
 class GbdtOptions:
-    """Gradient-boosted trees on pooled leaf features.
+    """Options of gradient-boosted trees on pooled leaf features.
 
     Attributes:
-        trees: most boosting rounds.
-        depth: greatest depth of a tree.
+        trees: maximum number of boosting rounds.
+        depth: maximum depth of a tree.
         learning_rate: shrinkage of each tree.
-        subsample: share of samples each tree sees.
-        column_share: share of columns each tree sees.
-        min_child_weight: least number of samples in a leaf of a tree.
+        subsample: share of samples per tree.
+        column_share: share of columns per tree.
+        min_child_weight: minimum number of samples in a leaf of a tree.
         patience: rounds without a better validation error after which boosting stops.
         threads: worker threads; 0 = all cores, which is slower on a busy machine.
         objective: squared, absolute or pseudo-Huber error of log seconds, or the pairwise order of
             the programs of one task on one device.
-        least_mape_factor: whether predictions are scaled by the one factor that gives the least
-            MAPE on the validation part (not with `rank`).
-        total_columns: whether the totals of a program (sums of what the logarithmic columns stand
-            for) are added to the sums and maxima of its columns.
-        extra_blocks: named blocks of the added leaf columns that are used; null = all.
-        prior: what an analytic model's time is to the trees, as in `TransformerOptions`; with the
-            objective `rank` only `none` or `feature`.
-        prior_model: that analytic model, see `cdmpp.analytic.prior`.
+        least_mape_factor: whether predictions are scaled by the factor with the lowest MAPE on the
+            validation part (not with `rank`).
+        total_columns: whether inputs include program totals (sums of the values before the
+            logarithm) beside the sums and maxima of the columns.
+        extra_blocks: named blocks of added leaf columns to use; null = all.
+        prior: use of an analytic model's time, as in `TransformerOptions`; with the objective
+            `rank` only `none` or `feature`.
+        prior_model: the analytic model, see `cdmpp.analytic.prior`.
     """
 
     trees: int = 500
@@ -87,13 +84,13 @@ class GbdtOptions:
 
 @dataclass(frozen=True)
 class RankablePeerOptions(TorchPeerOptions):
-    """Peers that can learn seconds or an order.
+    """Options of baselines that can learn seconds or an order.
 
     Attributes:
         loss: `mse` on standardised log seconds, or `lambda_rank` on the order of the programs of
             one task on one device.
-        least_mape_factor: whether predictions are scaled by the one factor that gives the least
-            MAPE on the validation part (`mse` only).
+        least_mape_factor: whether predictions are scaled by the factor with the lowest MAPE on the
+            validation part (`mse` only).
     """
 
     loss: PeerLossKind = "mse"
@@ -102,7 +99,7 @@ class RankablePeerOptions(TorchPeerOptions):
 
 @dataclass(frozen=True)
 class SegmentMlpOptions(RankablePeerOptions):
-    """Tenset's perceptron over the leaves of a program.
+    """Options of Tenset's perceptron over the leaves of a program.
 
     Attributes:
         hidden: width of all layers.
@@ -123,11 +120,11 @@ class SegmentMlpOptions(RankablePeerOptions):
 
 @dataclass(frozen=True)
 class TlpOptions(RankablePeerOptions):
-    """TLP: a transformer on the steps of a schedule.
+    """Options of TLP, a transformer on the steps of a schedule.
 
     Attributes:
-        hidden: width of a step's state; the paper's is 256.
-        heads: attention heads; divides `hidden`.
+        hidden: width of a step's state; 256 in the paper.
+        heads: number of attention heads; divides `hidden`.
     """
 
     hidden: int = 256
@@ -147,13 +144,13 @@ class TlpOptions(RankablePeerOptions):
 
 @dataclass(frozen=True)
 class RecursiveLstmOptions(RankablePeerOptions):
-    """A recursive LSTM over the tree of a program (Tiramisu).
+    """Options of a recursive LSTM over the tree of a program (Tiramisu).
 
     Attributes:
-        embed: widths of the perceptron that embeds a leaf; the last one is the width of every
+        embed: widths of the perceptron that embeds a leaf; the last one is also the width of every
             state.
         dropout: share of activations dropped in training, in [0, 1).
-        collapse_chains: whether a loop whose only child is a loop is merged with it.
+        collapse_chains: whether a loop whose only child is a loop is merged with that child.
     """
 
     embed: tuple[int, ...] = (600, 350, 200, 180)
@@ -173,18 +170,18 @@ class RecursiveLstmOptions(RankablePeerOptions):
 
 @dataclass(frozen=True)
 class EnsembleOptions:
-    """The mean of a transformer, a perceptron and trees.
+    """Options of the ensemble of a transformer, a perceptron and trees.
 
     Attributes:
-        transformer: its options.
-        perceptron: those of the perceptron on summed leaves.
-        trees: those of the trees.
-        least_tasks: training tasks below which a device is left to the other two.
-        default_shares: of transformer, perceptron and trees, where no validation samples can tell.
-        fence: how far (in log seconds) a part's prediction may lie outside of those of the other
-            two; beyond it counts as that. 0 = no fence.
-        least_mape_factor: whether predictions are scaled by the one factor that gives the least
-            MAPE on the validation part, not the least log error.
+        transformer: options of the transformer.
+        perceptron: options of the perceptron on summed leaves.
+        trees: options of the trees.
+        least_tasks: minimum number of training tasks on a device for the trees to predict for it.
+        default_shares: weights of transformer, perceptron and trees without validation samples.
+        fence: distance (in log seconds) from the range of the other two parts at which a part's
+            prediction is clipped. 0 = no clipping.
+        least_mape_factor: whether predictions are scaled by the factor with the lowest MAPE on the
+            validation part instead of the lowest log error.
     """
 
     transformer: TransformerOptions = field(default_factory=TransformerOptions)

@@ -1,4 +1,4 @@
-"""Baselines that answer only what they recognise: the convolution and the embedding model."""
+"""Baselines for recognised operators only: the convolution and the embedding model."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from cdmpp.models.scaled import ScaledCostModel
 
 
 class RecognisedCostModel(ScaledCostModel):
-    """Seconds of an analytic model times the factor of the device, NaN on samples that the model
-    does not recognise.
+    """Analytic seconds times the device's factor; NaN for samples that are not recognised.
 
     Attributes:
         source: the analytic model.
@@ -23,21 +22,21 @@ class RecognisedCostModel(ScaledCostModel):
     source: ClassVar[PriorSource]
 
     def analytic_s(self, samples: Samples) -> FloatArray:
-        """Returns [N] seconds; NaN where the model does not recognise a sample."""
+        """Returns [N] seconds; NaN for samples that the model does not recognise."""
         times = prior_times(samples, "auto")
         is_recognised = times.source == PRIOR_SOURCES.index(self.source)
         return np.where(is_recognised, np.exp(times.log_s), np.nan)
 
 
 class ConvBaseline(RecognisedCostModel):
-    """The closed forms of the convolution model on recognised convolutions on NVIDIA GPUs."""
+    """The analytic convolution model, on recognised convolutions on NVIDIA GPUs."""
 
     kind: ClassVar[str] = "conv"
     source: ClassVar[PriorSource] = "conv"
 
 
 class EmbeddingBaseline(RecognisedCostModel):
-    """The embedding model on recognised lookups on GPUs."""
+    """The analytic embedding model, on recognised lookups on GPUs."""
 
     kind: ClassVar[str] = "embedding"
     source: ClassVar[PriorSource] = "embedding"

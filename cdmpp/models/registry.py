@@ -1,4 +1,4 @@
-"""Kinds of cost models by name; a kind's module is imported when it is asked for."""
+"""Registry of model kinds by name; their modules are imported lazily."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from cdmpp.errors import UsageError
 from cdmpp.models.base import CostModel
 
-#: kind -> (module, class). Everything else finds models through this table.
+#: kind -> (module, class) of the trainable cost models.
 MODEL_CLASSES = {
     "cdmpp-paper": ("cdmpp.models.baselines.cdmpp_paper", "CdmppPaperCostModel"),
     "constant": ("cdmpp.models.constant", "ConstantCostModel"),
@@ -25,13 +25,13 @@ MODEL_CLASSES = {
     "transformer": ("cdmpp.models.transformer", "TransformerCostModel"),
 }
 
-#: Baselines that have no number for what they do not recognise: they are no models of a run.
+#: Baselines that only predict recognised programs; a run cannot train them as its model.
 PARTIAL_CLASSES = {
     "conv": ("cdmpp.models.recognised", "ConvBaseline"),
     "embedding": ("cdmpp.models.recognised", "EmbeddingBaseline"),
 }
 
-#: Kind of model of whole networks -> (module, class), in the order of tables.
+#: Kind of network model -> (module, class), in the order of result tables.
 NETWORK_CLASSES = {
     "residual": ("cdmpp.networks.models.residual", "ResidualModel"),
     "seernet": ("cdmpp.networks.models.seernet", "SeerNetModel"),
@@ -43,7 +43,7 @@ NETWORK_CLASSES = {
     "constant": ("cdmpp.networks.models.baselines", "ConstantLine"),
 }
 
-#: Likewise, kinds that are no training's: they are only saved and loaded.
+#: Kinds that `cdmpp train` cannot create; they are only saved and loaded.
 _MADE_CLASSES = {"adapted": ("cdmpp.models.adapted", "AdaptedCostModel")}
 
 
@@ -51,7 +51,7 @@ def model_class(kind: str) -> type[CostModel]:
     """Returns the class registered under `kind`.
 
     Raises:
-        UsageError: there is no such kind, or it answers only what it recognises.
+        UsageError: the kind is unknown, or only predicts recognised programs.
     """
     if kind in PARTIAL_CLASSES:
         raise UsageError(
@@ -64,10 +64,10 @@ def model_class(kind: str) -> type[CostModel]:
 
 
 def baseline_class(kind: str) -> type[CostModel]:
-    """Returns the class of a baseline: a model, or one that answers only what it recognises.
+    """Returns the class of a baseline: a model, or one that only predicts recognised programs.
 
     Raises:
-        UsageError: there is no such kind.
+        UsageError: the kind is unknown.
     """
     classes = {**MODEL_CLASSES, **PARTIAL_CLASSES}
     found: type[CostModel] = _class(kind, classes, sorted(classes))
@@ -75,18 +75,19 @@ def baseline_class(kind: str) -> type[CostModel]:
 
 
 def judged_baselines(kinds: Sequence[str]) -> tuple[str, ...]:
-    """Returns baselines with `constant` added where one of them answers only what it recognises:
-    how much those samples differ at all is part of the answer.
+    """Returns baselines, with `constant` added if one of them only predicts recognised programs.
+
+    The constant baseline shows how much the recognised samples vary.
     """
     needs_constant = any(kind in PARTIAL_CLASSES for kind in kinds)
     return tuple(dict.fromkeys([*kinds, *(["constant"] if needs_constant else [])]))
 
 
 def saved_model_class(kind: str) -> type[CostModel]:
-    """Returns the class of a saved model, which may be of a kind that cannot be trained.
+    """Returns the class of a saved model, including kinds that `cdmpp train` cannot create.
 
     Raises:
-        UsageError: there is no such kind.
+        UsageError: the kind is unknown.
     """
     classes = {**MODEL_CLASSES, **_MADE_CLASSES}
     found: type[CostModel] = _class(kind, classes, sorted(MODEL_CLASSES))
@@ -97,7 +98,7 @@ def network_model_class(kind: str) -> Any:
     """Returns the class of a model of whole networks (`cdmpp.networks.models.base.NetworkModel`).
 
     Raises:
-        UsageError: there is no such kind.
+        UsageError: the kind is unknown.
     """
     return _class(kind, NETWORK_CLASSES, list(NETWORK_CLASSES))
 

@@ -11,15 +11,14 @@ from cdmpp.arrays import FloatArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.models.scaled import ScaledCostModel
 
-#: No program takes less; keeps the logarithm of an empty program finite.
+#: Lower bound on the time, which keeps the logarithm of an empty program finite.
 _LEAST_S = 1e-9
 
 
 class RooflineCostModel(ScaledCostModel):
     """Roofline seconds times the factor of the device.
 
-    Where a device's peak or bandwidth is unknown, a nominal stand-in takes its place and the factor
-    absorbs the difference.
+    An unknown peak or bandwidth is replaced by a nominal one; the factor absorbs the difference.
     """
 
     kind: ClassVar[str] = "roofline"

@@ -1,4 +1,4 @@
-"""Cost models that are an analytic time times one factor per device."""
+"""Base class of cost models that multiply an analytic time by one factor per device."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from cdmpp.models.parts.checks import check_schema, check_trainable, state_value
 
 
 class ScaledCostModel(CostModel):
-    """Analytic seconds times exp(median log ratio of measured to analytic) of each device's
-    training part.
+    """Multiplies analytic seconds by a factor per device.
 
-    A device without a training sample that has an analytic time gets the geometric mean of the
-    factors; without any factor every sample is NaN.
+    The factor is exp(median log ratio of measured to analytic seconds) of the device's training
+    samples. A device without usable training samples gets the geometric mean of the factors;
+    without any factor every sample is NaN.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class ScaledCostModel(CostModel):
 
     @abstractmethod
     def analytic_s(self, samples: Samples) -> FloatArray:
-        """Returns [N] seconds; NaN where the analytic model has no time."""
+        """Returns [N] seconds; NaN if the analytic model has no time for a sample."""
 
     def fit(
         self,
@@ -40,7 +40,7 @@ class ScaledCostModel(CostModel):
         run_dir: Path | None = None,
         on_progress: OnTrain | None = None,
     ) -> None:
-        """Fits one factor per device on `train`; the other arguments have no influence."""
+        """Fits one factor per device to `train` and ignores the other arguments."""
         check_trainable(train)
         self._schema = dict(train.programs.feature_schema)
         log_ratio = np.log(train.latency_s) - np.log(self.analytic_s(train))
@@ -51,7 +51,7 @@ class ScaledCostModel(CostModel):
         }
 
     def predict(self, samples: Samples) -> FloatArray:
-        """Returns float64 [N], seconds; NaN where there is no analytic time."""
+        """Returns float64 [N], seconds; NaN for samples without an analytic time."""
         samples = check_schema(self._schema, samples)
         if not self._factor:
             return np.full(len(samples), np.nan)

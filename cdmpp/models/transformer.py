@@ -33,11 +33,10 @@ from cdmpp.models.parts.prior import Prior, fit_prior
 
 
 class TransformerCostModel(CostModel):
-    """Encodes the leaves of a program with attention and adds up their latencies on the asked
-    device.
+    """Encodes the leaves of a program with attention and sums their latencies on the device.
 
     Attributes:
-        history: one entry an epoch of the latest `fit`, as in log.jsonl; empty after `load`.
+        history: one entry per epoch of the latest `fit`, as in log.jsonl; empty after `load`.
     """
 
     kind: ClassVar[str] = "transformer"
@@ -60,7 +59,7 @@ class TransformerCostModel(CostModel):
         run_dir: Path | None = None,
         on_progress: OnTrain | None = None,
     ) -> None:
-        """Trains; without validation samples the training loss decides when to stop."""
+        """Trains; without validation samples, early stopping uses the training part."""
         check_trainable(train)
         self._schema = dict(train.programs.feature_schema)
         prior = fit_prior(train, self._options.prior, self._options.prior_model)
@@ -107,7 +106,7 @@ class TransformerCostModel(CostModel):
         return np.exp(log_latency)
 
     def leaf_shares(self, samples: Samples) -> list[NDArray[np.float64]]:
-        """Returns for each sample float64 [leaves], sum 1."""
+        """Returns float64 [leaves] per sample, each leaf's share of the latency, sum 1."""
         samples = check_schema(self._schema, samples)
         assert self._network is not None
         found: list[NDArray[np.float64]] = [np.zeros(0)] * len(samples)
@@ -163,13 +162,13 @@ class TransformerCostModel(CostModel):
         return model
 
     def prior_facts(self) -> dict[str, Any] | None:
-        """Returns the calibrated analytic model, None without one."""
+        """Returns the calibrated analytic prior as JSON; None without one."""
         assert self._statistics is not None
         prior = self._statistics.prior
         return None if prior is None else to_json(prior)
 
     def tuning_copy(self) -> TransformerCostModel:
-        """Returns a model that predicts the same and shares no weights with this one.
+        """Returns a copy of the model that shares no weights with it.
 
         Raises:
             UsageError: the model was not trained.
@@ -184,9 +183,11 @@ class TransformerCostModel(CostModel):
         return model
 
     def tuning_starts(self, budget: Samples) -> list[TransformerCostModel]:
-        """Returns copies to start a tuning from: one as this model is, then one for each training
-        device that takes the budget's device for that one; the first alone when the budget has
-        several devices.
+        """Returns copies of the model as starts of a tuning.
+
+        The first is unchanged. Each further one maps the budget's device to the embedding of a
+        training device (see `LatencyNet.take_device_for`). A budget of several devices gets only
+        the first.
         """
         starts = [self.tuning_copy()]
         devices = np.unique(budget.device)
@@ -202,14 +203,14 @@ class TransformerCostModel(CostModel):
         return starts
 
     def tuning_network(self) -> LatencyEnsemble:
-        """Returns the network itself: what is done to it shows in `predict`."""
+        """Returns the network, not a copy: changes to it affect `predict`."""
         assert self._network is not None
         return self._network
 
     def tuning_trainee(
         self, train: Samples, validation: Samples, loop: LoopOptions, *, seed: int
     ) -> LatencyTrainee:
-        """Returns samples as the training loop wants them, normalised as in the first training.
+        """Returns the trainee of a fine-tuning, with the statistics of the first training.
 
         Raises:
             DataError: the samples have features of another schema version.
@@ -240,7 +241,7 @@ class TransformerCostModel(CostModel):
                 self._schema,
                 samples_digest(train),
                 samples_digest(validation),
-                None,  # checkpoints of earlier versions have this place too
+                None,  # keeps the fingerprints of earlier versions valid
             ],
             sort_keys=True,
         )

@@ -1,1 +1,1 @@
-"""Published models rebuilt as baselines: CDMPP as published, recursive LSTM, Tenset MLP, TLP."""
+"""Baselines: published CDMPP, recursive LSTM, Tenset MLP and TLP, reimplemented."""

@@ -1,4 +1,4 @@
-"""What the torch peers share: labels, the training loop, prediction, saving and loading."""
+"""Base class of the torch baselines: labels, training, prediction, saving and loading."""
 
 from __future__ import annotations
 
@@ -38,35 +38,39 @@ Options = TypeVar("Options", bound=TorchPeerOptions)
 
 
 class PeerInputs(Protocol):
-    """Samples as a peer's network takes them."""
+    """Samples in the input format of a baseline's network."""
 
     groups: ProgramGroups
 
     def batch(self, programs: IntArray) -> Any:
-        """Returns what the network takes for these programs (indices into
-        `groups.program_rows`) and their samples in the order of `groups.samples_of`.
+        """Returns the network's input for some programs and their samples.
+
+        Samples are in the order of `groups.samples_of`.
+
+        Args:
+            programs: indices into `groups.program_rows`.
         """
 
 
 class InputCoder(Protocol):
-    """The fitted way from samples to inputs: statistics of the training part."""
+    """Transforms samples to inputs with statistics of the training part."""
 
     def inputs(self, samples: Samples) -> PeerInputs:
         """Returns the inputs of samples.
 
         Raises:
-            NotApplicableError: the samples lack what the model reads.
+            NotApplicableError: the samples lack an input of the model.
         """
 
 
 class TorchPeer(CostModel, Generic[Options]):
-    """A network from programs and devices to one number a sample, trained as `options.loss` says.
+    """A network that maps a program and a device to one number, trained with `options.loss`.
 
     `mse` fits standardised log seconds; `lambda_rank` fits the order of the programs of one task on
     one device, and the scores are calibrated to seconds afterwards (see `ScoreLabels`).
 
     Attributes:
-        history: one entry a validation of the latest `fit`, as in log.jsonl; empty after `load`.
+        history: one entry per validation of the latest `fit`, as in log.jsonl; empty after `load`.
     """
 
     options_class: ClassVar[type[TorchPeerOptions]]
@@ -82,7 +86,7 @@ class TorchPeer(CostModel, Generic[Options]):
 
     @classmethod
     def default_options(cls) -> TorchPeerOptions:
-        """Returns the options of a model that is given none."""
+        """Returns the default options."""
         return cls.options_class()
 
     def _fit_coder(self, train: Samples) -> InputCoder:
@@ -91,15 +95,13 @@ class TorchPeer(CostModel, Generic[Options]):
         return coder
 
     def _load_coder(self, state: dict[str, Any]) -> InputCoder:
-        """Returns the coder that `to_json` described."""
+        """Rebuilds the coder from its `to_json` state."""
         coder: InputCoder = from_json(self.coder_class, state)
         return coder
 
     @abstractmethod
     def _new_network(self) -> nn.Module:
-        """Returns an untrained network for the inputs of `self._coder`; it maps a batch to
-        float32 [sample].
-        """
+        """Returns an untrained network from batches of `self._coder` to float32 [sample]."""
 
     def fit(
         self,
@@ -110,10 +112,10 @@ class TorchPeer(CostModel, Generic[Options]):
         run_dir: Path | None = None,
         on_progress: OnTrain | None = None,
     ) -> None:
-        """Trains; without validation samples the training part decides when to stop.
+        """Trains; without validation samples, early stopping uses the training part.
 
         Raises:
-            NotApplicableError: the samples lack what the model reads.
+            NotApplicableError: the samples lack an input of the model.
         """
         check_trainable(train)
         self._schema = dict(train.programs.feature_schema)
@@ -176,7 +178,7 @@ class TorchPeer(CostModel, Generic[Options]):
         return model
 
     def _asked(self, samples: Samples) -> PeerInputs:
-        """Returns the inputs of samples that are predicted."""
+        """Returns the inputs of samples to predict."""
         inputs: PeerInputs = self._coder.inputs(samples)
         return inputs
 
@@ -190,9 +192,7 @@ class TorchPeer(CostModel, Generic[Options]):
     def _calibrated(
         self, output: FloatArray, judge: Samples
     ) -> LogLabels | BoxCoxLabels | ScoreLabels:
-        """Returns the labels that the model has once it puts out this for the samples it is judged
-        on.
-        """
+        """Returns the labels calibrated on the network's output for the evaluation samples."""
         assert self._labels is not None
         if self._ranks():
             return ScoreLabels.fit(output, judge.latency_s, log_rates(judge))
@@ -211,7 +211,7 @@ class TorchPeer(CostModel, Generic[Options]):
         """Returns the training loss.
 
         Args:
-            output: float32 [sample], of the network.
+            output: float32 [sample], output of the network.
             label: float32 [sample], encoded latencies.
             relevance: float32 [sample], best latency of the group over the latency.
             group: int64 [sample], equal for samples of one task on one device.
@@ -221,8 +221,10 @@ class TorchPeer(CostModel, Generic[Options]):
         return nn.functional.mse_loss(output, label)
 
     def _validation_loss(self, output: FloatArray, samples: Samples) -> float:
-        """Returns what the kept weights have least of: the mean squared error of the labels, or one
-        minus the mean rank correlation within tasks (half of it where no task can be ranked).
+        """Returns the validation loss, which the selected weights minimise.
+
+        It is the mean squared error of the labels or, for a ranking loss, one minus the mean rank
+        correlation within tasks (0.5 if no task can be ranked).
         """
         if self._ranks():
             correlation = spearman_by_task(judged(samples, np.exp(output)))
@@ -235,7 +237,7 @@ class TorchPeer(CostModel, Generic[Options]):
         return _decoded(self._labels, output, samples)
 
     def _outputs(self, network: nn.Module, inputs: PeerInputs) -> FloatArray:
-        """Returns float64 [N], what the network in evaluation mode says of every sample."""
+        """Returns float64 [N], the output of the network in evaluation mode for every sample."""
         batches = inputs.groups.in_order(_PREDICT_PROGRAMS)
         total = sum(len(inputs.groups.samples_of(programs)[0]) for programs in batches)
         output = np.zeros(total)
@@ -259,10 +261,10 @@ class TorchPeer(CostModel, Generic[Options]):
 
 
 class _PeerTrainee:
-    """The samples of one training as the loop wants them.
+    """The `Trainee` of one training.
 
     Attributes:
-        follows_network: its batches go to the device that the network is on.
+        follows_network: whether batches are moved to the network's device.
     """
 
     follows_network: ClassVar[bool] = True
@@ -299,7 +301,7 @@ class _PeerTrainee:
         return self._model._validation_loss(output, self._validation_samples)
 
     def predict_validation(self, network: nn.Module) -> FloatArray:
-        """Returns float64 [validation sample], log of the seconds the model would predict now."""
+        """Returns float64 [validation sample], log seconds predicted by the current network."""
         output = self._model._outputs(network, self._validation)
         labels = self._model._calibrated(output, self._validation_samples)
         return np.asarray(np.log(_decoded(labels, output, self._validation_samples)))
@@ -314,7 +316,7 @@ def _decoded(
 
 
 def _on(value: Any, device: torch.device) -> Any:
-    """Returns a batch with all its tensors on a device; the batch itself on the CPU."""
+    """Returns a batch with all its tensors on a device; on the CPU, the batch itself."""
     if device.type == "cpu":
         return value
     if isinstance(value, Tensor):

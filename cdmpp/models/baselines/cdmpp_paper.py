@@ -22,7 +22,7 @@ from cdmpp.models.parts.labels import BoxCoxLabels
 from cdmpp.models.parts.pooling import leaf_matrix, leaf_rows
 from cdmpp.models.parts.program_groups import ProgramGroups
 
-#: Added to the range of a column, as the original does.
+#: Added to the range of a column, as in the original.
 _RANGE_FLOOR = 1e-6
 
 
@@ -31,10 +31,10 @@ class RangeCoder:
     """Ranges of the leaf columns and the leaf counts of a training part.
 
     Attributes:
-        low: float32 [F], least value of each column.
-        span: float32 [F], greatest minus least value.
-        leaf_counts: the numbers of leaves that occur, ascending.
-        extra_blocks: blocks of added leaf columns that are used; None = all.
+        low: float32 [F], minimum of each column.
+        span: float32 [F], maximum minus minimum.
+        leaf_counts: the occurring numbers of leaves, ascending.
+        extra_blocks: blocks of added leaf columns to use; None = all.
     """
 
     low: Float32Array
@@ -71,21 +71,23 @@ class RangeCoder:
 
 
 class CdmppPaperCostModel(TorchPeer[CdmppPaperOptions]):
-    """Min-max leaf vectors plus the original positional encoding, a transformer encoder without
-    input projection, one block for each number of leaves, batch norms, Box-Cox labels, 1000 x
-    squared error + percentage error of the normalised label, Adam with a triangular cyclic rate.
+    """The published CDMPP: a transformer encoder on min-max scaled leaf vectors.
+
+    It adds the original positional encoding to the leaves, has no input projection, one block for
+    each number of leaves, and batch norms. Labels are Box-Cox transformed; the loss is 1000 x
+    squared error + percentage error of the normalised label; Adam has a triangular cyclic rate.
 
     Source: Hu et al., CDMPP: A Device-Model Agnostic Framework for Latency Prediction of Tensor
     Programs, EuroSys 2024.
 
-    Differs from the paper: all statistics come from the training part; the kept weights are those
-    of the least MAPE on the validation part, not the test part; all leaf counts are trained
-    together and share batches (a batch of one leaf count would be normalised by statistics that
-    evaluation does not have); a program whose leaf count was not trained goes through the block of
-    the nearest one, its leaves cut or padded with zeros; the device vector is ours and always
-    given; the added leaf columns are used (columns of zeros make their number divisible by four); a
-    program measured on several devices is encoded once a batch; the domain regulariser, which sees
-    test inputs, is left out.
+    Differs from the paper: all statistics come from the training part; weights are selected by the
+    lowest MAPE on the validation part, not the test part; all leaf counts are trained together and
+    share batches (a batch of one leaf count would be normalised by statistics that evaluation does
+    not have); a program with an untrained leaf count uses the block of the nearest trained count,
+    its leaves cut or padded with zeros; the device vector is cdmpp's and always present; the added
+    leaf columns are used (columns of zeros make their number divisible by four); a program measured
+    on several devices is encoded once per batch; the domain regulariser, which sees test inputs, is
+    left out.
     """
 
     kind: ClassVar[str] = "cdmpp-paper"
@@ -112,7 +114,7 @@ class CdmppPaperCostModel(TorchPeer[CdmppPaperOptions]):
     def _loss(self, output: Tensor, label: Tensor, relevance: Tensor, group: Tensor) -> Tensor:
         difference = output - label
         squared = self._options.mse_weight * (difference**2).mean()
-        # A standardised label can be 0, where the original's percentage error has no bound.
+        # A standardised label can be 0, where the original's percentage error is unbounded.
         safe = torch.where(label.abs() < 1e-6, torch.full_like(label, 1e-6), label)
         loss: Tensor = squared + (difference / safe).abs().mean()
         return loss
@@ -125,7 +127,7 @@ class CdmppPaperCostModel(TorchPeer[CdmppPaperOptions]):
 
 
 class RangeInputs:
-    """Samples whose batches are groups of programs with equally many leaves."""
+    """Samples whose batches group programs by their number of leaves."""
 
     def __init__(self, samples: Samples, coder: RangeCoder) -> None:
         self.groups = ProgramGroups(samples)
@@ -134,7 +136,7 @@ class RangeInputs:
         vectors = np.stack([device_vector(spec) for spec in samples.devices])
         self._device = torch.from_numpy(vectors)
         known = np.array(coder.leaf_counts)
-        # The nearest trained number of leaves, the larger one where two are as near.
+        # The nearest trained number of leaves; the larger one in a tie.
         distance = np.abs(known[None, ::-1] - self.groups.leaf_count[:, None])
         self._count = known[::-1][np.argmin(distance, axis=1)]
 

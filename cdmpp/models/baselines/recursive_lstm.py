@@ -26,9 +26,10 @@ class RecursiveLstmCostModel(TorchPeer[RecursiveLstmOptions]):
     Source: Baghdadi et al., A Deep Learning Based Cost Model for Automatic Code Optimization, MLSys
     2021.
 
-    Differs from the paper: leaves are our leaf vectors and the tree is the compact AST's, in which
-    chains of loops may be merged; it sees the device vector; trees of different shapes share a
-    batch, combined level by level; weights are averaged, the learning rate follows a cosine.
+    Differs from the paper: leaves are cdmpp's leaf vectors and the tree is that of the compact AST,
+    in which chains of loops may be merged; the device vector is an input; trees of different shapes
+    share a batch and are combined level by level; weights are averaged; the learning rate follows a
+    cosine.
     """
 
     kind: ClassVar[str] = "recursive-lstm"
@@ -52,7 +53,7 @@ class RecursiveLstmCostModel(TorchPeer[RecursiveLstmOptions]):
 
 @dataclass(frozen=True)
 class TreeCoder:
-    """Leaf statistics, and how trees are read."""
+    """Leaf statistics and the option for merging chains of loops."""
 
     leaves: LeafCoder
     collapse_chains: bool
@@ -68,7 +69,7 @@ class TreeCoder:
 
 
 class TreeInputs:
-    """Samples whose batches are trees. Equal trees are parsed once."""
+    """Samples whose batches are trees; equal trees are parsed once."""
 
     def __init__(self, samples: Samples, coder: TreeCoder) -> None:
         self._leaves = LeafInputs(samples, coder.leaves)
@@ -103,8 +104,9 @@ class TreeInputs:
         )
 
     def _levels(self, programs: IntArray) -> tuple[tuple[TreeLevel, ...], IntArray]:
-        """Returns the levels of the batch and the root of each program, both numbered from the
-        lowest level upwards.
+        """Returns the levels of the batch, lowest first, and the node number of each root.
+
+        Nodes are numbered from the lowest level upwards.
         """
         first_leaf = np.concatenate([[0], np.cumsum(self.groups.leaf_count[programs])[:-1]])
         alike = [
@@ -112,7 +114,7 @@ class TreeInputs:
             for shape in np.unique(self._shape_of[programs])
         ]
         root = np.zeros(len(programs), np.int64)
-        # Number of the first node that a shape has in each level; its programs follow each other.
+        # Number of the first node of a shape in each level; its programs are contiguous.
         firsts: list[list[int]] = [[] for _ in alike]
         levels: list[TreeLevel] = []
         number = 0
@@ -140,14 +142,14 @@ class TreeInputs:
 
 
 def _spread(present: IntArray, index: IntArray) -> IntArray:
-    """Returns int64 [member x node, most]: `index` where there is a child, else -1."""
+    """Returns int64 [member x node, most]: `index` where a child exists, else -1."""
     values = np.where(present[None] >= 0, index, -1)
     members, nodes, most = values.shape
     return np.asarray(values.reshape(members * nodes, most), np.int64)
 
 
 def _stacked(parts: list[NDArray[np.int64]]) -> torch.Tensor:
-    """Returns the parts below each other, padded with -1 to the widest."""
+    """Returns the parts concatenated by rows, padded with -1 to the widest."""
     most = max(part.shape[1] for part in parts)
     padded = [
         np.pad(part, ((0, 0), (0, most - part.shape[1])), constant_values=-1) for part in parts

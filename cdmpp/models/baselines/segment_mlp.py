@@ -14,14 +14,14 @@ from cdmpp.models.parts.leaf_coder import LeafCoder, LeafInputs
 
 
 class SegmentMlpCostModel(TorchPeer[SegmentMlpOptions]):
-    """A perceptron on each leaf, their sum, a perceptron on the sum and the device.
+    """A perceptron on each leaf, a sum over leaves, and a perceptron on the sum and the device.
 
     Source: Zheng et al., TenSet: A Large-scale Program Performance Dataset for Learned Tensor
     Compilers, NeurIPS Datasets 2021.
 
     Differs from the paper: it predicts seconds (standardised log) where the original predicts
-    throughput relative to the task's best; leaves are stores instead of buffers; it sees the device
-    vector and the added leaf columns; columns are standardised.
+    throughput relative to the task's best; leaves are stores instead of buffers; the device vector
+    and the added leaf columns are inputs; columns are standardised.
     """
 
     kind: ClassVar[str] = "segment-mlp"

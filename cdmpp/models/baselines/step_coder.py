@@ -1,4 +1,4 @@
-"""Schedules as TLP reads them: one row of numbers a transform step."""
+"""Schedules in TLP's input format: one row of numbers per transform step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STEP_CODES = (
 )  # fmt: skip
 _SCOPES = ("local", "shared", "global")
 _UNROLL_STEPS = (0, 16, 64, 512, 1024)
-#: (steps, numbers of a step) that are kept, for CPU programs and for all others.
+#: Maximum (steps, numbers per step) for CPU programs and for all others; the rest is cut.
 _CPU_CROP = (25, 11)
 _GPU_CROP = (40, 9)
 
@@ -34,11 +34,11 @@ class StepCoder:
     """Statistics of the schedules, added columns and devices of a training part.
 
     Attributes:
-        step: of the step rows; rows of no step count.
-        context: of the pooled added columns.
-        device: of the device vectors.
-        crop: (steps, numbers of a step) that are kept.
-        extra_blocks: blocks of added leaf columns that are pooled beside the steps; None = all.
+        step: statistics of the step rows, padding included.
+        context: statistics of the pooled added columns.
+        device: statistics of the device vectors.
+        crop: maximum (steps, numbers per step); the rest is cut.
+        extra_blocks: blocks of added leaf columns to pool; None = all.
     """
 
     step: Normalisation
@@ -76,7 +76,7 @@ class StepCoder:
 
 
 class StepInputs:
-    """Samples whose batches are schedules; parsed once."""
+    """Samples whose batches are schedules; schedules are parsed once."""
 
     def __init__(self, samples: Samples, coder: StepCoder) -> None:
         self.groups = ProgramGroups(samples)
@@ -100,10 +100,10 @@ class StepInputs:
 
 
 def step_rows(programs: ProgramArrays, rows: IntArray, crop: tuple[int, int]) -> Float32Array:
-    """Returns float32 [len(rows), step, 14 + numbers]: which code the step has, then its arguments.
+    """Returns float32 [len(rows), step, 14 + numbers]: one-hot code of the step, then arguments.
 
-    Arguments are flattened to numbers in their order; scopes are 1 local, 2 shared, 3 global, an
-    unroll pragma is the place of its value in 0, 16, 64, 512, 1024, counted from 1. Numbers x are
+    Arguments are flattened to numbers in order. Scopes are 1 local, 2 shared, 3 global; an unroll
+    pragma is the position of its value in 0, 16, 64, 512, 1024, counted from 1. Numbers x become
     sign(x) log2(|x| + 1). Shorter schedules are padded with zeros, longer ones cut.
 
     Raises:
@@ -149,7 +149,7 @@ def pooled_extra(
 
 
 def _numbers(arguments: list[Any]) -> list[float]:
-    """Returns the arguments of a step as one flat list of numbers."""
+    """Flattens the arguments of a step to numbers."""
     numbers: list[float] = []
     for argument in arguments:
         if isinstance(argument, list):

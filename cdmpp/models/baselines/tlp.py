@@ -15,14 +15,14 @@ from cdmpp.models.options import TlpOptions
 class TlpCostModel(TorchPeer[TlpOptions]):
     """A transformer over Ansor's transform steps, trained on seconds.
 
-    Only programs of Tenset records have such steps; on others it raises `NotApplicableError`.
+    Only programs of Tenset records have these steps; others raise `NotApplicableError`.
 
     Source: Zhai et al., TLP: A Deep Learning-based Cost Model for Tensor Program Tuning, ASPLOS
     2023.
 
     Differs from the paper: it predicts seconds (standardised log) where the original predicts
-    throughput relative to the task's best; it sees the device vector and the pooled added leaf
-    columns at its head; one table of step codes serves CPU and GPU programs; numbers are log-scaled
+    throughput relative to the task's best; the device vector and the pooled added leaf columns are
+    inputs of the head; CPU and GPU programs share one table of step codes; numbers are log-scaled
     and standardised; ranks are compared within a task on a device, not over a whole batch.
     """
 
@@ -42,7 +42,7 @@ class TlpCostModel(TorchPeer[TlpOptions]):
 
 
 class TlpRankCostModel(TlpCostModel):
-    """TLP trained on the order of the programs of a task (its authors' choice)."""
+    """TLP trained with the ranking loss, as its authors do."""
 
     kind: ClassVar[str] = "tlp-rank"
 

@@ -1,4 +1,4 @@
-"""The shape of a program's tree, by levels, so that a batch of trees is combined level by level."""
+"""Tree shapes by level, so that a batch of trees is combined level by level."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class ShapeLevel:
     """Inner nodes of one height; missing children are -1.
 
     Attributes:
-        leaf: int64 [node, most], leaves right below each node, in program order.
+        leaf: int64 [node, most], leaves directly below each node, in program order.
         child_level: int64 [node, most], level of each inner child.
-        child_place: int64 [node, most], its place in that level.
+        child_place: int64 [node, most], position of each inner child in its level.
     """
 
     leaf: IntArray
@@ -27,7 +27,7 @@ class ShapeLevel:
 
 @dataclass(frozen=True)
 class TreeShape:
-    """Inner nodes by height: level 0 has only leaves below; the last level is the root alone."""
+    """Inner nodes by height: those of level 0 have only leaves; the last level is the root."""
 
     levels: tuple[ShapeLevel, ...]
 
@@ -46,9 +46,9 @@ def tree_shape(
     """Returns the shape of a serialised tree.
 
     Args:
-        tree: pre-order serialisation, a node's number on entering and -1 on leaving it.
+        tree: pre-order serialisation: a node's number on entry and -1 on exit.
         leaf_position: index of each leaf's number in `tree`, ascending.
-        collapse_chains: whether an inner node whose only child is an inner node is left out.
+        collapse_chains: whether to leave out inner nodes whose only child is an inner node.
     """
     leaf_at = {int(position): leaf for leaf, position in enumerate(leaf_position)}
     top = _Inner()
@@ -58,7 +58,7 @@ def tree_shape(
             path.pop()
         elif position in leaf_at:
             path[-1].leaves.append(leaf_at[position])
-            path.append(_Inner())  # a leaf has nothing below
+            path.append(_Inner())  # a leaf has no children
         else:
             inner = _Inner()
             path[-1].children.append(inner)
@@ -69,7 +69,7 @@ def tree_shape(
 
 
 def _place(node: _Inner, levels: list[list[_Inner]], collapse_chains: bool) -> _Inner:
-    """Gives every node below and the node itself its level; returns what stands for the node."""
+    """Assigns levels to a node and its descendants; returns the node after collapsing chains."""
     while collapse_chains and not node.leaves and len(node.children) == 1:
         node = node.children[0]
     node.children = [_place(child, levels, collapse_chains) for child in node.children]

@@ -1,5 +1,7 @@
-"""Adam and AdamW as torch computes them, without `torch.optim.Optimizer`: making one of those
-imports torch's compiler, which takes two seconds and 70 MB of every process that trains.
+"""Adam and AdamW with torch's arithmetic, without `torch.optim.Optimizer`.
+
+Creating a torch optimiser imports torch's compiler, which costs every training process two seconds
+and 70 MB.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 
 @dataclass(frozen=True)
 class _Group:
-    """Parameters of one weight decay; `first` is the number of the first of them."""
+    """Parameters that share a weight decay; `first` is the number of the first parameter."""
 
     first: int
     parameters: list[nn.Parameter]
@@ -25,15 +27,15 @@ class _Group:
 
 @dataclass
 class AdamOptimiser:
-    """Steps with torch's own arithmetic: the same bytes as `torch.optim.Adam` and `AdamW`.
+    """Adam or AdamW with the same bytes as `torch.optim.Adam` and `AdamW`.
 
     Attributes:
-        is_decoupled: whether weight decay shrinks the weights themselves (AdamW) and is no L2 term
-            of the loss (Adam).
-        is_fused: whether one kernel does a step of many tensors; its last bits differ.
-        learning_rate: of the next step.
-        moments: number of the parameter -> `step`, `exp_avg` and `exp_avg_sq`, as in the state of
-            torch's; of parameters that had a gradient.
+        is_decoupled: whether weight decay shrinks the weights directly (AdamW) instead of adding an
+            L2 term to the loss (Adam).
+        is_fused: whether one kernel updates many tensors; its last bits differ.
+        learning_rate: learning rate of the next step.
+        moments: number of the parameter -> `step`, `exp_avg` and `exp_avg_sq`, as in torch's state;
+            only for parameters that had a gradient.
     """
 
     is_decoupled: bool
@@ -43,19 +45,19 @@ class AdamOptimiser:
     _groups: list[_Group] = field(default_factory=list)
 
     def add(self, parameters: Iterable[nn.Parameter], weight_decay: float) -> None:
-        """Takes further parameters, which get the next numbers."""
+        """Adds parameters, which get the next numbers."""
         first = sum(len(group.parameters) for group in self._groups)
         self._groups.append(_Group(first, list(parameters), weight_decay))
 
     def zero_grad(self) -> None:
-        """Forgets all gradients."""
+        """Sets all gradients to None."""
         for group in self._groups:
             for parameter in group.parameters:
                 parameter.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
-        """Moves all parameters that have a gradient."""
+        """Updates all parameters that have a gradient."""
         for group in self._groups:
             pairs = [
                 (value, self._moments(group.first + index, value))
@@ -84,7 +86,7 @@ class AdamOptimiser:
 
     def _moments(self, number: int, value: nn.Parameter) -> dict[str, Tensor]:
         if number not in self.moments:
-            # A kernel that does it all counts where the weights are.
+            # The fused kernel expects the step count on the device of the weights.
             place = value.device if self.is_fused else None
             self.moments[number] = {
                 "step": torch.zeros((), dtype=torch.float32, device=place),
@@ -94,7 +96,7 @@ class AdamOptimiser:
         return self.moments[number]
 
     def load(self, moments: dict[int, dict[str, Tensor]]) -> None:
-        """Takes moments from a file, to the devices of their parameters."""
+        """Restores moments, moved to the devices of their parameters."""
         parameters = [value for group in self._groups for value in group.parameters]
         self.moments = {
             number: {
@@ -110,7 +112,7 @@ class AdamOptimiser:
 def adamw(
     network: nn.Module, learning_rate: float, weight_decay: float, *, is_fused: bool
 ) -> AdamOptimiser:
-    """Returns AdamW over all weights of a network; only matrices decay."""
+    """Returns AdamW over all weights of a network; only tensors of two or more dimensions decay."""
     optimiser = AdamOptimiser(True, is_fused, learning_rate)
     optimiser.add([value for value in network.parameters() if value.ndim >= 2], weight_decay)
     optimiser.add([value for value in network.parameters() if value.ndim < 2], 0.0)

@@ -1,6 +1,4 @@
-"""Checkpoints of a torch training: safetensors + JSON in one folder that appears with a single
-rename.
-"""
+"""Checkpoints of a torch training: a folder with safetensors and JSON, written atomically."""
 
 from __future__ import annotations
 
@@ -27,18 +25,18 @@ _PREFIX = "step-"
 
 @dataclass
 class TrainingState:
-    """All that decides the rest of a training.
+    """The complete state of a training.
 
     Attributes:
         network: the weights being optimised.
         average: moving average of the weights.
         best: averaged weights with the lowest validation loss so far.
-        optimiser: over the network's parameters.
-        step: steps done.
+        optimiser: optimiser of the network's parameters.
+        step: number of finished steps.
         best_loss: validation loss of `best`; None before the first validation.
         best_epoch: epoch of `best`, counted from 1; 0 before the first validation.
         epoch_losses: training losses of the steps of the unfinished epoch.
-        history: one entry an epoch, as in log.jsonl.
+        history: one entry per epoch, as in log.jsonl.
         finished: whether training has ended.
     """
 
@@ -69,7 +67,7 @@ def save_checkpoint(folder: Path, state: TrainingState, *, fingerprint: str) -> 
 
     Args:
         folder: the run's `checkpoints` folder.
-        fingerprint: digest of everything that must be equal for a resume to make sense.
+        fingerprint: digest of everything that must be equal for a resume.
     """
     tensors: dict[str, Tensor] = {"rng": torch.get_rng_state()}
     for name, module in (("network", state.network), ("average", state.average)):
@@ -81,7 +79,7 @@ def save_checkpoint(folder: Path, state: TrainingState, *, fingerprint: str) -> 
     temporary = folder / f"{name}.{os.getpid()}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    # Clones: safetensors refuses tensors that share memory, as `best` and `average` may.
+    # Cloned: safetensors rejects tensors that share memory, as `best` and `average` may.
     content = save({key: value.detach().clone().contiguous() for key, value in tensors.items()})
     write_tensors(temporary / "state.safetensors", content)
     description = {

@@ -1,4 +1,4 @@
-"""Training in several processes that torchrun started."""
+"""Training in several processes started by torchrun."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from cdmpp.models.nets.options import DeviceType
 
 Result = TypeVar("Result")
 
-#: Others wait as long for the first one to extract a data set; torchrun ends all when one fails.
+#: How long processes wait for the first one to extract a dataset; torchrun ends all if one fails.
 _PATIENCE = timedelta(days=1)
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
 
 @contextlib.contextmanager
 def process_group(device_type: DeviceType) -> Iterator[None]:
-    """Joins the processes that torchrun started, for as long as the block lasts; without torchrun
-    nothing happens.
+    """Joins the processes that torchrun started until the block ends; a no-op without torchrun.
 
     Raises:
         UsageError: `cuda` without a GPU for this process.
@@ -39,13 +38,13 @@ def process_group(device_type: DeviceType) -> Iterator[None]:
     distributed.init_process_group(_BACKENDS[device_type], timeout=_PATIENCE)
     try:
         yield
-        distributed.barrier()  # a process that leaves first can take the others' threads down
+        distributed.barrier()  # a process that leaves early can end threads of the others
     finally:
         distributed.destroy_process_group()
 
 
 def training_device(device_type: DeviceType) -> torch.device:
-    """Returns where this process trains.
+    """Returns the torch device that this process trains on.
 
     Raises:
         UsageError: `cuda` without a GPU for this process.
@@ -64,12 +63,12 @@ def training_device(device_type: DeviceType) -> torch.device:
 
 
 def is_first() -> bool:
-    """Whether this process writes files and reports; always true without torchrun."""
+    """Returns whether this process writes files and reports; always True without torchrun."""
     return process_index() == 0
 
 
 def first_then_others(work: Callable[[], Result]) -> Result:
-    """Returns `work()`; other processes begin when the first has finished, to find what it left."""
+    """Returns `work()`; the other processes run it once the first has finished."""
     if process_count() == 1:
         return work()
     if is_first():
@@ -95,8 +94,10 @@ def average_gradients(parameters: Iterable[Tensor]) -> None:
 
 
 def seed_step(seed: int, step: int) -> None:
-    """Seeds what a step draws (dropout), differently in every process; a function of seed, step and
-    process, so that a resumed training draws the same. One process draws on as it always did.
+    """Seeds torch's generator (dropout) for a step, differently in every process.
+
+    The seed depends only on seed, step and process, so a resumed training draws the same numbers.
+    A single process is not reseeded.
     """
     if process_count() > 1:
         state = np.random.SeedSequence([seed, step, process_index()]).generate_state(1)

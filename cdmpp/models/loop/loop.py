@@ -1,6 +1,4 @@
-"""The training loop of torch models: deterministic order, early stopping, checkpoints, exact
-resume.
-"""
+"""The training loop of torch models: fixed batch order, early stopping, resumable checkpoints."""
 
 from __future__ import annotations
 
@@ -35,17 +33,16 @@ from cdmpp.models.loop.shards import process_count
 from cdmpp.models.nets.options import LoopOptions
 from cdmpp.timing.stats import timer
 
-#: Of an epoch: one holds the losses of its epoch so far, so more would cost their square.
+#: Maximum checkpoints per epoch: each holds all losses of its epoch so far, so the bytes written
+#: grow quadratically.
 _MOST_CHECKPOINTS = 200
 
 
 class Trainee(Protocol):
-    """What the loop needs to know about a model and its data."""
+    """Interface of the loop to a model and its data."""
 
     def batches(self, epoch: int) -> list[NDArray[np.int64]]:
-        """Returns the batches of an epoch, a pure function of the epoch; all epochs have equally
-        many.
-        """
+        """Returns the batches of an epoch, a pure function of the epoch; their number is fixed."""
 
     def loss(self, network: nn.Module, batch: NDArray[np.int64]) -> tuple[Tensor, int]:
         """Returns the loss to minimise and the number of samples in the batch."""
@@ -56,14 +53,14 @@ class Trainee(Protocol):
 
 @dataclass(frozen=True)
 class LoopResult:
-    """How a training went.
+    """Result of a training.
 
     Attributes:
         weights: averaged weights with the lowest validation loss.
-        best_epoch: their epoch, counted from 1.
-        steps: steps done.
-        history: one entry an epoch: epoch, step, training_loss, validation_loss, samples_per_s,
-            elapsed_s.
+        best_epoch: epoch of `weights`, counted from 1.
+        steps: number of steps.
+        history: one entry per epoch: epoch, step, training_loss, validation_loss, learning_rate,
+            samples_per_s, elapsed_s.
     """
 
     weights: dict[str, Tensor]
@@ -86,20 +83,23 @@ def train_loop(
 ) -> LoopResult:
     """Trains `network` and returns its best averaged weights.
 
-    With a `run_dir`, a checkpoint is written every `options.checkpoint_every` steps (200 times an
-    epoch at the most) and after every epoch, and a later call with the same fingerprint continues
-    from the newest one: on CPU the result has the same bytes as a training that was never
-    interrupted. The caller's random state is left alone. An `on_progress` with a method
-    `validated(epoch, predict)` has it called after every validation; `predict()` returns float64
-    [validation sample], log seconds. A trainee with a method `backward(loss)` sets the gradients
-    itself. `pace` is that of the options unless another one is given. Under torchrun (see
+    With a `run_dir`, a checkpoint is written every `options.checkpoint_every` steps (at most 200
+    per epoch) and after every epoch. A later call with the same fingerprint continues from the
+    newest one. On CPU the result then has the same bytes as an uninterrupted training; on a GPU it
+    is close. The caller's random state is unchanged.
+
+    If `on_progress` has a method `validated(epoch, predict)`, it is called after every validation;
+    `predict()` returns float64 [validation sample], log seconds. A trainee with a method
+    `backward(loss)` computes the gradients itself. Under torchrun (see
     `cdmpp.models.loop.distributed`) all processes do the same steps and only the first one writes.
-    On a GPU a resume is close, not exact.
+
+    Args:
+        pace: optimiser, learning rate and stopping rule; None = those of `options`.
 
     Raises:
         NotFiniteError: the loss is not finite.
-        UsageError: `run_dir` holds checkpoints of another fingerprint, or what `options` asks for
-            is not there.
+        UsageError: `run_dir` holds checkpoints of another fingerprint, or `options` are not
+            supported.
     """
     threads = torch.get_num_threads()
     device = training_device(options.device_type)
@@ -120,10 +120,11 @@ def train_loop(
 
 
 def _check(trainee: Trainee, options: LoopOptions) -> None:
-    """Refuses options that cannot be carried out.
+    """Checks that the options are supported.
 
     Raises:
-        UsageError: this kind of model has no GPU path, or a time limit for several processes.
+        UsageError: this kind of model cannot train on a GPU, or several processes have a time
+            limit.
     """
     if options.device_type != "cpu" and not getattr(trainee, "follows_network", False):
         raise UsageError(
@@ -148,7 +149,7 @@ def _train(
     on_progress: OnTrain | None,
     seed: int,
 ) -> LoopResult:
-    """As `train_loop`; `writes_to` is `run_dir` in the process that writes, else None."""
+    """Runs `train_loop`; `writes_to` is `run_dir` in the process that writes, else None."""
     state = TrainingState(
         network=network,
         average=copy.deepcopy(network).requires_grad_(False),
@@ -171,7 +172,7 @@ def _train(
     if writes_to:
         _write_log(writes_to, state.history)
     forward: Any = torch.compile(network, dynamic=True) if options.compile else network
-    batches = functools.lru_cache(maxsize=1)(trainee.batches)  # several stretches share a pass
+    batches = functools.lru_cache(maxsize=1)(trainee.batches)  # several epochs can share a pass
     per_pass = len(batches(0))
     per_epoch = options.validate_every or per_pass
     steps = min(per_pass * options.epochs, options.max_steps or sys.maxsize)
@@ -229,10 +230,10 @@ def _train(
 
 
 def _predict_validation(state: TrainingState, trainee: Trainee) -> NDArray[np.float64]:
-    """Returns float64 [validation sample], log seconds that the averaged weights predict now.
+    """Returns float64 [validation sample], log seconds predicted by the current averaged weights.
 
     Raises:
-        UsageError: this kind of model cannot say before its training ends.
+        UsageError: this kind of model cannot predict before its training ends.
     """
     predict = getattr(trainee, "predict_validation", None)
     if predict is None:
@@ -247,9 +248,9 @@ def _predict_validation(state: TrainingState, trainee: Trainee) -> NDArray[np.fl
 def _stretch(
     batches_of: Callable[[int], list[NDArray[np.int64]]], start: int, stop: int, per_pass: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Yields the batches of steps start to stop, over as many passes as that takes.
+    """Yields the batches of steps `start` to `stop`, over one or more passes of the data.
 
-    A pass may have fewer batches than the first one, which counted them; it then begins again.
+    A pass with fewer batches than the first one (`per_pass`) starts over.
     """
     step = start
     while step < stop:
@@ -272,7 +273,7 @@ def _step(
     rate: float,
     forward: nn.Module,
 ) -> tuple[float, int]:
-    """Does one step; `forward` computes what `state.network` computes, perhaps compiled."""
+    """Does one step; `forward` is `state.network`, possibly compiled."""
     state.optimiser.learning_rate = rate
     if not state.network.training:
         state.network.train()
@@ -291,11 +292,11 @@ def _step(
     nn.utils.clip_grad_norm_(state.weights, options.gradient_clip, foreach=True)
     state.optimiser.step()
     state.step += 1
-    # The ramp lets the average forget the random start quickly.
+    # The ramp quickly removes the random initial weights from the average.
     decay = min(options.average_decay, (1.0 + state.step) / (10.0 + state.step))
     with torch.no_grad():
         torch._foreach_lerp_(state.averaged, state.weights, 1.0 - decay)
-        # Statistics of batch norms are averages already.
+        # Batch norm statistics are averages already.
         for kept, own in zip(state.average.buffers(), state.network.buffers(), strict=True):
             kept.copy_(own)
     return value, samples
@@ -343,7 +344,7 @@ def _validation_loss(state: TrainingState, trainee: Trainee) -> float:
 
 
 def _write_log(run_dir: Path, history: list[dict[str, Any]]) -> None:
-    """Makes log.jsonl agree with the checkpoint: lines of epochs after it are dropped."""
+    """Rewrites log.jsonl from the checkpoint's history, which drops lines of later epochs."""
     write_text(run_dir / "log.jsonl", "".join(json.dumps(entry) + "\n" for entry in history))
 
 

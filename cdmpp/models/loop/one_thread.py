@@ -1,4 +1,4 @@
-"""Processes that train side by side, one thread each."""
+"""Single-threaded numerical libraries for processes that train in parallel."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ _VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 @contextmanager
 def one_thread_each() -> Iterator[None]:
-    """Gives the processes started inside the block one thread for numerical libraries: what is fast
-    alone is slow when two processes fight for two cores.
+    """Limits numerical libraries to one thread in processes started inside the block.
+
+    Parallel processes with several threads each would compete for the same cores.
     """
     before = {name: os.environ.get(name) for name in _VARIABLES}
     os.environ.update(dict.fromkeys(_VARIABLES, "1"))

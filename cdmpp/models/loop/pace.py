@@ -1,4 +1,4 @@
-"""How fast a training goes: the optimiser, the learning rate of a step, the time it may take."""
+"""Optimiser, learning rate schedule, stopping rule and CPU time budget of a training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cdmpp.models.nets.options import LoopOptions
 
 
 class CpuBudget:
-    """Process CPU time of a training, over all its interruptions; never spent when it is 0."""
+    """CPU time budget of a training, summed over resumes; a budget of 0 is unlimited."""
 
     def __init__(self, seconds: float, history: list[dict[str, Any]]) -> None:
         self._seconds = seconds
@@ -23,15 +23,15 @@ class CpuBudget:
         self._before = float(history[-1].get("cpu_s", 0.0)) if history else 0.0
 
     def share_used(self) -> float:
-        """Returns the share of the budget that is used, at most 1."""
+        """Returns the used share of the budget, at most 1."""
         return min(1.0, self._used() / self._seconds) if self._seconds else 0.0
 
     def is_spent(self) -> bool:
-        """Returns whether nothing of the budget is left."""
+        """Returns whether the budget is used up."""
         return self.share_used() >= 1.0
 
     def note(self, entry: dict[str, Any]) -> None:
-        """Writes the used seconds into an entry of the history, for a resume."""
+        """Stores the used seconds in an entry of the history, for a resume."""
         if self._seconds:
             entry["cpu_s"] = self._used()
 
@@ -40,10 +40,10 @@ class CpuBudget:
 
 
 class Pace(Protocol):
-    """How fast a training goes, and when it has gone far enough.
+    """Optimiser, learning rate and stopping rule of a training.
 
     Attributes:
-        rate_option: the option of the learning rate, for errors.
+        rate_option: name of the learning rate option, for error messages.
     """
 
     rate_option: ClassVar[str]
@@ -52,24 +52,27 @@ class Pace(Protocol):
         """Returns the optimiser over all weights."""
 
     def first_loss(self, validate: Callable[[], float]) -> float | None:
-        """Returns the validation loss that an epoch has to be below for its weights to be kept;
-        None = the first epoch's are kept. `validate()` is the loss of the untrained network.
+        """Returns the validation loss that an epoch must beat for its weights to be selected.
+
+        None = no bound. `validate()` returns the loss of the untrained network.
         """
 
     def rate(
         self, history: Sequence[dict[str, Any]], *, step: int, place: float, steps: int
     ) -> float:
-        """Returns the learning rate of the next step; `place` is how far, in steps, a schedule is
-        that follows time.
+        """Returns the learning rate of the next step.
+
+        Args:
+            place: progress in steps for schedules that also follow the time budget; >= `step`.
         """
 
     def is_over(self, history: Sequence[dict[str, Any]], best_epoch: int) -> bool:
-        """Whether training stops after these epochs."""
+        """Returns whether training stops after these epochs."""
 
 
 @dataclass(frozen=True)
 class LoopPace:
-    """The pace of `LoopOptions`."""
+    """The pace that `LoopOptions` describe."""
 
     options: LoopOptions
     rate_option: ClassVar[str] = "transformer.loop.learning_rate"
@@ -82,7 +85,7 @@ class LoopPace:
         return adamw(network, options.learning_rate, options.weight_decay, is_fused=True)
 
     def first_loss(self, validate: Callable[[], float]) -> float | None:
-        """Returns None: a training is never without gain."""
+        """Returns None: the first epoch's weights always count."""
         return None
 
     def rate(
@@ -95,7 +98,7 @@ class LoopPace:
         return options.learning_rate * _schedule(place, steps, options.warmup_fraction)
 
     def is_over(self, history: Sequence[dict[str, Any]], best_epoch: int) -> bool:
-        """Whether the patience is at its end."""
+        """Returns whether the patience is exhausted."""
         return len(history) - best_epoch >= self.options.patience
 
 

@@ -1,4 +1,4 @@
-"""What a training tells about itself; loads without torch."""
+"""Progress reports of a training; imports without torch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TrainProgress:
-    """A training after `step` of at most `steps` steps, in an epoch counted from 1, with the loss
-    of the step, the lowest validation loss so far and the number of the net's parameters.
+    """Progress of a training after `step` of at most `steps` steps.
+
+    Attributes:
+        epoch: counted from 1.
+        loss: training loss of the step.
+        validation_loss: lowest validation loss so far; None before the first validation.
+        parameters: number of the network's parameters.
     """
 
     step: int
@@ -22,5 +27,5 @@ class TrainProgress:
 
 
 OnTrain = Callable[[TrainProgress], None]
-#: (what is being done, progress of it or None)
+#: Takes (description of the current work, its progress or None).
 RunProgress = Callable[[str, TrainProgress | None], None]

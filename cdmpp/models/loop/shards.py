@@ -1,8 +1,8 @@
-"""One batch shared by several processes: each runs its part, all see the whole result.
+"""Batches split over several processes: each runs its part, and all get the whole result.
 
-Every process walks through the same batches and computes the same loss of a whole batch, so pairs
-of samples that different processes hold count too. The gradient of a process's own part is scaled
-by the number of processes; the mean of all processes' gradients is then the gradient of one.
+All processes use the same batches and compute the same loss of a whole batch, which includes pairs
+of samples from different processes. The gradient of a process's own part is scaled by the number of
+processes, so the mean of all processes' gradients equals the gradient of a single process.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from cdmpp.arrays import IntArray
 
 
 def process_count() -> int:
-    """Returns how many processes train together; 1 outside a process group."""
+    """Returns the number of processes in the group; 1 outside a process group."""
     is_grouped = distributed.is_available() and distributed.is_initialized()
     return int(distributed.get_world_size()) if is_grouped else 1
 
 
 def process_index() -> int:
-    """Returns the number of this process among them, from 0."""
+    """Returns the index of this process in its group, from 0."""
     return int(distributed.get_rank()) if process_count() > 1 else 0
 
 
 def shares(items: IntArray) -> list[IntArray]:
-    """Returns one stretch of the items a process, in order, of nearly equal lengths."""
+    """Returns one contiguous part of the items per process, of nearly equal lengths."""
     return [np.asarray(part, np.int64) for part in np.array_split(items, process_count())]
 
 
 def gather_samples(own: Tensor, counts: Sequence[int]) -> Tensor:
-    """Returns the columns of all processes side by side; gradients reach this process's own.
+    """Concatenates the columns of all processes; gradients flow to this process's columns.
 
     Args:
-        own: float [row, counts[i]] of process i; more columns are ignored.
-        counts: columns of every process.
+        own: float [row, counts[i]] of process i; further columns are ignored.
+        counts: number of columns of every process.
     """
     if process_count() == 1:
         return own

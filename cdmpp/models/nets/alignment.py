@@ -1,7 +1,7 @@
-"""Distances between the distributions of embeddings of several domains, as training terms.
+"""Distances between the embedding distributions of several domains, as loss terms.
 
-A domain is a device or a task of the *training* part. A model whose embeddings look alike in all
-of them has less to unlearn on the next one.
+A domain is a device or a task of the *training* part. A model whose embeddings are similar in all
+training domains should transfer better to a new one.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from torch import Tensor
 
 from cdmpp.models.nets.options import AlignmentKind
 
-#: A domain with fewer samples in a batch says too little about its distribution.
+#: Domains with fewer samples in a batch are ignored.
 LEAST_SAMPLES = 4
 #: Widths of the kernels of `mmd`, as multiples of the mean squared distance between samples.
 _KERNEL_WIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
-#: Below this a norm counts as zero: its gradient would be infinite.
+#: Lower bound on squared norms, whose square root has an infinite gradient at 0.
 _LEAST_SQUARE = 1e-12
 
 
@@ -30,7 +30,7 @@ def alignment_loss(
         embedding: float32 [sample, hidden].
         domain: int64 [sample].
         kind: `cmd` or `mmd`; `none` gives 0.
-        moments: of `cmd`.
+        moments: highest moment of `cmd`.
     """
     total = embedding.new_zeros(())
     if kind == "none":
@@ -48,13 +48,13 @@ def alignment_loss(
 
 
 def distance(first: Tensor, second: Tensor, *, kind: AlignmentKind, moments: int = 5) -> Tensor:
-    """Returns the distance between the distributions that two sets of embeddings are drawn from.
+    """Returns the distance between the distributions of two sets of embeddings.
 
     Args:
         first: float32 [sample, hidden].
         second: float32 [other sample, hidden].
         kind: `cmd` or `mmd`; `none` gives 0.
-        moments: of `cmd`.
+        moments: highest moment of `cmd`.
     """
     if kind == "none":
         return first.new_zeros(())
@@ -64,11 +64,11 @@ def distance(first: Tensor, second: Tensor, *, kind: AlignmentKind, moments: int
 
 
 def central_moment_discrepancy(first: Tensor, second: Tensor, *, moments: int = 5) -> Tensor:
-    """Returns the central moment discrepancy, ≥ 0: the distance of the means plus those of the
-    central moments 2 to `moments`.
+    """Returns the central moment discrepancy, ≥ 0.
 
-    Embeddings are brought into (-1, 1) by tanh; a distance of k-th moments is divided by 2^k, the
-    k-th power of the width of that interval.
+    It sums the distances of the means and of the central moments 2 to `moments`. Embeddings are
+    mapped into (-1, 1) by tanh; the distance of k-th moments is divided by 2^k, the k-th power of
+    the width of that interval.
 
     Source: Zellinger et al., Central Moment Discrepancy for domain-invariant representations.
     """
@@ -85,8 +85,8 @@ def central_moment_discrepancy(first: Tensor, second: Tensor, *, moments: int = 
 def maximum_mean_discrepancy(first: Tensor, second: Tensor) -> Tensor:
     """Returns the squared maximum mean discrepancy, ≥ 0, of a sum of Gaussian kernels.
 
-    The kernels' widths follow the mean squared distance of the two sets together, so that the
-    scale of the embeddings does not matter.
+    The kernel widths scale with the mean squared distance within the joint set, so the result does
+    not depend on the scale of the embeddings.
 
     Source: Gretton et al., A kernel two-sample test (the biased estimate).
     """

@@ -1,4 +1,4 @@
-"""Rows that are alike in most columns: leaves of the programs of one task."""
+"""Rows that agree in most columns, such as leaves of the programs of one task."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class AlikeRows:
-    """Rows whose other columns are the same in all of them.
+    """Rows of F columns that differ in only C of them.
 
     Attributes:
-        unlike: float32 [..., C], the columns that differ.
-        columns: int64 [C], which those are.
-        alike: float32 [F], what all rows have in the other columns; 0 in these.
+        unlike: float32 [..., C], values of the columns that differ.
+        columns: int64 [C], indices of the columns that differ.
+        alike: float32 [F], the common values of the other columns; 0 in `columns`.
     """
 
     unlike: Tensor
@@ -24,9 +24,7 @@ class AlikeRows:
 
 
 def through(layer: nn.Linear, rows: Tensor | AlikeRows) -> Tensor:
-    """Returns what a layer makes of rows [..., F]; the columns in which they are alike are
-    multiplied once.
-    """
+    """Applies a layer to rows [..., F]; columns with common values are multiplied once."""
     if isinstance(rows, AlikeRows):
         weight = layer.weight.index_select(1, rows.columns)
         return functional.linear(rows.unlike, weight, layer(rows.alike))

@@ -7,9 +7,7 @@ from torch.nn import functional
 
 
 class LeafEncoderLayer(nn.Module):
-    """Self-attention and a two-layer perceptron, each behind a layer norm and around a residual
-    path.
-    """
+    """Pre-norm self-attention and a two-layer perceptron, each with a residual connection."""
 
     def __init__(self, hidden: int, heads: int, feed_forward: int, dropout: float) -> None:
         super().__init__()
@@ -27,7 +25,7 @@ class LeafEncoderLayer(nn.Module):
 
         Args:
             state: float32 [batch, leaf, hidden].
-            mask: bool [batch, leaf], True where there is a leaf; padding is never attended to.
+            mask: bool [batch, leaf], True for leaves, False for padding, which is not attended to.
         """
         batch, leaf, hidden = state.shape
         packed = self.query_key_value(self.attention_norm(state))
@@ -57,11 +55,11 @@ class Encoder(nn.Module):
         self.norm = nn.LayerNorm(hidden)
 
     def forward(self, state: Tensor, mask: Tensor) -> Tensor:
-        """Returns float32 [batch, leaf, hidden]; rows of padding hold no meaning.
+        """Returns float32 [batch, leaf, hidden]; rows of padding are undefined.
 
         Args:
             state: float32 [batch, leaf, hidden].
-            mask: bool [batch, leaf], True where there is a leaf.
+            mask: bool [batch, leaf], True for leaves, False for padding.
         """
         for layer in self.layers:
             state = layer(state, mask)

@@ -1,4 +1,4 @@
-"""LambdaRank: a loss on the order of programs, weighted by what a swap costs at the top."""
+"""LambdaRank: a pairwise ranking loss weighted by the change of NDCG."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def lambda_rank_loss(score: Tensor, relevance: Tensor, group: Tensor) -> Tensor:
     Args:
         score: float32 [sample], higher = predicted better.
         relevance: float32 [sample] in [0, 1], higher = better.
-        group: int64 [sample], equal for samples that compete.
+        group: int64 [sample], equal for samples that are ranked together.
 
     Source: Wang et al., The LambdaLoss Framework for Ranking Metric Optimization, CIKM 2018.
     """
@@ -37,7 +37,7 @@ def lambda_rank_loss(score: Tensor, relevance: Tensor, group: Tensor) -> Tensor:
 
 
 def _better(value: Tensor, same: Tensor) -> Tensor:
-    """Returns float [sample], how many of the group come before each; equal ones in their order."""
+    """Returns float [sample], the number of samples ranked above each in its group (stable)."""
     index = torch.arange(len(value), device=value.device)
     before = (value[None, :] > value[:, None]) | (
         (value[None, :] == value[:, None]) & (index[None, :] < index[:, None])

@@ -1,4 +1,4 @@
-"""The network: leaves of a program and a device in, log latency out."""
+"""The transformer network: maps the leaves of a program and a device to log latency."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from cdmpp.programs.added_columns import CAPACITIES
 
 @dataclass(frozen=True)
 class LeafBatch:
-    """Some programs, padded to the same number of leaves, and the samples that refer to them.
+    """Programs padded to the same number of leaves, and their samples.
 
     Attributes:
         leaves: float32 [batch, leaf, feature], normalised leaf vectors; zeros in padding.
-        position: int64 [batch, leaf], place in the serialised tree.
-        mask: bool [batch, leaf], True where there is a leaf.
+        position: int64 [batch, leaf], position in the serialised tree.
+        mask: bool [batch, leaf], True for leaves, False for padding.
         demand: float32 [batch, leaf, 4], log of floating-point operations, distinct bytes, touched
             bytes and parallel iterations of each leaf.
-        traffic: float32 [batch, leaf, C], log of the bytes that memories of `CAPACITIES` have to
-            fetch; NaN where unknown.
+        traffic: float32 [batch, leaf, C], log of the bytes that caches of `CAPACITIES` fetch; NaN
+            if unknown.
         program: int64 [sample], row of each sample's program in the batch.
         device: float32 [sample, device_feature], normalised device vectors.
         supply: float32 [sample, 6], log of FLOP/s, of bytes/s, of the bytes of the three cache
-            levels and of the cores of each sample's device; NaN where unknown.
-        prior: float32 [sample, 2], log seconds of an analytic model and the same standardised;
-            zeros where the network has none.
+            levels and of the cores of each sample's device; NaN if unknown.
+        prior: float32 [sample, 2], log seconds of an analytic model, raw and standardised; zeros
+            if the network has no prior.
     """
 
     leaves: Tensor | AlikeRows
@@ -49,13 +49,12 @@ class LeafBatch:
 
 
 class LatencyNet(nn.Module):
-    """Encodes each program once, then combines its leaves with each device it is asked about.
+    """Encodes each program once, then combines its leaves with each requested device.
 
-    Latency adds over leaves, so the result is the logarithm of a sum over leaves of exp(score),
-    where a leaf's score is its log roofline time on the device (or 0) plus a learned term, plus one
-    learned term of the whole program. With an analytic prior as base the leaves only share its time
-    out: the first part is the prior plus the log of the mean of exp(learned term), weighted with
-    the leaves' roofline times (or alike).
+    Latency adds over leaves: log latency = log of the sum over leaves of exp(score) + a learned
+    term of the whole program. A leaf's score is its log roofline time on the device (or 0) plus a
+    learned term. With an analytic prior as base, the first part is the prior plus the log of the
+    mean of exp(learned term), weighted by the leaves' roofline times (or equally).
     """
 
     def __init__(
@@ -105,8 +104,9 @@ class LatencyNet(nn.Module):
         return self.with_embedding(batch, self.needs(batch))[0]
 
     def needs(self, batch: LeafBatch) -> Tensor | None:
-        """Returns float32 [sample, leaf, column], what each leaf needs of what the device has, the
-        same for all networks of these options; None where they do not see it.
+        """Returns float32 [sample, leaf, column], ratios of leaf demand to device supply.
+
+        They are the same for all networks of these options; None if the options exclude them.
         """
         if not self._options.ratios:
             return None
@@ -117,11 +117,12 @@ class LatencyNet(nn.Module):
         return torch.cat(columns, dim=-1)
 
     def with_embedding(self, batch: LeafBatch, needs: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Returns what `forward` does, and float32 [sample, 2 hidden], each program on its device
-        as the network sees it.
+        """Returns the result of `forward`, and the embedding of each sample.
+
+        The embedding is float32 [sample, 2 hidden].
 
         Args:
-            needs: what `needs` returns.
+            needs: the result of `self.needs(batch)`.
         """
         on_device, mask = self._on_device(batch)
         score, share = self._leaf_scores(batch, needs, on_device, mask)
@@ -137,15 +138,16 @@ class LatencyNet(nn.Module):
         return log_latency, pooled
 
     def leaf_shares(self, batch: LeafBatch) -> Tensor:
-        """Returns float32 [sample, leaf], the part of the latency that each leaf adds; 0 in
-        padding. What the program as a whole makes of it is a factor on all leaves.
+        """Returns float32 [sample, leaf], each leaf's share of the latency; 0 in padding.
+
+        The learned term of the whole program scales all leaves equally.
         """
         score, _ = self._leaf_scores(batch, self.needs(batch), *self._on_device(batch))
         return torch.softmax(score, dim=1)
 
     def _on_device(self, batch: LeafBatch) -> tuple[Tensor, Tensor]:
-        """Returns float32 [sample, leaf, hidden], each leaf on the sample's device, and the mask
-        bool [sample, leaf].
+        """Returns float32 [sample, leaf, hidden], each leaf's state modulated by the device, and
+        the mask bool [sample, leaf].
         """
         state = through(self.project, batch.leaves)
         if self._options.position != "none":
@@ -162,8 +164,9 @@ class LatencyNet(nn.Module):
     def _leaf_scores(
         self, batch: LeafBatch, needs: Tensor | None, on_device: Tensor, mask: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Returns float32 [sample, leaf] twice: scores, -inf in padding, and the log roofline time
-        in them (zeros where there is none).
+        """Returns scores and the log roofline times in them, both float32 [sample, leaf].
+
+        Scores are -inf in padding; roofline times are zeros without an anchor.
         """
         demand = batch.demand[batch.program]
         seen = on_device if needs is None else torch.cat([on_device, needs], dim=-1)
@@ -179,8 +182,10 @@ class LatencyNet(nn.Module):
 
     @torch.no_grad()
     def take_device_for(self, device: Tensor, other: Tensor) -> None:
-        """Makes the network treat one device as it treated another: what it learned of that one
-        becomes the start for this one. All devices move by the same.
+        """Shifts the device embedding so that `device` gets the embedding of `other`.
+
+        What the network learned of `other` becomes the start for `device`. The embeddings of all
+        devices shift equally.
 
         Args:
             device: float32 [device_feature], normalised.
@@ -191,28 +196,27 @@ class LatencyNet(nn.Module):
         last.bias.add_(self.device_mlp(other) - self.device_mlp(device))
 
 
-#: Columns of `_ratios` and `_miss_times`.
+#: Number of columns of `_ratios` and of `_miss_times`.
 _RATIO_COUNT, _MISS_COUNT = 7, 3
 
 
 def _ratio_count(options: NetOptions) -> int:
-    """Returns how many columns a leaf gets beside its state."""
+    """Returns the number of demand-to-supply columns of a leaf."""
     if not options.ratios:
         return 0
     return _RATIO_COUNT + (_MISS_COUNT if options.traffic else 0)
 
 
 def _scaled_time(log_demand: Tensor, log_rate: Tensor) -> Tensor:
-    """Returns the log time that a demand takes at a rate, brought to about [-2, 2]."""
+    """Returns the log time of a demand at a rate, scaled to about [-2, 2]."""
     return (log_demand - log_rate + 8.0) / 4.0
 
 
 def _ratios(demand: Tensor, supply: Tensor) -> Tensor:
-    """Returns float32 [sample, leaf, 7], what a leaf needs of what the device has, as logarithms.
+    """Returns float32 [sample, leaf, 7], log ratios of a leaf's demand to the device's supply.
 
     Times of operations, distinct bytes and touched bytes; distinct bytes over each cache level;
-    parallel iterations over cores. They are shifted and divided by constants that bring them to
-    about [-2, 2]; 0 where the device is not known that well.
+    parallel iterations over cores. Constants scale them to about [-2, 2]; 0 if unknown.
 
     Args:
         demand: float32 [sample, leaf, 4], see `LeafBatch`.
@@ -225,11 +229,12 @@ def _ratios(demand: Tensor, supply: Tensor) -> Tensor:
 
 
 def _miss_times(traffic: Tensor, supply: Tensor) -> Tensor:
-    """Returns float32 [sample, leaf, 3], log time to fetch from memory what each cache level
-    misses; 0 where unknown.
+    """Returns float32 [sample, leaf, 3], log time to fetch each cache level's misses from memory.
+
+    0 if unknown.
 
     Args:
-        traffic: float32 [sample, leaf, C], see `LeafBatch`; interpolated between the capacities.
+        traffic: float32 [sample, leaf, C], see `LeafBatch`; interpolated between `CAPACITIES`.
         supply: float32 [sample, 1, 6], see `LeafBatch`.
     """
     least, step = math.log(CAPACITIES[0]), math.log(CAPACITIES[1] / CAPACITIES[0])
@@ -246,7 +251,7 @@ def _miss_times(traffic: Tensor, supply: Tensor) -> Tensor:
 class LatencyEnsemble(nn.Module):
     """Several networks of one shape, trained on the same batches from different random starts.
 
-    Their mean errs less than each of them, most where there is little data.
+    The mean of the members has a lower error than each member, mainly on small datasets.
     """
 
     def __init__(
@@ -269,26 +274,24 @@ class LatencyEnsemble(nn.Module):
         )
 
     def forward(self, batch: LeafBatch) -> Tensor:
-        """Returns float32 [member, sample], log of the latency in seconds that each member
-        predicts.
-        """
+        """Returns float32 [member, sample], each member's log latency in seconds."""
         return self.with_embedding(batch)[0]
 
     def with_embedding(self, batch: LeafBatch) -> tuple[Tensor, Tensor]:
-        """Returns what `forward` does, and float32 [member, sample, 2 hidden], the embeddings."""
+        """Returns the result of `forward`, and float32 [member, sample, 2 hidden], embeddings."""
         members = [cast(LatencyNet, member) for member in self.members]
         needs = members[0].needs(batch)
         pairs = [member.with_embedding(batch, needs) for member in members]
         return torch.stack([log for log, _ in pairs]), torch.stack([state for _, state in pairs])
 
     def leaf_shares(self, batch: LeafBatch) -> Tensor:
-        """Returns float32 [sample, leaf], the mean of what the members say."""
+        """Returns float32 [sample, leaf], the mean leaf shares of the members."""
         members = [cast(LatencyNet, member).leaf_shares(batch) for member in self.members]
         return torch.stack(members).mean(dim=0)
 
     @torch.no_grad()
     def shift(self, log_factor: Tensor) -> None:
-        """Adds a constant to what each member predicts.
+        """Adds a constant to each member's log latency.
 
         Args:
             log_factor: float32 [member].
@@ -318,7 +321,7 @@ def latency_loss(
     difference = predicted_log - measured_log
     loss = functional.huber_loss(predicted_log, measured_log, delta=huber_delta) / huber_delta
     if relative_weight > 0:
-        # The clamp of the exponent keeps the gradient finite where the clip makes it zero anyway.
+        # Clamping the exponent keeps the gradient finite where `relative_clip` makes it zero.
         relative = torch.abs(torch.expm1(difference.clamp(max=10.0))).clamp(max=relative_clip)
         loss = loss + relative_weight * relative.mean()
     if rank_weight > 0:
@@ -327,10 +330,9 @@ def latency_loss(
 
 
 def pairwise_order_loss(predicted_log: Tensor, measured_log: Tensor, group: Tensor) -> Tensor:
-    """Returns the mean logistic loss over pairs of one group, weighted by how far apart they
-    measured.
+    """Returns the mean logistic loss over pairs of one group, weighted by measured log distance.
 
-    0 when the batch has no such pair.
+    0 if the batch has no such pair.
     """
     gap = measured_log[:, None] - measured_log[None, :]
     weight = (group[:, None] == group[None, :]) * gap.clamp(min=0.0, max=1.0)

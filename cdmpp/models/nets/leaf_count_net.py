@@ -1,4 +1,4 @@
-"""The network of the original CDMPP: one encoder, one block for each number of leaves."""
+"""The network of the original CDMPP: one encoder and one block for each number of leaves."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cdmpp.models.nets.options import CdmppPaperOptions
 
 @dataclass(frozen=True)
 class LeafCountBatch:
-    """Some programs, sorted into groups of equally many leaves, and the samples that refer to them.
+    """Programs grouped by their number of leaves, and their samples.
 
     Attributes:
-        leaves: one float32 [program, leaf, feature] a group, scaled leaf vectors plus their
+        leaves: one float32 [program, leaf, feature] per group, scaled leaf vectors plus their
             positional encoding.
-        place: int64 [batch], row of each program in the groups one after another.
+        place: int64 [batch], row of each program in the concatenated groups.
         program: int64 [sample], each sample's program in the batch.
         device: float32 [sample, device_feature], device vectors.
     """
@@ -31,9 +31,10 @@ class LeafCountBatch:
 
 
 class LeafCountNet(nn.Module):
-    """Post-norm transformer encoder on the leaf vectors themselves, a block of layers for each
-    number of leaves, a device encoder whose latent is added, and a decoder. All layers but the last
-    have batch norm.
+    """Transformer encoder, a block per number of leaves, a device encoder and a decoder.
+
+    The post-norm encoder reads the leaf vectors directly. The latent of the device is added to that
+    of the program. All linear layers but the last have batch norm.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class LeafCountNet(nn.Module):
         self.leaf_counts = tuple(leaf_counts)
 
     def forward(self, batch: LeafCountBatch) -> Tensor:
-        """Returns float32 [sample], normalised labels; 0 where the network has no number."""
+        """Returns float32 [sample], normalised labels; NaN becomes 0."""
         latents = torch.cat([self._latent(leaves) for leaves in batch.leaves])
         latent = self.latent_norm(latents[batch.place[batch.program]])
         latent = latent + self.latent_norm(self.device(batch.device))
@@ -79,9 +80,9 @@ class LeafCountNet(nn.Module):
         return torch.nan_to_num(result, nan=0.0)
 
     def _latent(self, leaves: Tensor) -> Tensor:
-        """Returns float32 [program, latent] of programs with equally many leaves."""
+        """Returns float32 [program, latent] of programs with the same number of leaves."""
         block = self.blocks[str(leaves.shape[1])]
-        # One row has no statistics of its own; the running ones are used then.
+        # A single row has no batch statistics, so the running ones are used.
         block.train(self.training and len(leaves) > 1)
         latent: Tensor = block(self.encoder(leaves).flatten(1))
         return latent

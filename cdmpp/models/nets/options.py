@@ -26,20 +26,21 @@ DeviceType = Literal["cpu", "cuda"]
 
 Precision = Literal["fp32", "bf16"]
 
-#: What an analytic model's time is to a learned model: nothing, what it predicts the ratio to, an
-#: input, or both.
+#: Use of an analytic model's time in a learned model: none, as the base of the predicted ratio, as
+#: an input feature, or both.
 PriorKind = Literal["none", "residual", "feature", "both"]
 
 _LATER = "added_later"
 
-#: Metadata of fields that are younger than trainings that are kept by their options: at its default
-#: such a field is left out of their identity.
+#: Metadata of fields added after results were stored under an identity of their options: `identity`
+#: leaves such a field out at its default.
 ADDED_LATER: Mapping[str, bool] = MappingProxyType({_LATER: True})
 
 
 def identity(options: Any) -> dict[str, Any]:
-    """Returns options as the values that tell trainings apart, for JSON: fields marked
-    `ADDED_LATER` appear only where they differ from their default.
+    """Returns the options that identify a training, as JSON values.
+
+    Fields marked `ADDED_LATER` appear only if they differ from their default.
 
     Args:
         options: a dataclass; fields may be nested dataclasses.
@@ -55,12 +56,12 @@ def identity(options: Any) -> dict[str, Any]:
 
 
 def is_base(kind: PriorKind) -> bool:
-    """Whether a model predicts the log ratio to its prior."""
+    """Returns whether a model predicts the log ratio to its prior."""
     return kind in ("residual", "both")
 
 
 def is_feature(kind: PriorKind) -> bool:
-    """Whether a model sees its prior."""
+    """Returns whether the prior is an input of the model."""
     return kind in ("feature", "both")
 
 
@@ -70,18 +71,18 @@ class NetOptions:
 
     Attributes:
         hidden: width of a leaf's state.
-        layers: encoder layers.
-        heads: attention heads; divides `hidden`.
+        layers: number of encoder layers.
+        heads: number of attention heads; divides `hidden`.
         feed_forward: width inside the perceptron of an encoder layer.
-        head_hidden: width inside the heads that turn states into latencies.
+        head_hidden: width inside the heads that map states to latencies.
         dropout: share of activations dropped in training, in [0, 1).
-        position: encoding of a leaf's place in the tree.
-        anchor: `leaf_roofline` predicts how much slower than its roofline each leaf is; `none`
+        position: encoding of a leaf's position in the tree.
+        anchor: `leaf_roofline` predicts each leaf's slowdown relative to its roofline; `none`
             predicts the logarithm of seconds directly.
-        members: networks of this shape that are trained together and averaged.
-        ratios: whether each leaf also sees what it needs of what the device has: its times at peak
-            rates, its bytes over the caches, its parallel iterations over the cores.
-        traffic: whether that includes the time to fetch what each of the device's caches misses.
+        members: number of networks that are trained together and averaged.
+        ratios: whether inputs include ratios of each leaf's demand to the device's supply: times at
+            peak rates, bytes over cache sizes, parallel iterations over cores.
+        traffic: whether these ratios include the time to fetch each cache's misses.
     """
 
     hidden: int = 64
@@ -103,14 +104,13 @@ class LossOptions:
 
     Attributes:
         huber_delta: |d| up to which the main term is quadratic.
-        relative_weight: weight of the term min(|exp(d) - 1|, relative_clip), the percentage error
-            itself.
-        relative_clip: bound of that term.
+        relative_weight: weight of the clipped percentage error min(|exp(d) - 1|, relative_clip).
+        relative_clip: upper bound of the percentage error.
         rank_weight: weight of the pairwise order term among programs of one task on one device.
-        alignment: term that pulls the embeddings of the training part's domains together: `cmd`
-            central moments, `mmd` kernels.
-        alignment_weight: its weight.
-        alignment_groups: what a domain is.
+        alignment: term that aligns the embeddings of the training part's domains: `cmd` central
+            moments, `mmd` kernels.
+        alignment_weight: weight of the alignment term.
+        alignment_groups: kind of domain: devices or tasks.
     """
 
     huber_delta: float = 0.5
@@ -124,38 +124,38 @@ class LossOptions:
 
 @dataclass(frozen=True)
 class LoopOptions:
-    """How a torch model is trained.
+    """Options of the training loop of torch models.
 
     Attributes:
-        epochs: most passes over the training part.
-        programs_per_batch: programs in one step; each comes with all its devices.
-        programs_per_task: programs of one task kept together in a batch (gives the order term its
-            pairs).
-        learning_rate: peak; linear warm-up, then cosine to zero at the last epoch.
-        warmup_fraction: share of all steps spent on the warm-up.
+        epochs: maximum passes over the training part.
+        programs_per_batch: programs per step, each with all its devices.
+        programs_per_task: programs of one task that are grouped in a batch, which gives the order
+            term its pairs.
+        learning_rate: peak learning rate; linear warm-up, then cosine to zero at the last epoch.
+        warmup_fraction: share of the warm-up in all steps.
         weight_decay: decoupled, on matrices only.
-        gradient_clip: largest norm of the gradient.
-        average_decay: decay of the moving average of the weights, which is what is judged and kept.
+        gradient_clip: maximum norm of the gradient.
+        average_decay: decay of the moving average of the weights, which is validated and selected.
         patience: epochs without a better validation loss after which training stops.
-        checkpoint_every: steps between checkpoints; 200 checkpoints an epoch at the most.
+        checkpoint_every: steps between checkpoints; at most 200 checkpoints per epoch.
         threads: CPU threads of the training; 0 = all cores. Small matrices gain little from more
-            than one, and one gives the same bytes on every number of cores.
-        schedule: of the learning rate: `cosine` as above; `triangular` goes from a tenth of
-            `learning_rate` to ten times it and back, again and again.
-        half_period: steps of one way of `triangular`.
+            than one, and one thread gives the same bytes on any number of cores.
+        schedule: learning rate schedule: `cosine` as above; `triangular` cycles between a tenth of
+            `learning_rate` and ten times `learning_rate`.
+        half_period: steps of half a cycle of `triangular`.
         optimiser: `adamw`, or `adam`, whose weight decay is an L2 term on all parameters.
-        validate_every: steps between validations (which is when patience counts and the best
-            weights are kept); 0 = once every pass over the training part.
-        max_steps: most steps; 0 = `epochs` decide.
-        cpu_seconds: process CPU time, checks on the validation part included, after which training
-            stops; the learning rate then follows time where that is further than the steps. Not
+        validate_every: steps between validations, which also update patience and the best weights;
+            0 = once per pass over the training part.
+        max_steps: maximum number of steps; 0 = no limit besides `epochs`.
+        cpu_seconds: process CPU time, validation included, after which training stops; the learning
+            rate then follows the used time if that is further along than the steps. Not
             reproducible; 0 = off.
-        device_type: what the training itself runs on.
+        device_type: the device that trains.
         precision: `bf16` multiplies matrices in bfloat16 (weights and losses stay float32).
-        compile: whether the steps run through torch.compile; pays on a GPU, needs a C++ compiler.
+        compile: whether the steps run through torch.compile; faster on a GPU, needs a C++ compiler.
 
     Raises:
-        UsageError: a number that no training can have.
+        UsageError: a value is out of range.
     """
 
     epochs: int = 30
@@ -199,11 +199,11 @@ class LoopOptions:
 
 @dataclass(frozen=True)
 class TorchPeerOptions:
-    """What the torch peers have in common.
+    """Common options of the torch baselines.
 
     Attributes:
-        extra_blocks: named blocks of the added leaf columns that are used; null = all.
-        loop: how it is trained.
+        extra_blocks: named blocks of added leaf columns to use; null = all.
+        loop: options of the training loop.
     """
 
     extra_blocks: tuple[str, ...] | None = None
@@ -212,18 +212,19 @@ class TorchPeerOptions:
 
 @dataclass(frozen=True)
 class CdmppPaperOptions(TorchPeerOptions):
-    """The original CDMPP with its published sizes.
+    """Options of the original CDMPP, with its published sizes as defaults.
 
     Attributes:
-        layers: encoder layers.
+        layers: number of encoder layers.
         feed_forward: width inside the perceptron of an encoder layer.
         dropout: share of activations dropped in the encoder, in [0, 1).
-        input_layer: width after the flattened leaves.
-        embedded_layers: widths of the layers that follow.
+        input_layer: width of the first layer on the flattened leaves.
+        embedded_layers: widths of the following layers.
         latent: width of the latents of program and device.
         device_layers: widths of the device encoder before the latent.
         regression_layers: widths of the decoder.
-        mse_weight: weight of the squared error beside the percentage error of the normalised label.
+        mse_weight: weight of the squared error relative to the percentage error of the normalised
+            label.
     """
 
     layers: int = 11

@@ -1,4 +1,4 @@
-"""Sinusoidal encodings of the place of a leaf in the serialised tree."""
+"""Sinusoidal encodings of a leaf's position in the serialised tree."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def encode_position(position: Tensor, width: int, *, kind: PositionKind) -> Tens
         position: integer tensor of any shape, index of the leaf's number in the serialised tree.
         width: number of channels n, even.
         kind: `sinusoidal`: channels 2j and 2j+1 are sin and cos of p / 10000^(2j/n). `original`:
-            channel i is the sin (even i) or cos (odd i) of p / 10000^(2i/n), as the original CDMPP
-            computes it: the exponent is doubled and the two channels of a pair differ in frequency.
+            channel i is the sin (even i) or cos (odd i) of p / 10000^(2i/n), as in the original
+            CDMPP: the exponent is doubled and the two channels of a pair differ in frequency.
             `none`: zeros.
 
     Returns:

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class TreeLevel:
-    """The inner nodes of one height in a batch of trees; missing children are -1, after the others.
+    """The inner nodes of one height in a batch of trees; missing children are -1 at the end.
 
     Attributes:
-        leaf: int64 [node, most], leaves right below each node (rows of `TreeBatch.leaves`).
-        child: int64 [node, most], its inner children, numbered through the lower levels in order.
+        leaf: int64 [node, most], leaves directly below each node (rows of `TreeBatch.leaves`).
+        child: int64 [node, most], inner children of each node, numbered over all lower levels.
     """
 
     leaf: Tensor
@@ -23,12 +23,12 @@ class TreeLevel:
 
 @dataclass(frozen=True)
 class TreeBatch:
-    """The trees of some programs and the samples that refer to them.
+    """The trees of programs, and the samples of these programs.
 
     Attributes:
         leaves: float32 [leaf, feature], normalised leaf vectors of all programs.
         levels: inner nodes from the lowest level to the highest.
-        root: int64 [batch], root of each program, numbered through the levels in order.
+        root: int64 [batch], root of each program, numbered over all levels.
         program: int64 [sample], row of each sample's program in the batch.
         device: float32 [sample, device_feature], normalised device vectors.
     """
@@ -41,8 +41,9 @@ class TreeBatch:
 
 
 class RecursiveLstm(nn.Module):
-    """Embeds leaves; an inner node reads its leaves with one LSTM and its inner children with
-    another and combines both; the root's state and the device give the result.
+    """Combines embedded leaves up the tree; the output layers read the root's state and the device.
+
+    An inner node reads its leaves with one LSTM and its inner children with another.
     """
 
     def __init__(
@@ -87,8 +88,9 @@ class RecursiveLstm(nn.Module):
 
 
 def _read(lstm: nn.LSTM, table: Tensor, index: Tensor, nothing: Tensor) -> Tensor:
-    """Returns float32 [node, width], the LSTM's output after each node's last child; `nothing`
-    where it has none.
+    """Returns float32 [node, width], the LSTM's output after each node's last child.
+
+    `nothing` for nodes without children.
     """
     node, most = index.shape
     if most == 0:

@@ -1,4 +1,4 @@
-"""Tenset's perceptron: every leaf on its own, then their sum."""
+"""Tenset's perceptron: encodes each leaf, then sums over leaves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cdmpp.models.nets.alike_rows import AlikeRows, through
 
 @dataclass(frozen=True)
 class SegmentBatch:
-    """Some programs with their leaves one after another, and the samples that refer to them.
+    """Programs with concatenated leaves, and their samples.
 
     Attributes:
         leaves: float32 [leaf, feature], normalised leaf vectors of all programs.
@@ -31,8 +31,9 @@ class SegmentBatch:
 
 
 class SegmentMlp(nn.Module):
-    """A two-layer perceptron on each leaf, the sum over the leaves of a program, then two residual
-    layers that also see the device, and a linear output.
+    """A perceptron on each leaf, a sum over leaves, and residual layers on the sum and the device.
+
+    The perceptron has two layers; two residual layers and a linear output follow the sum.
     """
 
     def __init__(self, hidden: int, *, feature_count: int, device_feature_count: int) -> None:

@@ -1,4 +1,4 @@
-"""TLP's network: self-attention over the steps of a schedule, summed scores."""
+"""TLP's network: self-attention over the steps of a schedule and a sum of step scores."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class StepBatch:
-    """The schedules of some programs and the samples that refer to them.
+    """The schedules of programs, and the samples of these programs.
 
     Attributes:
-        steps: float32 [batch, step, feature], standardised; rows after a schedule's end stand for
-            no step.
-        context: float32 [batch, context_feature], added columns of the whole program (may be of
-            width 0).
+        steps: float32 [batch, step, feature], standardised; rows after a schedule's end are
+            padding.
+        context: float32 [batch, context_feature], added columns of the whole program; the width may
+            be 0.
         program: int64 [sample], row of each sample's program in the batch.
         device: float32 [sample, device_feature], normalised device vectors.
     """
@@ -29,8 +29,9 @@ class StepBatch:
 
 
 class StepTransformer(nn.Module):
-    """Embeds each step, lets the steps attend to each other once, refines them with two residual
-    layers, scores each step on the device and adds up the scores.
+    """Embedding, one self-attention layer and two residual layers over steps, then summed scores.
+
+    The score of each step also depends on the device and the context.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""What several cost models share: labels, batches, pooling, normalisation, priors."""
+"""Shared parts of cost models: labels, batches, pooling, normalisation and priors."""

@@ -23,7 +23,7 @@ def check_schema(expected: dict[str, int] | None, samples: Samples) -> Samples:
 
     Raises:
         UsageError: the model was not trained.
-        DataError: they have not these features, or not of all programs.
+        DataError: some samples do not have these features.
     """
     if expected is None:
         raise UsageError("this model has not been trained; call fit() or load() before predict()")
@@ -39,14 +39,15 @@ def check_schema(expected: dict[str, int] | None, samples: Samples) -> Samples:
 
 
 def as_read_by(expected: Mapping[str, int], samples: Samples) -> Samples:
-    """Returns samples with the leaf features of an earlier version, without the programs of which
-    that version has other leaves: those that reduce across threads.
+    """Converts samples to the leaf features of an earlier version.
+
+    Programs that reduce across threads are dropped: their leaves differ in that version.
 
     Args:
-        expected: versions of the leaf columns, as a saved model states them; empty = whatever.
+        expected: versions of the leaf columns, as stored in a saved model; empty = any.
 
     Raises:
-        DataError: they have no such features.
+        DataError: the samples do not have these features.
     """
     programs = samples.programs
     got, version = programs.feature_schema, expected.get("leaf_extra", 0)
@@ -68,10 +69,10 @@ def as_read_by(expected: Mapping[str, int], samples: Samples) -> Samples:
 
 
 def as_learned(expected: Mapping[str, int], samples: Samples) -> Samples:
-    """Returns what `as_read_by` does, and says how many samples are left out.
+    """Returns the result of `as_read_by` and logs the number of dropped samples.
 
     Raises:
-        DataError: as `as_read_by`, or none is left.
+        DataError: the samples do not have these features.
     """
     found = as_read_by(expected, samples)
     if left_out := len(samples) - len(found):
@@ -83,7 +84,7 @@ def as_learned(expected: Mapping[str, int], samples: Samples) -> Samples:
 
 
 def warn_of_old_columns(samples: Samples) -> None:
-    """Says that a model of leaf features of an earlier version sees less."""
+    """Logs a warning if the dataset has leaf features of an earlier version."""
     got = samples.programs.feature_schema
     if 0 < got["leaf_extra"] < LEAF_EXTRA_SCHEMA_VERSION:
         _log.warning(
@@ -95,10 +96,10 @@ def warn_of_old_columns(samples: Samples) -> None:
 
 
 def check_trainable(train: Samples) -> None:
-    """Refuses an empty training part.
+    """Checks that the training part is not empty.
 
     Raises:
-        DataError: there is nothing to learn from.
+        DataError: the training part is empty.
     """
     if len(train) == 0:
         raise DataError(
@@ -108,7 +109,7 @@ def check_trainable(train: Samples) -> None:
 
 
 def state_value(state: dict[str, Any], key: str) -> Any:
-    """Returns one entry of a saved model's state.
+    """Returns an entry of a saved model's state.
 
     Raises:
         DataError: the entry is missing.

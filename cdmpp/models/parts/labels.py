@@ -1,4 +1,4 @@
-"""What a network predicts instead of seconds, with the exact way back; fitted on training parts."""
+"""Invertible transforms of seconds to the labels of a network, fitted on training parts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 
 from cdmpp.arrays import FloatArray
 
-#: Least slope of a calibration: log seconds for each standard deviation of the score.
+#: Slope added to a score calibration, in log seconds per standard deviation of the score: it makes
+#: the calibration strictly ascending.
 _LEAST_SLOPE = 1e-4
 
 
@@ -19,7 +20,7 @@ class LogLabels:
     """Standardised log seconds.
 
     Attributes:
-        mean: of log seconds.
+        mean: mean of log seconds.
         scale: standard deviation of log seconds, positive.
         log_factor: added to the log of every prediction (see `least_mape_factor`).
     """
@@ -30,7 +31,7 @@ class LogLabels:
 
     @classmethod
     def fit(cls, latency_s: FloatArray) -> LogLabels:
-        """Returns the labels of float64 [N], N ≥ 1."""
+        """Returns the labels fitted to float64 [N], N ≥ 1."""
         log_latency = np.log(latency_s)
         return cls(float(log_latency.mean()), float(log_latency.std()) or 1.0)
 
@@ -43,19 +44,19 @@ class LogLabels:
         return np.asarray(np.exp(output * self.scale + self.mean + self.log_factor))
 
     def with_least_mape(self, predicted_s: FloatArray, measured_s: FloatArray) -> LogLabels:
-        """Returns the labels whose predictions are scaled to the least MAPE on these samples."""
+        """Returns labels that scale predictions to the lowest MAPE on these samples."""
         factor = least_mape_factor(predicted_s, measured_s)
         return replace(self, log_factor=self.log_factor + math.log(factor))
 
 
 @dataclass(frozen=True)
 class BoxCoxLabels:
-    """Box-Cox of seconds, standardised.
+    """Standardised Box-Cox transform of seconds.
 
     Attributes:
         exponent: lambda; 0 = logarithm.
-        mean: of the transformed training labels.
-        scale: their standard deviation, positive.
+        mean: mean of the transformed training labels.
+        scale: standard deviation of the transformed training labels, positive.
     """
 
     exponent: float
@@ -64,9 +65,9 @@ class BoxCoxLabels:
 
     @classmethod
     def fit(cls, latency_s: FloatArray) -> BoxCoxLabels:
-        """Returns the labels of float64 [N] with the exponent of greatest likelihood.
+        """Returns the labels fitted to float64 [N] with the maximum-likelihood exponent.
 
-        Labels that do not vary get the logarithm.
+        The exponent of constant latencies is 0.
         """
         from scipy import stats
 
@@ -82,8 +83,8 @@ class BoxCoxLabels:
     def decode(self, output: FloatArray) -> FloatArray:
         """Returns float64 [N], seconds in [1e-9, 1e6].
 
-        An output that no latency has (outside the range of the transform) becomes 1e-6 seconds or,
-        where it is infinite, 1e6 seconds.
+        An output outside the range of the transform becomes 1e-6 seconds, an infinite latency 1e6
+        seconds.
         """
         transformed = np.asarray(output, np.float64) * self.scale + self.mean
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
@@ -96,11 +97,11 @@ class BoxCoxLabels:
 
 @dataclass(frozen=True)
 class ScoreLabels:
-    """Scores that only order programs of one task, calibrated to seconds afterwards.
+    """Scores that order the programs of one task, calibrated to seconds afterwards.
 
-    log seconds = an isotonic, strictly ascending function of the score, minus the log of the
-    device's peak FLOP/s: on one device the order is the scores' own. Nothing relates the scores of
-    two tasks, so the seconds say little; the order within a task is what such a model is for.
+    log seconds = a strictly ascending function of the score - log of the device's peak FLOP/s, so
+    the order on one device is that of the scores. Scores of different tasks are not comparable, so
+    the seconds are inaccurate; such a model is for the order within a task.
 
     Attributes:
         score: knots, ascending; a higher score means slower.
@@ -114,7 +115,7 @@ class ScoreLabels:
 
     @classmethod
     def fit(cls, score: FloatArray, latency_s: FloatArray, log_rate: FloatArray) -> ScoreLabels:
-        """Returns the calibration of N scores of measured samples.
+        """Fits the calibration to N scores of measured samples.
 
         Args:
             log_rate: float64 [N], log of the peak FLOP/s of each sample's device.
@@ -136,12 +137,12 @@ class ScoreLabels:
 
 
 def least_log_error_factor(predicted_s: FloatArray, measured_s: FloatArray) -> float:
-    """Returns the f > 0 with the least mean of |log(f x predicted / measured)|."""
+    """Returns the f > 0 that minimises the mean of |log(f x predicted / measured)|."""
     return float(np.exp(np.median(np.log(measured_s / predicted_s))))
 
 
 def least_mape_factor(predicted_s: FloatArray, measured_s: FloatArray) -> float:
-    """Returns the f > 0 with the least mean of |f x predicted - measured| / measured.
+    """Returns the f > 0 that minimises the mean of |f x predicted - measured| / measured.
 
     It is the median of measured / predicted weighted by predicted / measured.
     """
@@ -152,7 +153,7 @@ def least_mape_factor(predicted_s: FloatArray, measured_s: FloatArray) -> float:
 
 
 def labels_from_json(value: dict[str, Any]) -> LogLabels | BoxCoxLabels | ScoreLabels:
-    """Returns the labels whose fields are `value`, as `dataclasses.asdict` gives them."""
+    """Rebuilds labels from their `dataclasses.asdict`."""
     if "exponent" in value:
         return BoxCoxLabels(**value)
     if "log_work" in value:

@@ -1,4 +1,4 @@
-"""Samples of one training of the transformer, as the training loop wants them."""
+"""Samples of a training of the transformer, in the interface of the training loop."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from cdmpp.models.nets.options import LossOptions
 from cdmpp.models.options import TransformerOptions
 from cdmpp.models.parts.leaf_batches import SampleBatches, Statistics
 
-#: Programs in one batch where no gradient is wanted.
+#: Programs per batch when no gradients are computed.
 PREDICT_PROGRAMS = 256
 
 
 class LatencyTrainee:
-    """A `cdmpp.models.loop.loop.Trainee`.
+    """The transformer's `cdmpp.models.loop.loop.Trainee`.
 
     Attributes:
-        follows_network: its batches go to the device that the network is on.
+        follows_network: whether batches are moved to the network's device.
     """
 
     follows_network: ClassVar[bool] = True
@@ -80,8 +80,7 @@ class LatencyTrainee:
     def validate(self, network: nn.Module) -> float:
         total = 0.0
         count = 0
-        # The order term needs whole batches to mean anything, so validation judges the errors
-        # alone.
+        # The order term depends on the batches, so validation uses only the error terms.
         options = {**_latency_terms(self._options.loss), "rank_weight": 0.0}
         for batch in self._validation.in_order(PREDICT_PROGRAMS):
             predicted, log_latency, group = self._forward(
@@ -121,15 +120,15 @@ class LatencyTrainee:
         target: tuple[Tensor, Tensor],
         programs: NDArray[np.int64],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns predicted log seconds [member, sample], measured ones and groups [sample].
+        """Returns predicted log seconds [member, sample], measured log seconds [sample] and groups.
 
-        Where several processes train together, each runs its share of the programs.
+        If several processes train together, each runs its share of the programs.
         """
         parts = shares(programs)
         own = parts[process_index()]
         counts = [len(batches.sample_rows(part)) for part in parts]
         device = next(network.parameters()).device
-        # A process without a share runs one program all the same, so that all have gradients.
+        # A process without a share runs one program, so that every process has gradients.
         batch = batches.batch(own if len(own) else programs[:1])
         predicted = gather_samples(network(_on(batch, device)).float(), counts)
         rows = torch.from_numpy(batches.sample_rows(programs))
@@ -137,7 +136,7 @@ class LatencyTrainee:
 
 
 def _on(batch: LeafBatch, device: torch.device) -> LeafBatch:
-    """Returns the batch on a device; the batch itself where it is there already."""
+    """Returns the batch on a device; on the CPU, the batch itself."""
     if device.type == "cpu":
         return batch
     moved = {part.name: getattr(batch, part.name).to(device) for part in fields(batch)}
@@ -145,7 +144,7 @@ def _on(batch: LeafBatch, device: torch.device) -> LeafBatch:
 
 
 def _latency_terms(options: LossOptions) -> dict[str, float]:
-    """Returns the options that `latency_loss` takes."""
+    """Returns the keyword arguments of `latency_loss`."""
     names = ("huber_delta", "relative_weight", "relative_clip", "rank_weight")
     return {name: getattr(options, name) for name in names}
 

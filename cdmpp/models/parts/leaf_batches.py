@@ -1,4 +1,4 @@
-"""From samples to padded batches of leaves."""
+"""Padded batches of leaves, built from samples."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from cdmpp.models.parts.prior import Prior
 from cdmpp.models.parts.program_groups import ProgramGroups, cut
 from cdmpp.programs.added_columns import CAPACITIES, TRAFFIC_COLUMNS
 
-#: Work below one operation or byte counts as one, so that its logarithm is finite.
+#: Lower bound on work in operations or bytes, so that its logarithm is finite.
 _LEAST_WORK = 1.0
 _CHUNK = 1 << 16
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a model remembers of its training part to normalise its inputs."""
+    """Statistics of the training part that normalise a model's inputs."""
 
     leaf: Normalisation
     device: Normalisation
@@ -51,12 +51,11 @@ class Statistics:
         extra_blocks: Sequence[str] | None = None,
         prior: Prior | None = None,
     ) -> Statistics:
-        """Returns the statistics of the leaves and devices of the training part, each program
-        counted once.
+        """Returns statistics of the training part's leaves and devices; a program counts once.
 
         Args:
-            extra_blocks: blocks of added leaf columns in use; None = all.
-            prior: the calibrated analytic model, where the network has one.
+            extra_blocks: blocks of added leaf columns to use; None = all.
+            prior: the calibrated analytic model; None without one.
         """
         vectors = np.stack([device_vector(train.devices[i]) for i in np.unique(train.device)])
         return cls(
@@ -67,7 +66,7 @@ class Statistics:
 
 
 class SampleBatches(ProgramGroups):
-    """Samples grouped by program, and the padded batches of leaves that the transformer reads."""
+    """Samples grouped by program, with padded batches of leaves for the transformer."""
 
     def __init__(
         self,
@@ -94,7 +93,7 @@ class SampleBatches(ProgramGroups):
         """Returns the padded batch of the chosen programs (indices into `program_rows`).
 
         Args:
-            alike: whether it leaves out columns in which its leaves are alike.
+            alike: whether columns with common values are stored once (`AlikeRows`).
         """
         arrays = self._samples.programs
         rows = leaf_rows(arrays, self.program_rows[programs])
@@ -118,7 +117,7 @@ class SampleBatches(ProgramGroups):
         demand[mask] = np.log(np.maximum(values, _LEAST_WORK))
         traffic = np.full((batch, leaf, len(CAPACITIES)), np.nan, np.float32)
         if self._has_traffic:
-            # signed_log(x) = log2(x + 1), and a leaf moves at least a byte.
+            # signed_log(x) = log2(x + 1), and a leaf moves at least one byte.
             columns = arrays.leaf_extra[rows, TRAFFIC_COLUMNS]
             traffic[mask] = np.maximum(columns, 1.0) * np.float32(math.log(2.0))
         sample_rows, owner = self.samples_of(programs)
@@ -156,23 +155,21 @@ class SampleBatches(ProgramGroups):
 
 
 def _padded(values: NDArray[np.float32], mask: NDArray[np.bool_]) -> Tensor:
-    """Returns float32 [batch, leaf, column], zeros where there is no leaf."""
+    """Returns float32 [batch, leaf, column], zeros in padding."""
     found = np.zeros((*mask.shape, values.shape[1]), np.float32)
     found[mask] = values
     return torch.from_numpy(found)
 
 
 def _supply(spec: DeviceSpec) -> NDArray[np.float32]:
-    """Returns `LeafBatch.supply` of one device: NaN where a value is unknown, but the rates, which
-    have stand-ins.
-    """
+    """Returns `LeafBatch.supply` of one device: unknown rates are nominal, other values NaN."""
     counts = (spec.l1_bytes, spec.l2_bytes, spec.l3_bytes, spec.core_count)
     values = [*device_rates(spec), *(count or np.nan for count in counts)]
     return np.log(np.array(values, np.float64)).astype(np.float32)
 
 
 def samples_digest(samples: Samples) -> str:
-    """Returns a hex digest of which programs, devices and latencies the samples are."""
+    """Returns a hex digest of the samples' programs, devices and latencies."""
     digest = hashlib.sha256()
     digest.update(samples.programs.data_hash.encode())
     digest.update(" ".join(spec.name for spec in samples.devices).encode())

@@ -1,4 +1,4 @@
-"""Standardised leaves and device vectors: what most peers read."""
+"""Standardised leaves and device vectors, the inputs of most baselines."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from cdmpp.models.parts.program_groups import ProgramGroups
 
 @dataclass(frozen=True)
 class LeafCoder:
-    """Statistics of the leaves and devices of a training part, each program counted once.
+    """Statistics of the leaves and devices of a training part; each program counts once.
 
     Attributes:
-        leaf: of the leaf columns that are used.
-        device: of the device vectors.
-        extra_blocks: blocks of added leaf columns that are used; None = all.
+        leaf: statistics of the leaf columns in use.
+        device: statistics of the device vectors.
+        extra_blocks: blocks of added leaf columns to use; None = all.
     """
 
     leaf: Normalisation
@@ -43,10 +43,10 @@ class LeafCoder:
 
 
 class LeafInputs:
-    """Samples whose batches are leaves one after another.
+    """Samples whose batches are concatenated leaves.
 
     Args:
-        alike: whether batches leave out columns in which their leaves are alike.
+        alike: whether batches store columns with common values once (`AlikeRows`).
     """
 
     def __init__(self, samples: Samples, coder: LeafCoder, *, alike: bool = False) -> None:
@@ -57,7 +57,7 @@ class LeafInputs:
         self._device = device_rows(samples, coder.device)
 
     def leaves(self, programs: IntArray) -> Float32Array:
-        """Returns float32 [leaf, feature], standardised, program after program."""
+        """Returns float32 [leaf, feature], standardised, ordered by program."""
         arrays = self._samples.programs
         rows = leaf_rows(arrays, self.groups.program_rows[programs])
         return self._coder.leaf.apply(leaf_matrix(arrays, rows, self._coder.extra_blocks))
@@ -89,7 +89,7 @@ class LeafInputs:
 
 
 def fit_devices(train: Samples) -> Normalisation:
-    """Returns the statistics of the vectors of the devices that occur in `train`."""
+    """Returns the statistics of the device vectors of the devices in `train`."""
     used = np.unique(train.device)
     return Normalisation.fit(np.stack([device_vector(train.devices[index]) for index in used]))
 

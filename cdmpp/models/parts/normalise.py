@@ -1,4 +1,4 @@
-"""Column statistics of a training part and what they turn raw values into."""
+"""Standardisation of columns with statistics of a training part."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ class Normalisation:
     """Standardises columns after clipping them to the range seen in training.
 
     Attributes:
-        low: float32 [F], least value seen.
-        high: float32 [F], greatest value seen.
+        low: float32 [F], minimum in training.
+        high: float32 [F], maximum in training.
         mean: float32 [F].
-        scale: float32 [F], 1 / standard deviation; 0 for a column that never varied, which removes
-            it.
+        scale: float32 [F], 1 / standard deviation; 0 for constant columns, which removes them.
     """
 
     low: Float32Array
@@ -36,10 +35,10 @@ class Normalisation:
 
     @classmethod
     def fit_parts(cls, parts: Callable[[], Iterator[Float32Array]]) -> Normalisation:
-        """Returns the statistics of rows that come in parts, the same as of all at once.
+        """Returns the statistics of rows given in parts, equal to `fit` of all rows.
 
         Args:
-            parts: returns them, float32 [n, F]; called twice.
+            parts: returns an iterator of float32 [n, F]; called twice.
         """
         lows, highs, count = [], [], 0
         total: FloatArray | None = None
@@ -72,8 +71,11 @@ class Normalisation:
         return np.asarray(found, np.float32)
 
     def apply_unlike(self, rows: UnlikeColumns) -> tuple[Float32Array, IntArray, Float32Array]:
-        """Returns what `apply` does in three parts, float32 [L, C] and int64 [C], the columns in
-        which rows differ, and float32 [F], those in which they do not, 0 in the others.
+        """Applies the standardisation to rows stored as `UnlikeColumns`.
+
+        Returns:
+            float32 [L, C], the columns in which rows differ; int64 [C], their indices; and
+            float32 [F], the common values of the other columns, 0 in the differing ones.
         """
         columns = rows.columns
         own = (one[columns] for one in (self.low, self.high, self.mean, self.scale))
@@ -84,10 +86,10 @@ class Normalisation:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Normalisation:
-        """Returns what `cdmpp.files.stored.to_json` wrote.
+        """Rebuilds the statistics from `cdmpp.files.stored.to_json`.
 
         Raises:
-            ValueError: it is something else.
+            ValueError: the columns differ in number or are not finite.
         """
         names = ("low", "high", "mean", "scale")
         columns = [np.asarray(value[name], np.float32) for name in names]
@@ -99,8 +101,9 @@ class Normalisation:
 
 
 def _added(total: FloatArray | None, values: FloatArray) -> FloatArray:
-    """Returns the sums of columns with those of the rows before: row after row, as numpy adds up
-    all of them, so that the parts do not show in the last digit.
+    """Returns the column sums of `values` plus `total`.
+
+    Rows are added in numpy's order, so the split into parts does not change the last digit.
     """
     rows = values if total is None else np.concatenate([total[None], values])
     return np.asarray(rows.sum(axis=0))

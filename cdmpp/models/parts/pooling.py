@@ -1,6 +1,4 @@
-"""Leaf vectors of programs as matrices, with a choice of the extra columns; and pooled to one row,
-for models that take a fixed number of columns.
-"""
+"""Leaf vectors of programs as matrices with chosen extra columns, and pooled to one row."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ def extra_columns(blocks: Sequence[str]) -> NDArray[np.int64]:
         blocks: names from `cdmpp.programs.added_columns.EXTRA_BLOCKS`, in any order.
 
     Raises:
-        UsageError: there is no block of a name.
+        UsageError: a block is unknown.
     """
     chosen = np.zeros(LEAF_EXTRA_COUNT, bool)
     for block in blocks:
@@ -51,10 +49,11 @@ def pooled_features(
     *,
     totals: bool = False,
 ) -> NDArray[np.float32]:
-    """Returns float32 [len(rows), 2F + 1 or 3F + 1]: sum and maximum of each leaf column, the
-    number of leaves, and where wanted the sum over the leaves of what each column stands for:
-    columns hold sign(x) log2(|x| + 1), as does that sum, for the total operations of a program are
-    not the sum of logarithms.
+    """Returns float32 [len(rows), 2F + 1 or 3F + 1], leaf columns pooled per program.
+
+    The columns are the sum and the maximum of each leaf column, the number of leaves and, with
+    `totals`, the sum of each column before its logarithm. Leaf columns hold sign(x) log2(|x| + 1),
+    and so do the totals.
 
     F counts the columns of `leaf_features` and the chosen ones of `leaf_extra`. A program without
     leaves has zeros.
@@ -63,9 +62,10 @@ def pooled_features(
         programs: the programs that `rows` refers to.
         rows: int64, programs to pool.
         blocks: as in `leaf_matrix`.
+        totals: whether to add the totals.
 
     Raises:
-        UsageError: there is no block of a name.
+        UsageError: a block is unknown.
         DataError: the programs do not have these columns.
     """
     width = programs.leaf_features.shape[1] + len(_chosen(programs, blocks))
@@ -83,7 +83,7 @@ def pooled_features(
 
 
 def _pools(leaves: UnlikeColumns, counts: NDArray[np.int64], totals: bool) -> list[NDArray[Any]]:
-    """Returns what `pooled_features` has of programs, one after another by their leaves' number."""
+    """Returns the column groups of `pooled_features` for programs sorted by number of leaves."""
     values, unlike, first = leaves.values, leaves.columns, leaves.first
     exact, count = values.astype(np.float64), counts[:, None].astype(np.float64)
     most = np.repeat(first[None], len(counts), axis=0)
@@ -98,16 +98,16 @@ def _pools(leaves: UnlikeColumns, counts: NDArray[np.int64], totals: bool) -> li
 
 
 def _undone(values: FloatArray) -> FloatArray:
-    """Returns x of sign(x) log2(|x| + 1)."""
+    """Inverts sign(x) log2(|x| + 1)."""
     return np.asarray(np.copysign(np.exp2(np.abs(values)) - 1.0, values))
 
 
 def _reduced(function: np.ufunc, values: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:
-    """Returns [P, C], what a function makes of the rows of each program.
+    """Returns [P, C], the reduction of each program's rows.
 
     Args:
-        values: [L, C], rows of programs one after another.
-        counts: [P], ascending.
+        values: [L, C], concatenated rows of programs.
+        counts: [P], rows per program, ascending.
     """
     columns = values.shape[1]
     found, leaf = [], 0
@@ -119,8 +119,9 @@ def _reduced(function: np.ufunc, values: NDArray[Any], counts: NDArray[np.int64]
 
 
 def fit_leaves(train: Samples, blocks: Sequence[str] | None = None) -> Normalisation:
-    """Returns the statistics of the leaves of a training part, each program counted once; they are
-    read a few programs at a time.
+    """Returns the statistics of the leaves of a training part; each program counts once.
+
+    Leaves are read in chunks.
     """
     programs, rows = train.programs, np.unique(train.program)
 
@@ -134,7 +135,7 @@ def fit_leaves(train: Samples, blocks: Sequence[str] | None = None) -> Normalisa
 
 
 def leaf_rows(programs: ProgramArrays, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the leaf rows of the given programs, program after program."""
+    """Returns the leaf rows of the given programs, ordered by program."""
     first = programs.leaf_offset[rows]
     counts = programs.leaf_offset[rows + 1] - first
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
@@ -144,16 +145,16 @@ def leaf_rows(programs: ProgramArrays, rows: NDArray[np.int64]) -> NDArray[np.in
 def leaf_matrix(
     programs: ProgramArrays, rows: NDArray[np.int64], blocks: Sequence[str] | None = None
 ) -> NDArray[np.float32]:
-    """Returns float32 [len(rows), F], the leaf features beside the chosen extra columns.
+    """Returns float32 [len(rows), F], the leaf features and the chosen extra columns.
 
     Args:
         programs: the programs that `rows` refers to.
         rows: int64, leaves.
-        blocks: blocks of the extra columns (see `extra_columns`); None = all columns that the
-            programs have, empty = none.
+        blocks: blocks of the extra columns (see `extra_columns`); None = all columns of the
+            programs, empty = none.
 
     Raises:
-        UsageError: there is no block of a name.
+        UsageError: a block is unknown.
         DataError: the programs do not have these columns.
     """
     features = np.asarray(programs.leaf_features[rows])
@@ -169,8 +170,9 @@ def leaf_matrix(
 def unlike_columns(
     programs: ProgramArrays, rows: NDArray[np.int64], blocks: Sequence[str] | None = None
 ) -> UnlikeColumns:
-    """Returns what `leaf_matrix` does without the columns in which leaves are alike: all leaves
-    where they are few, so that what reads them next need not look for these columns again.
+    """Returns the result of `leaf_matrix` with columns of common values stored once.
+
+    Small sets of programs use the common values of all their leaves, which are cached.
     """
     if blocks is not None or len(programs.leaf_position) > _FEW_LEAVES:
         return UnlikeColumns.of(leaf_matrix(programs, rows, blocks))
@@ -181,8 +183,9 @@ def unlike_columns(
 def columns_of(
     programs: ProgramArrays, wanted: slice, blocks: Sequence[str] | None
 ) -> NDArray[np.int64] | None:
-    """Returns int64 [k], where the wanted columns of `leaf_extra` stand in `leaf_matrix`; None when
-    the programs or the chosen blocks lack any of them.
+    """Returns int64 [k], the indices of the wanted columns of `leaf_extra` in `leaf_matrix`.
+
+    None if the programs or the chosen blocks lack any of them.
 
     Args:
         programs: the programs of the matrix.

@@ -1,4 +1,4 @@
-"""An analytic model's time inside a learned model: calibrated on the training part."""
+"""Analytic priors of learned models, calibrated on the training part."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from cdmpp.models.nets.options import PriorKind
 
 @dataclass(frozen=True)
 class Prior:
-    """An analytic model with one factor for each of its sources, fitted on a training part.
+    """An analytic model with one factor per source, fitted on a training part.
 
     Attributes:
         model: the analytic model.
-        log_factor: source -> median log ratio of measured to analytic time; a source without
-            training samples has the median of all.
-        mean: of the calibrated log seconds.
-        scale: 1 / their standard deviation; 0 where they do not vary.
-        counts: source -> training samples.
-        fallbacks: why the roofline stood in -> training samples.
+        log_factor: source -> median log ratio of measured to analytic time; the median of all
+            samples for a source without training samples.
+        mean: mean of the calibrated log seconds.
+        scale: 1 / standard deviation of the calibrated log seconds; 0 if they are constant.
+        counts: source -> number of training samples.
+        fallbacks: reason for using the roofline -> number of training samples.
     """
 
     model: PriorModelName
@@ -36,7 +36,7 @@ class Prior:
 
     @classmethod
     def fit(cls, train: Samples, model: PriorModelName) -> Prior:
-        """Returns the calibration on N ≥ 1 training samples."""
+        """Fits the calibration to N ≥ 1 training samples."""
         times = prior_times(train, model)
         log_ratio = np.log(train.latency_s) - times.log_s
         everywhere = float(np.median(log_ratio))
@@ -56,19 +56,17 @@ class Prior:
         )
 
     def log_s(self, samples: Samples) -> FloatArray:
-        """Returns float64 [N], log of the calibrated seconds."""
+        """Returns float64 [N], calibrated log seconds."""
         return _calibrated(prior_times(samples, self.model), self.log_factor)
 
     def columns(self, samples: Samples) -> NDArray[np.float32]:
-        """Returns float32 [N, 2]: log of the calibrated seconds, and the same with zero mean and
-        unit deviation on the training part.
-        """
+        """Returns float32 [N, 2]: calibrated log seconds, raw and standardised."""
         log_s = self.log_s(samples)
         return np.stack([log_s, self.scale * (log_s - self.mean)], axis=1).astype(np.float32)
 
 
 def fit_prior(train: Samples, kind: PriorKind, model: PriorModelName) -> Prior | None:
-    """Returns the calibration that a model with these options needs; None for `none`."""
+    """Returns the fitted prior for a model's options; None for kind `none`."""
     return None if kind == "none" else Prior.fit(train, model)
 
 

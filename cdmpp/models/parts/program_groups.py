@@ -1,4 +1,4 @@
-"""Samples grouped by program, and the batches of programs in which models see them."""
+"""Samples grouped by program, and batches of programs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from cdmpp.datasets.samples import Samples
 
 
 class ProgramGroups:
-    """The distinct programs of some samples: each is encoded once for all the devices that measured
-    it.
+    """The distinct programs of samples, so that each is encoded once for all its devices.
 
     Attributes:
         program_rows: int64 [P], rows in the program arrays, ascending.
-        leaf_count: int64 [P].
-        task: int64 [P].
+        leaf_count: int64 [P], number of leaves.
+        task: int64 [P], id of the task.
     """
 
     def __init__(self, samples: Samples) -> None:
@@ -30,8 +29,13 @@ class ProgramGroups:
         return len(self.program_rows)
 
     def samples_of(self, programs: IntArray) -> tuple[IntArray, IntArray]:
-        """Returns the samples of the chosen programs (indices into `program_rows`), program after
-        program, and the place of each one's program in `programs`.
+        """Returns the samples of the chosen programs, ordered by program, and their owners.
+
+        Args:
+            programs: int64, indices into `program_rows`.
+
+        Returns:
+            Rows of the samples, and the index of each sample's program in `programs`.
         """
         first = self._first[programs]
         counts = self._first[programs + 1] - first
@@ -41,13 +45,11 @@ class ProgramGroups:
         return self._order[index], owner
 
     def sample_rows(self, programs: IntArray) -> IntArray:
-        """Returns the first half of `samples_of`."""
+        """Returns the sample rows of `samples_of`."""
         return self.samples_of(programs)[0]
 
     def in_order(self, programs_per_batch: int) -> list[IntArray]:
-        """Returns batches of similar leaf counts that cover every program once, the same at every
-        call.
-        """
+        """Returns deterministic batches of similar leaf counts that cover every program once."""
         order = np.argsort(self.leaf_count, kind="stable").astype(np.int64)
         return cut(order, programs_per_batch)
 
@@ -63,8 +65,9 @@ class ProgramGroups:
         return cut(np.concatenate(self._task_groups(programs_per_task, rng)), programs_per_batch)
 
     def _task_groups(self, most: int, rng: np.random.Generator) -> list[IntArray]:
-        """Returns groups of at most `most` programs of one task that cover every program once, in
-        random order.
+        """Returns groups of up to `most` programs of one task that cover every program once.
+
+        Programs within a task and groups are in random order.
         """
         by_task = rng.permutation(len(self)).astype(np.int64)
         by_task = by_task[np.argsort(self.task[by_task], kind="stable")]
@@ -73,11 +76,11 @@ class ProgramGroups:
 
 
 def cut(values: IntArray, size: int) -> list[IntArray]:
-    """Returns consecutive parts of `size` entries, the last one perhaps shorter."""
+    """Returns consecutive parts of `size` entries; the last one may be shorter."""
     return [values[start : start + size] for start in range(0, len(values), size)]
 
 
 def _cut_where_changed(order: IntArray, key: IntArray, size: int) -> list[IntArray]:
-    """Cuts `order` into parts of at most `size` within which `key` is the same."""
+    """Splits `order` into parts of at most `size` entries with the same `key`."""
     boundaries = np.flatnonzero(np.diff(key[order])) + 1
     return [part for run in np.split(order, boundaries) for part in cut(run, size)]

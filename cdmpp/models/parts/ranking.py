@@ -1,4 +1,4 @@
-"""What ranking objectives need: groups that compete, how good each member is, device speeds."""
+"""Inputs of ranking objectives: groups, relevance of their members, and device speeds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def task_device_groups(samples: Samples) -> IntArray:
 
 
 def best_over_latency(latency_s: FloatArray, group: IntArray) -> NDArray[np.float32]:
-    """Returns float32 [N] in (0, 1], the least latency of the group over each latency."""
+    """Returns float32 [N] in (0, 1], the group's lowest latency divided by each latency."""
     _, member = np.unique(group, return_inverse=True)
     best = np.full(int(member.max(initial=0)) + 1, np.inf)
     np.minimum.at(best, member, latency_s)
