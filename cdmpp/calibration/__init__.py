@@ -1,1 +1,1 @@
-"""Intervals that hold, out-of-distribution programs, and times carried over between devices."""
+"""Calibrated intervals, out-of-distribution programs, and transfer of times between devices."""

@@ -1,4 +1,4 @@
-"""Split-conformal intervals: how far predictions were off on tasks that no weight was fitted to."""
+"""Split-conformal intervals from prediction errors on tasks that no weight was fitted to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cdmpp.datasets.tenset.operator_kinds import operator_kind
 
 DEFAULT_COVERAGE = 0.9
 
-#: Errors and disagreements are told apart down to these, log seconds: parts may agree by chance.
+#: Added to errors and disagreements (log seconds) before logarithms: parts may agree by chance.
 _LEAST_ERROR, _LEAST_DISAGREEMENT = 0.02, 0.03
 
 #: Keys of `interval_metrics`.
@@ -28,24 +28,24 @@ class LatencyCalibration:
     """Half widths of intervals on the log of latency: [latency / exp(h), latency x exp(h)].
 
     Attributes:
-        coverage: share of programs of an unseen task that is to lie in its interval.
-        tasks: tasks that the widths were measured on.
-        samples: measured programs of them.
-        level: quantile of the normalised errors that was taken, see `calibrate`.
-        pooled: half width for a program of which neither device nor operator kind was seen.
-        by_device: device label -> half width, for operator kinds that were not seen.
-        by_operator: operator kind -> half width, for devices that were not seen.
+        coverage: target share of the programs of an unseen task inside their intervals.
+        tasks: number of calibration tasks.
+        samples: number of measured programs of these tasks.
+        level: quantile level of the normalised errors, see `calibrate`.
+        pooled: half width for programs of an unseen device and operator kind.
+        by_device: device label -> half width for unseen operator kinds.
+        by_operator: operator kind -> half width for unseen devices.
         by_device_and_operator: device label -> operator kind -> half width.
-        mean_ratio: measured over predicted seconds of a task's programs together, median over
-            tasks, mean over devices: a latency that errs least in percent lies below the mean of
-            what a program may take, and sums over programs need the mean.
-        mean_ratio_by_device: the same, device label -> ratio.
-        strange_factor: what the half width of a program is multiplied with that is unlike all
-            training tasks (`cdmpp.calibration.left_out_kinds`); None where it was not measured.
-        usual_disagreement: of a model's parts (`CostModel.predict_with_disagreement`), for which
-            the half widths hold.
-        disagreement_exponent: half widths grow with that power of the disagreement; 0 where the
-            model has one part.
+        mean_ratio: total measured over total predicted seconds of a task, median over tasks, mean
+            over devices. A prediction that minimises the percentage error is below the expected
+            latency, which sums over programs need.
+        mean_ratio_by_device: device label -> the same ratio on one device.
+        strange_factor: factor on the half width of programs unlike all training tasks
+            (`cdmpp.calibration.left_out_kinds`); None if not measured.
+        usual_disagreement: disagreement of the model's parts
+            (`CostModel.predict_with_disagreement`) at which the half widths hold.
+        disagreement_exponent: half widths grow with this power of the disagreement; 0 for a model
+            of one part.
     """
 
     coverage: float
@@ -63,7 +63,7 @@ class LatencyCalibration:
     disagreement_exponent: float = 0.0
 
     def mean_s(self, samples: Samples, predicted_s: FloatArray) -> FloatArray:
-        """Returns float64 [N], the mean seconds to be expected where these are predicted."""
+        """Returns float64 [N], the expected (mean) seconds for predicted seconds."""
         ratios = [
             self.mean_ratio_by_device.get(spec.name, self.mean_ratio) for spec in samples.devices
         ]
@@ -73,7 +73,7 @@ class LatencyCalibration:
         """Returns float64 [N], the half width of each sample's group, in log seconds.
 
         Args:
-            disagreement: float64 [N], of the model's parts; None = the usual one.
+            disagreement: float64 [N], disagreement of the model's parts; None = the usual one.
         """
         labels = [spec.name for spec in samples.devices]
         kinds = operator_kinds(samples)
@@ -91,11 +91,12 @@ class LatencyCalibration:
         return max([self.pooled, *self.by_device.values(), *self.by_operator.values(), *groups])
 
     def of_the_worst_device(self, labels: Collection[str] | None = None) -> LatencyCalibration:
-        """Returns intervals for devices that no error was measured on: every operator kind as wide
-        as the device needs that was predicted worst.
+        """Returns intervals for devices without measured errors.
+
+        Each operator kind gets the width of the device with the widest interval for it.
 
         Args:
-            labels: of the devices that count, some of `by_device`; None = all.
+            labels: devices of `by_device` to use; None = all.
         """
         names = self.by_device if labels is None else labels
         rows = [self.by_device_and_operator[name] for name in names]
@@ -122,33 +123,32 @@ def calibrate(
     *,
     coverage: float = DEFAULT_COVERAGE,
 ) -> LatencyCalibration | None:
-    """Returns intervals from predictions of measured tasks that the model was not fitted to.
+    """Calibrates intervals on predictions of measured tasks that the model was not fitted to.
 
     The error of a program is |log(predicted) - log(measured)|. Errors are divided by the scale of
-    their (device, operator kind): the mean error of its tasks, drawn towards the product of the
-    device's and the kind's own scales where there are few tasks. Where the parts of a model
-    disagree, errors are divided first by a power of that, fitted to them by least squares within
-    these groups: what the parts differ on is less certain. One quantile of these normalised
-    errors, in which every task has the same weight however many programs it has, times its scale
-    gives each group's half width.
+    their (device, operator kind): the mean error of its tasks, shrunk towards the product of the
+    scales of the device and the kind if it has few tasks. For a model of several parts, errors are
+    first divided by a power of the parts' disagreement, fitted by least squares within these
+    groups. The half width of a group is its scale times one quantile of the normalised errors, in
+    which every task has the same weight.
 
-    Programs of one task err together, so what counts is the number of tasks. The correction for
-    their finite number: the level of the quantile is the least one at which intervals made from all
-    tasks but one (scales included) cover `coverage` of the programs of the one left out, on
-    average over tasks; never less than `coverage`.
+    Errors of the programs of one task are correlated, so the number of tasks counts. To correct for
+    their finite number, the quantile level is the lowest at which intervals from all tasks but one
+    (scales included) cover `coverage` of the left-out task's programs, on average over tasks; it is
+    at least `coverage`.
 
     Args:
         samples: measured programs; no weight may have been fitted to them.
         predicted_s: float64 [N], seconds.
-        disagreement: float64 [N], of the model's parts; None for a model of one part.
-        coverage: share of the programs of an unseen task that is to be covered, in (0, 1).
+        disagreement: float64 [N], disagreement of the model's parts; None for a model of one part.
+        coverage: target share of covered programs of an unseen task, in (0, 1).
 
     Returns:
-        None when there are fewer than coverage / (1 - coverage) tasks (9 for 90 %): no number of
-        errors then says where the interval must end.
+        The intervals; None with fewer than coverage / (1 - coverage) tasks (9 for 90 %), which
+        cannot bound the interval.
 
     Source: split conformal prediction for groups of correlated samples (Dunn, Wasserman and
-    Ramdas 2018; Lee, Barber and Willett 2023), with the leave-one-task-out level in place of their
+    Ramdas 2018; Lee, Barber and Willett 2023), with the leave-one-task-out level instead of their
     conservative bound.
     """
     tasks, owner = np.unique(samples.task_id, return_inverse=True)
@@ -197,8 +197,9 @@ def calibrate(
 def _growth(
     error: FloatArray, disagreement: FloatArray, owner: IntArray, group: IntArray
 ) -> tuple[float, float]:
-    """Returns the usual disagreement, and the power of it that errors grow with, at least 0; every
-    task has the same weight.
+    """Returns the usual disagreement and the exponent with which errors grow with it, at least 0.
+
+    Every task has the same weight.
     """
     weight = 1.0 / np.bincount(owner)[owner]
     x, y = np.log(disagreement + _LEAST_DISAGREEMENT), np.log(error + _LEAST_ERROR)
@@ -211,8 +212,9 @@ def _growth(
 
 
 def _mean_ratio(samples: Samples, predicted_s: FloatArray, device: int) -> float:
-    """Returns the median over a device's tasks of measured over predicted seconds, all programs of
-    a task together (a mean over tasks would follow the few that are far off).
+    """Returns the median over a device's tasks of total measured over total predicted seconds.
+
+    A mean over tasks would depend on a few outliers.
     """
     rows = samples.device == device
     _, owner = np.unique(samples.task_id[rows], return_inverse=True)
@@ -221,7 +223,7 @@ def _mean_ratio(samples: Samples, predicted_s: FloatArray, device: int) -> float
 
 
 def least_tasks(coverage: float) -> int:
-    """Returns how many tasks an interval of that coverage needs at least."""
+    """Returns the minimum number of tasks for an interval of some coverage."""
     return least_owners(coverage)
 
 
@@ -235,9 +237,11 @@ def operator_kinds(samples: Samples) -> NDArray[np.object_]:
 def interval_metrics(
     samples: Samples, low_s: FloatArray, high_s: FloatArray
 ) -> dict[str, float | None]:
-    """Returns `interval_coverage`, the share of measured latencies in [low, high], and
-    `interval_log_width`, log(high / low); both are means over tasks of means over programs, None
-    without samples or where an interval is NaN.
+    """Returns the coverage and the width of intervals.
+
+    `interval_coverage` is the share of measured latencies in [low, high], `interval_log_width` is
+    log(high / low). Both are means over tasks of means over programs; None without samples or if an
+    interval is not finite.
     """
     if len(samples) == 0 or not np.all(np.isfinite(low_s) & np.isfinite(high_s)):
         return dict.fromkeys(INTERVAL_METRICS)
@@ -252,9 +256,7 @@ def interval_metrics(
 def add_interval_metrics(
     values: dict[str, Any], samples: Samples, low_s: FloatArray, high_s: FloatArray
 ) -> None:
-    """Adds `interval_metrics` to a metrics object and to those of each device under
-    `by_device`.
-    """
+    """Adds `interval_metrics` to a metrics object and to each device's under `by_device`."""
     values.update(interval_metrics(samples, low_s, high_s))
     for index, spec in enumerate(samples.devices):
         if spec.name in values["by_device"]:

@@ -1,6 +1,4 @@
-"""How far a model errs on kinds of operators that it has not learned from: what it is told of
-programs that are unlike all training tasks.
-"""
+"""Interval factor for out-of-distribution programs, measured on left-out operator kinds."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ import numpy as np
 from cdmpp.arrays import BoolArray, FloatArray, IntArray, TextArray
 from cdmpp.conformal import least_owners, owner_quantile
 
-#: Kinds are left out in so many groups.
+#: Number of groups in which kinds are left out.
 _GROUPS = 4
 _COVERAGE = 0.9
 
@@ -22,18 +20,18 @@ def strange_factor(
     half_width: FloatArray,
     error_of: Callable[[BoolArray], FloatArray],
 ) -> float | None:
-    """Returns what the half width of an interval is multiplied with where the program is strange,
-    at least 1; None with fewer than two kinds, too few tasks or intervals without a width.
+    """Returns the factor on the half width of out-of-distribution programs, at least 1.
 
-    The kinds are left out in groups. Of errors over half widths it is the quantile that 90 % of the
-    programs of a task lie below, every task with the same weight.
+    The operator kinds are left out in groups. The factor is the 90 % quantile of errors over half
+    widths, every task with the same weight. None with fewer than two kinds, too few tasks or a half
+    width of 0.
 
     Args:
-        kind: str [N], kind of the operator of each program.
-        task: str [N].
-        half_width: float64 [N], of a program on its device of whose kind nothing is known.
-        error_of: bool [N], which programs are left out -> float64, the absolute errors of their
-            logarithms by a model that has learned from the others.
+        kind: str [N], operator kind of each program.
+        task: str [N], task of each program.
+        half_width: float64 [N], half width for an unseen operator kind on the program's device.
+        error_of: maps bool [N], the programs to leave out, to float64, the absolute log errors on
+            them of a model trained on the others.
     """
     tasks, owner = np.unique(task, return_inverse=True)
     group = _groups(kind, owner)
@@ -48,8 +46,9 @@ def strange_factor(
 
 
 def _groups(kind: TextArray, owner: IntArray) -> IntArray:
-    """Returns int64 [N], the group of each program's kind: kinds of many tasks first, each into the
-    group that has the fewest.
+    """Returns int64 [N], the group of each program's kind.
+
+    Kinds are assigned by descending number of tasks, each to the group with the fewest tasks.
     """
     kinds, number = np.unique(kind, return_inverse=True)
     tasks = np.array([len(np.unique(owner[number == one])) for one in range(len(kinds))])

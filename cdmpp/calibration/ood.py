@@ -26,24 +26,25 @@ from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
 from cdmpp.programs.schema import LEAF_FEATURE_NAMES
 
 FILE_NAME = "training_tasks.safetensors"
-#: In format 1 the centres were float16 without steps, in format 2 the steps were not packed, in
-#: format 3 packed by zlib and the names not at all.
+#: Format 1 had float16 centres without steps, format 2 uncompressed steps, format 3 zlib-compressed
+#: steps and uncompressed names.
 FORMAT = 4
 NEAREST = 3
 
-#: Share of training programs that lie nearer than the threshold to a task other than their own.
+#: Share of training programs that are nearer than the threshold to a task other than their own.
 _THRESHOLD_QUANTILE = 0.99
-#: Columns that hardly vary in training count in this unit: most are logarithms to base 2.
+#: Lower bound on the deviation of a column; most columns are logarithms to base 2.
 _LEAST_DEVIATION = 0.1
-#: A column that is the same in all training tasks, at least so many, is another one so many
-#: deviations away.
+#: A column that is constant over at least `_LEAST_TASKS` training tasks counts as unseen more than
+#: `_UNSEEN` deviations away.
 _LEAST_TASKS, _UNSEEN = 30, 2.0
 _CHUNK = 4096
-#: A centre is that many steps from the mean of its column at most.
+#: Maximum number of quantisation steps from the mean of a column to a centre.
 _STEPS = 127
-#: Of the threshold. Such steps move a distance at the threshold by half a per cent.
+#: Minimum step as a share of the threshold, and minimum unit. Such steps change a distance at the
+#: threshold by 0.5 %.
 _LEAST_STEP, _LEAST_UNIT = 1 / 3, 1e-6
-#: Steps of neighbours in a column are alike, their bits are not aligned to anything.
+#: LZMA options for bytes without alignment; neighbouring steps of a column are similar.
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 0, "lp": 0, "pb": 0}]
 _MOST_NAME_BYTES = 1 << 28
 _NAMES = ("tasks", "operators")
@@ -57,7 +58,7 @@ class NearTask:
     Attributes:
         task: `"<workload key>|<target kind>"`.
         operator: its operator, such as `conv2d+add+relu`.
-        distance: root mean square over columns of the standardised difference.
+        distance: root mean square of the standardised difference over columns.
     """
 
     task: str
@@ -71,8 +72,8 @@ class ColumnDifference:
 
     Attributes:
         column: as in `docs/reference/features.md`.
-        here: its greatest value over the program's leaves.
-        there: the mean of that over the task's programs.
+        here: its maximum over the program's leaves.
+        there: the mean of that maximum over the task's programs.
     """
 
     column: str
@@ -82,13 +83,13 @@ class ColumnDifference:
 
 @dataclass(frozen=True)
 class Familiarity:
-    """How near programs are to the training tasks.
+    """Distances of programs to the training tasks.
 
     Attributes:
-        distance: float64 [N], to the nearest training task.
-        is_far: bool [N], whether a program's task was not trained on and its distance is above the
-            threshold, or it does what no training task for its kind of device does.
-        nearest: for each program the nearest training tasks, nearest first.
+        distance: float64 [N], distance to the nearest training task.
+        is_far: bool [N], whether a program of an untrained task is above the distance threshold, or
+            differs in a column that is constant over the training tasks of its kind of device.
+        nearest: nearest training tasks of each program, nearest first.
     """
 
     distance: FloatArray
@@ -98,11 +99,11 @@ class Familiarity:
 
 @dataclass(frozen=True)
 class TrainingTasks:
-    """Where the tasks of a training part lie in the space of pooled leaf columns.
+    """The tasks of a training part as points in the space of pooled leaf columns.
 
-    A program is the mean and the greatest value of each leaf column over its leaves and the log of
-    their number; columns are standardised over the programs of the training part; a task is the
-    mean of its programs.
+    A program is represented by the mean and the maximum of each leaf column over its leaves and the
+    log of their number, standardised over the programs of the training part. A task is the mean of
+    its programs.
 
     Attributes:
         tasks: T names, `"<workload key>|<target kind>"`.
@@ -112,7 +113,7 @@ class TrainingTasks:
         centre: float32 [T, F], standardised.
         threshold: distance above which a program is far: the 0.99 quantile of the distances of
             training programs to the nearest task other than their own, each task with the same
-            weight. Infinite when there was one task only.
+            weight. Infinite if there was only one task.
     """
 
     tasks: tuple[str, ...]
@@ -124,7 +125,7 @@ class TrainingTasks:
 
     @classmethod
     def fit(cls, train: Samples) -> TrainingTasks:
-        """Returns the tasks of a training part; each program counts once."""
+        """Fits the tasks of a training part; each program counts once."""
         rows = np.unique(train.program)
         columns = _Columns(train.programs, rows)
         mean, deviation = _moments(columns)
@@ -141,9 +142,7 @@ class TrainingTasks:
         return found if len(tasks) < 2 else found._with_threshold(columns, owner)
 
     def extended(self, train: Samples) -> TrainingTasks:
-        """Returns these tasks and those of `train` that are new; the measure of distance and the
-        threshold stay.
-        """
+        """Returns these tasks plus the new tasks of `train`; standardisation and threshold stay."""
         rows = np.unique(train.program)
         known = set(self.tasks)
         names = train.programs.tasks[train.programs.task_id[rows]]
@@ -164,13 +163,13 @@ class TrainingTasks:
         )
 
     def familiarity(self, samples: Samples, *, nearest: int = NEAREST) -> Familiarity:
-        """Returns how near the samples' programs are; devices and latencies are not looked at.
+        """Returns the distances of the samples' programs; devices and latencies are ignored.
 
         Args:
-            nearest: how many tasks to name for each sample.
+            nearest: number of nearest tasks to return per sample.
 
         Raises:
-            DataError: the programs have other columns than the training part had.
+            DataError: the columns differ from those of the training part.
         """
         rows, sample_row = np.unique(samples.program, return_inverse=True)
         columns = _Columns(samples.programs, rows)
@@ -206,20 +205,23 @@ class TrainingTasks:
         )
 
     def differences(self, samples: Samples, task: str, *, count: int = 3) -> list[ColumnDifference]:
-        """Returns in which leaf columns one program differs most from a training task, most first.
+        """Returns the leaf columns in which a program differs most from a training task.
+
+        The largest difference comes first.
 
         Args:
             samples: one sample.
             task: a name of `tasks`.
+            count: number of columns.
 
         Raises:
-            DataError: the program has other columns than the training part had.
+            DataError: the columns differ from those of the training part.
         """
         columns = _Columns(samples.programs, samples.program)
         self._check_width(columns)
         ((_, values),) = columns.chunks()
         leaf = (columns.width - 1) // 2
-        greatest = slice(leaf, 2 * leaf)  # a mean over leaves is no value of any leaf
+        greatest = slice(leaf, 2 * leaf)  # a mean over leaves need not be the value of any leaf
         own = self._standardised(values)[0][greatest]
         theirs = self.centre[self.tasks.index(task)][greatest]
         names = [*LEAF_FEATURE_NAMES, *LEAF_EXTRA_NAMES]
@@ -228,14 +230,16 @@ class TrainingTasks:
             logs = np.array([own[place], theirs[place]], np.float64)
             logs = logs * self.deviation[greatest][place] + self.mean[greatest][place]
             here, there = np.sign(logs) * (np.exp2(np.abs(logs)) - 1.0)
-            # The way there and back leaves a remainder of nothing, and its sign.
+            # Rounding and adding 0.0 remove residues and negative zeros of the round trip.
             own_value, other = (round(float(value), 3) + 0.0 for value in (here, there))
             found.append(ColumnDifference(names[place], own_value, other))
         return found
 
     def save(self, directory: Path) -> None:
-        """Writes training_tasks.safetensors, tasks of one operator together; centres are kept in
-        255 steps a column at most, packed by LZMA column after column.
+        """Writes training_tasks.safetensors.
+
+        Tasks are sorted by operator. Centres are quantised to at most 255 steps per column and
+        compressed by LZMA column by column.
 
         Raises:
             DataError: the file cannot be written.
@@ -262,7 +266,7 @@ class TrainingTasks:
 
     @classmethod
     def load(cls, directory: Path) -> TrainingTasks | None:
-        """Returns what `save` wrote; None when the folder has no such file.
+        """Reads the file that `save` wrote; None if the folder has none.
 
         Raises:
             DataError: the file is damaged or of another format.
@@ -304,8 +308,9 @@ class TrainingTasks:
     def _do_unseen(
         self, values: NDArray[np.float32], for_cpu: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
-        """Returns bool [n], whether a program does what no training task of CPUs, or of the
-        others, does: a column that is the same in all of these is another one there.
+        """Returns bool [n], whether a program differs in a column that is constant in training.
+
+        Training tasks of CPUs and of other devices are compared separately.
 
         Args:
             values: float32 [n, F], standardised.
@@ -320,8 +325,9 @@ class TrainingTasks:
 
     @cached_property
     def _same_in_all(self) -> dict[bool, tuple[IntArray, NDArray[np.float32]]]:
-        """For CPUs -> the columns that are the same in all of their tasks, and what they are
-        there; likewise of the others. Too few tasks say nothing.
+        """Whether for CPUs -> columns that are constant over these tasks, and their values.
+
+        A kind with fewer than `_LEAST_TASKS` tasks is missing.
         """
         own, found = _are_for_cpus(np.array(self.tasks, object)), {}
         for kind in (True, False):
@@ -367,11 +373,11 @@ def _packed(content: bytes) -> NDArray[np.uint8]:
 
 
 def _unpacked(packed: NDArray[np.uint8], most: int) -> bytes:
-    """Returns what was packed; never unpacks more than `most` bytes and one.
+    """Decompresses the output of `_packed`; stops after `most` + 1 bytes.
 
     Raises:
-        ValueError: it is more.
-        LZMAError: it is damaged.
+        ValueError: the content has more than `most` bytes.
+        LZMAError: the content is damaged.
     """
     reader = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=_FILTERS)
     content = reader.decompress(packed.tobytes(), most + 1)
@@ -381,7 +387,7 @@ def _unpacked(packed: NDArray[np.uint8], most: int) -> bytes:
 
 
 class _Columns:
-    """Pooled columns of chosen programs, a few programs at a time."""
+    """Pooled columns of chosen programs, in chunks."""
 
     def __init__(self, programs: ProgramArrays, rows: IntArray) -> None:
         self._programs = programs
@@ -400,7 +406,7 @@ class _Columns:
 
 
 def _moments(columns: _Columns) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Returns mean and standard deviation of every column."""
+    """Returns mean and standard deviation (at least `_LEAST_DEVIATION`) of every column."""
     count = 0
     total = np.zeros(columns.width)
     for _, values in columns.chunks():
@@ -441,6 +447,6 @@ def _distances(values: NDArray[np.float32], centre: NDArray[np.float32]) -> Floa
 
 
 def _operators(programs: ProgramArrays, rows: IntArray, owner: IntArray) -> tuple[str, ...]:
-    """Returns the operator name of each task, that of its first program."""
+    """Returns the operator name of each task, taken from its first program."""
     _, first = np.unique(owner, return_index=True)
     return tuple(str(programs.operator[row]) for row in rows[first])

@@ -1,7 +1,7 @@
-"""A program's time on one device from its time on another: what a model misses on both.
+"""Corrects predictions on one device by measurements of the same programs on another device.
 
-A model errs alike on devices that run the same program: it does not see all that its schedule does.
-Where the program's time on another device is known, so is most of that error.
+A model's errors for a program are correlated between devices, because its features do not describe
+all effects of the schedule. A measurement on another device reveals most of the error.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ from cdmpp.calibration.intervals import LatencyCalibration, calibrate
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec, architecture_of
 
-#: Two devices are one chip with other threads or instructions, or two chips of one kind.
+#: `same`: one chip, possibly with other threads or instructions; `other`: two chips of one kind.
 Relation = Literal[
     "same_cpu", "other_cpu", "same_gpu", "other_gpu", "same_accelerator", "other_accelerator"
 ]
 
-#: So many tasks are the fewest that a share, or a pair's numbers, are taken from.
+#: Minimum number of tasks to fit a share or a pair.
 LEAST_TASKS = 5
 
 
-#: What a pair of devices is held to where a budget says little: so much of the ratio that a model
-#: sees between them, and of what it misses on the one (set on development targets);
-#: and how firmly.
+#: Prior values of ratio, share and offset of a pair (set on development targets), and the weight of
+#: the quadratic penalty that shrinks a fit towards them.
 _USUAL = (0.6, 0.7, 0.0)
 _FIRMNESS = 0.1
-#: Logarithms of predicted over measured end here while a pair is fitted.
+#: Bound on |log(predicted / measured)| while a pair is fitted.
 _MOST_MISSED = 5.0
 
 
@@ -43,8 +42,8 @@ class PairTransfer:
 
     Attributes:
         source, target: labels of A and B.
-        ratio, share, offset: see there.
-        intervals: of what is said of B; None where too few tasks were measured on both.
+        ratio, share, offset: coefficients of the formula.
+        intervals: intervals of the predictions for B; None if too few tasks were measured on both.
     """
 
     source: str
@@ -55,11 +54,11 @@ class PairTransfer:
     intervals: LatencyCalibration | None
 
     def log_s(self, own: FloatArray, there: FloatArray, measured: FloatArray) -> FloatArray:
-        """Returns float64 [N], logarithm of the seconds on B.
+        """Returns float64 [N], log seconds on B.
 
         Args:
-            own, there: float64 [N], the model's logarithms of B and A.
-            measured: float64 [N], that of the seconds measured on A.
+            own, there: float64 [N], the model's log seconds on B and on A.
+            measured: float64 [N], log of the seconds measured on A.
         """
         return there + self.ratio * (own - there) + self.share * (measured - there) + self.offset
 
@@ -70,9 +69,9 @@ class Transfer:
 
     Attributes:
         shares: relation of A and B -> share, 0 to 1.
-        intervals: relation -> intervals of what is said of B; without those that too few tasks were
-            measured for (`calibrate`).
-        pairs: of devices that a fine-tuning has seen side by side; they win over shares.
+        intervals: relation -> intervals of the predictions for B; relations with too few measured
+            tasks (`calibrate`) are missing.
+        pairs: pairs of devices fitted in a fine-tuning; they override `shares`.
     """
 
     shares: dict[Relation, float]
@@ -80,13 +79,13 @@ class Transfer:
     pairs: tuple[PairTransfer, ...] = ()
 
     def pair(self, source: str, target: str) -> PairTransfer | None:
-        """Returns what is known of two labels side by side."""
+        """Returns the fitted pair of two labels, or None."""
         wanted = (source, target)
         return next((one for one in self.pairs if (one.source, one.target) == wanted), None)
 
 
 def relation(first: DeviceSpec, second: DeviceSpec) -> Relation | None:
-    """Returns how two devices are related; None where they do not run the same programs."""
+    """Returns the relation of two devices; None if they do not run the same programs."""
     if first.kind != second.kind:
         return None
     own, other = architecture_of(first), architecture_of(second)
@@ -95,11 +94,10 @@ def relation(first: DeviceSpec, second: DeviceSpec) -> Relation | None:
 
 
 def fit_transfer(samples: Samples, predicted_s: FloatArray) -> Transfer | None:
-    """Returns what the times of programs on one device say of those on another; None where too few
-    tasks were measured on two devices.
+    """Fits the transfer between devices; None if too few tasks were measured on two devices.
 
-    The share of a relation is that of the least squares of the errors' logarithms over all ordered
-    pairs of devices, every task with the same weight.
+    The share of a relation is the least-squares fit of log errors over all ordered pairs of
+    devices, every task with the same weight.
 
     Args:
         samples: measured programs that no weight of the model was fitted to.
@@ -134,18 +132,18 @@ def fit_pairs(
     source_s: FloatArray,
     source_predicted_s: FloatArray,
 ) -> tuple[PairTransfer, ...]:
-    """Returns what the times on one device say of each device of a budget; nothing of those with
-    fewer than five tasks measured on both.
+    """Fits the transfer from one device to each device of a budget.
 
-    Ratio, share and offset have the least percentage error, every task with the same weight, and
-    are held to the usual ones.
+    Devices with fewer than `LEAST_TASKS` tasks measured on both are left out. Ratio, share and
+    offset minimise the percentage error, every task with the same weight, with a penalty on the
+    distance to their usual values.
 
     Args:
         samples: the budget.
-        predicted_s: float64 [N], what models that had not seen them say of it.
-        source: label of the one device.
-        source_s: float64 [N], seconds measured there; NaN where they were not.
-        source_predicted_s: float64 [N], what the model says of it.
+        predicted_s: float64 [N], cross-validated predictions for the budget, in seconds.
+        source: label of the source device.
+        source_s: float64 [N], seconds measured on the source device; NaN if not measured.
+        source_predicted_s: float64 [N], predicted seconds on the source device.
     """
     found = []
     for device in np.unique(samples.device).tolist():
@@ -177,7 +175,7 @@ def _fitted(
 
 
 def _same_programs(samples: Samples, first: int, second: int) -> tuple[IntArray, IntArray]:
-    """Returns the rows, int64 [M] each, of the programs that both devices have measured."""
+    """Returns the rows, int64 [M] each, of the programs measured on both devices."""
     own, others = (np.flatnonzero(samples.device == device) for device in (first, second))
     _, left, right = np.intersect1d(
         samples.program[own], samples.program[others], return_indices=True
@@ -193,11 +191,11 @@ def _share(known: FloatArray, wanted: FloatArray, task: IntArray) -> float:
 
 
 def _weights(task: IntArray) -> FloatArray:
-    """Returns float64 [N], the same weight to every task."""
+    """Returns float64 [N], weights that sum to 1 for every task."""
     _, owner = np.unique(task, return_inverse=True)
     return np.asarray(1.0 / np.bincount(owner)[owner], np.float64)
 
 
 def on_device(samples: Samples, device: DeviceSpec) -> Samples:
-    """Returns the same programs as if all ran on a device; measurements stay."""
+    """Returns the samples with their device replaced; measurements stay."""
     return replace(samples, devices=(device,), device=np.zeros(len(samples), np.int64))
