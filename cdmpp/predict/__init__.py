@@ -1,6 +1,6 @@
-"""Predictions of saved models: one row a program, made better by what else is known of it.
+"""Predictions of saved models: one row per program, with optional corrections.
 
-Begin with `estimates` (a saved model's arrays) and `prediction` (the row); `records` predicts files
-of measure records. Training is above it and evaluates with it; programs in TVM's hands are read by
-`tvm_helper.predict`.
+Start with `estimates` (arrays of predictions) and `prediction` (one row); `records` predicts files
+of measure records. Training uses this package for evaluation; `tvm_helper.predict` reads TVM
+programs.
 """

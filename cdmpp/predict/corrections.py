@@ -24,18 +24,19 @@ from cdmpp.programs.code_layout import CodeKind
 class MachineCodeCorrection:
     """Corrects estimates by the machine code of the programs.
 
-    The mean is then the likely latency: sums of it err less than sums of a higher mean (held-out
-    networks, `docs/lab/experiments.md`). An out-of-distribution program has an interval
-    `CodeModel.strange_factor` times as wide, `STRANGE_FACTOR` times where that was not measured.
+    `mean_s` becomes the corrected latency: its sums have lower errors than sums of a higher mean
+    (held-out networks, `docs/lab/experiments.md`). The half width of an out-of-distribution
+    program is multiplied by `CodeModel.strange_factor`, or by `STRANGE_FACTOR` if that was not
+    measured.
 
     Attributes:
-        code: float32 [N, columns], see `cdmpp.programs.code_layout`; NaN where it is not known, or
-            the device is none that was trained for: these estimates stay.
-        kind: of the devices whose code it is.
-        are_fastest: whether each is the fastest of many measured programs of its task.
-        are_summed: whether they are added up: the least percentage error is a low guess where
-            errors are wide, and sums of low guesses are low.
-        in_network: whether they are kernels of a network, whose times are known worse.
+        code: float32 [N, columns], see `cdmpp.programs.code_layout`; NaN if the code is unknown or
+            the device is unsupported: these estimates stay.
+        kind: kind of the devices that the code runs on.
+        are_fastest: whether each program is the fastest of many measured programs of its task.
+        are_summed: whether the latencies are added up: predictions that minimise the percentage
+            error are biased low if errors are large, and so are their sums.
+        in_network: whether the programs are kernels of a network, which have wider intervals.
     """
 
     reads_model: ClassVar[bool] = True
@@ -69,7 +70,7 @@ class MachineCodeCorrection:
         latency_s = np.maximum(np.exp(log_s), floor_s)
         low_s = np.maximum(np.exp(log_s - half_width), floor_s)
         upwards = np.exp(half_width)
-        if found.shares_set is not None:  # finished estimates have the rule in them
+        if found.shares_set is not None:  # finished estimates include the rule for cache sets
             upwards = upwards * np.where(found.shares_set[known], SAME_SET_FACTOR, 1.0)
         new = {
             "latency_s": latency_s, "mean_s": latency_s, "low_s": low_s,
@@ -87,11 +88,11 @@ class MachineCodeCorrection:
 class SourceDeviceCorrection:
     """Corrects estimates by measurements of the same programs on another device.
 
-    What is out of distribution keeps the width of its interval, as everything does where too few
-    tasks were measured on two such devices: nobody knows how far the other one speaks for it.
+    Out-of-distribution programs keep the width of their interval, as do all programs if too few
+    tasks were measured on such a pair of devices.
 
     Attributes:
-        measured_s: float64 [N], seconds on the source device; NaN where they are not known.
+        measured_s: float64 [N], seconds on the source device; NaN if unknown.
         device: the source device.
     """
 
@@ -103,8 +104,8 @@ class SourceDeviceCorrection:
         """Returns estimates corrected by the times on the source device.
 
         Raises:
-            UsageError: the model was not trained on it, or was never evaluated on programs of two
-                such devices.
+            UsageError: the model was not trained on the source device, or the transfer between the
+                two devices was not evaluated.
         """
         source = self.device.name
         names = [spec.name for spec in trained.card.devices]

@@ -1,6 +1,4 @@
-"""Rules for programs of CPUs of sorts that training data lacks: of one thread on labels of several,
-and with strides that fall into one set of a cache.
-"""
+"""Rules for CPU programs missing in training data: serial ones, and strides in one cache set."""
 
 from __future__ import annotations
 
@@ -18,17 +16,17 @@ from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
 from cdmpp.programs.compact_ast import has_added_columns
 from cdmpp.programs.schema import ACCESS_SLOT_COUNT, LEAF_FEATURE_NAMES
 
-#: What an answer of such a program says.
+#: Reasons shown with a prediction when a rule applies.
 ONE_THREAD = "without a parallel loop, it is predicted on one thread"
 SAME_SET = (
     "its innermost loop strides a multiple of 4,096 bytes, whose cache lines share one set: it may "
     "take several times as long"
 )
-#: What the upper end of such an interval is multiplied with (`docs/explanation/intervals.md`).
+#: Factor on the upper end of the interval under `SAME_SET` (`docs/explanation/intervals.md`).
 SAME_SET_FACTOR = 3.0
-#: Bytes between lines of one set of a first-level cache of 64 sets.
+#: Bytes between lines of the same set in an L1 cache of 64 sets.
 _SET_BYTES = 4096
-#: What lines in few sets have to make a cache fetch, over what it would fetch otherwise.
+#: Minimum ratio of cache lines fetched with set conflicts to lines fetched without.
 _LEAST_CONFLICT = 1.5
 
 _PARALLEL = LEAF_FEATURE_NAMES.index("parallel_num")
@@ -40,17 +38,18 @@ def _extra(*names: str) -> list[int]:
 
 _STRIDES = _extra(*(f"thread_stride.B{slot}.stride" for slot in range(ACCESS_SLOT_COUNT)))
 _SIZES = _extra(*(f"dtype.B{slot}.bytes" for slot in range(ACCESS_SLOT_COUNT)))
-#: Of caches of the first and second level.
+#: Capacities of L1 and L2 caches.
 _LEVELS = ("64k", "256k", "1024k")
 _LINES = _extra(*(f"lines.traffic_{level}" for level in _LEVELS))
 _CONFLICT = _extra(*(f"lines.conflict_{level}" for level in _LEVELS))
 
 
 def on_one_thread(samples: Samples, card: ModelCard) -> Samples:
-    """Returns samples with one thread of their CPU in the place of several, for programs without a
-    parallel loop: the label of one thread that the model was trained on, else the device as it is
-    described with a share of its peak. What a model was adapted to, or learned without such a
-    label, stays.
+    """Returns samples in which programs without a parallel loop run on one thread of their CPU.
+
+    The device becomes a single-threaded label of the same chip in the training data, else a copy of
+    the device with one thread's share of the peak. Devices that the model was adapted to, or
+    trained on without such a label, stay.
     """
     instead = {
         index: one
@@ -90,8 +89,10 @@ def _chip(spec: DeviceSpec) -> tuple[object, ...]:
 
 
 def shares_set(samples: Samples) -> BoolArray:
-    """Returns bool [N], whether a program's innermost loop strides a multiple of `_SET_BYTES` on a
-    CPU, and lines in few sets of a cache make it fetch more (`docs/reference/features.md`).
+    """Returns bool [N], whether the lines of a CPU program's innermost loop share few cache sets.
+
+    Its stride is a multiple of `_SET_BYTES`, and set conflicts increase the fetched lines
+    (`docs/reference/features.md`).
     """
     is_cpu = np.array([spec.kind == "cpu" for spec in samples.devices], bool)[samples.device]
     found, extra = np.zeros(len(samples), bool), samples.programs.leaf_extra

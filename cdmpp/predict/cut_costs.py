@@ -1,4 +1,4 @@
-"""Costs of operators that TVM cannot import: a roofline by the type of their numbers, marked."""
+"""Costs of operators that TVM cannot import: rooflines by element type, marked as bounds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cdmpp.networks.onnx_files.cut import CONTROL_FLOW, CutOperator
 from cdmpp.replay.costs import CostSource, OperatorCost, bound
 from cdmpp.replay.graph import OperatorGraph
 
-#: How the reason of an operator ends of which only the bytes are known.
+#: End of the reason for an operator with unknown operations.
 UNKNOWN_WORK = ", its operations are not known: only its bytes are counted"
 _HALVES, _BYTES = ("float16", "bfloat16"), "int8"
 
@@ -27,13 +27,13 @@ _HALVES, _BYTES = ("float16", "bfloat16"), "int8"
 class CutCosts(CostSource):
     """Rooflines of operators that were cut out of a network.
 
-    Their low end is the lower bound of their work by type (`floor_on`). A recurrent one computes
-    step after step, each at least a small kernel: that counts in the time, not in the lower bound,
-    as one kernel may do all steps.
+    The low end is the lower bound of their work by element type (`floor_on`). A recurrent operator
+    computes its steps sequentially, each at least a small kernel; this counts in the latency but
+    not in the lower bound, because one kernel may do all steps.
 
     Args:
         cut: operator id -> operator.
-        device: hardware.
+        device: the device.
     """
 
     def __init__(self, cut: Mapping[str, CutOperator], device: DeviceSpec) -> None:
@@ -70,7 +70,7 @@ class CutCosts(CostSource):
 
 
 def _floor_s(one: CutOperator, operations: float, device: DeviceSpec) -> float:
-    """Returns seconds that one kernel does not go below with so many operations and its bytes."""
+    """Returns the lower bound in seconds of one kernel with these operations and its bytes."""
     flop = {
         name: np.array([operations if is_its else 0.0])
         for name, is_its in (

@@ -1,4 +1,4 @@
-"""One small perceptron that says what a trained model says: quick enough for searches."""
+"""A small perceptron distilled from a trained model, fast enough for schedule searches."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from cdmpp.models.options import SegmentMlpOptions
 if TYPE_CHECKING:  # torch takes long to import
     from cdmpp.models.baselines.segment_mlp import SegmentMlpCostModel
 
-#: Folder in a model's.
+#: Subfolder of the model's folder.
 FOLDER = "distilled"
 FORMAT = 1
-#: Shares of the teacher in what is learned that are tried; the rest is what was measured.
+#: Candidate weights of the teacher in the training target; the measurement has the rest.
 TRIED_SHARES = (0.5, 1.0)
-#: What a rank correlation lost counts beside a log error of the same size, when one is chosen.
+#: Weight of (1 - rank correlation) relative to the log error when a share is chosen.
 _ORDER_WEIGHT = 0.5
 _OPTIONS = SegmentMlpOptions(
     hidden=256, loop=LoopOptions(epochs=20, programs_per_batch=128, programs_per_task=16,
@@ -38,13 +38,13 @@ _HINT = "recreate it with `cdmpp distil`, or remove the folder"
 
 @dataclass(frozen=True)
 class RankErrors:
-    """How predictions were on measured programs.
+    """Errors and rank metrics of predictions on measured programs.
 
     Attributes:
-        log_error: mean |log of predicted over measured|.
-        spearman: mean within tasks; None where no task has enough programs.
-        top_1: what the fastest programs of tasks take over what those predicted fastest do.
-        top_5: likewise, the best of the five predicted fastest.
+        log_error: mean |log(predicted / measured)|.
+        spearman: mean rank correlation within tasks; None if no task has enough programs.
+        top_1: latency of the tasks' fastest programs over that of the programs predicted fastest.
+        top_5: the same with the best of the five programs predicted fastest.
     """
 
     log_error: float
@@ -63,22 +63,22 @@ class RankErrors:
 
     @property
     def badness(self) -> float:
-        """Log error, and half of the order that is lost."""
+        """Log error + (1 - Spearman) / 2."""
         return self.log_error + _ORDER_WEIGHT * (1.0 - (self.spearman or 0.0))
 
 
 class DistilledModel:
-    """A perceptron on each leaf, their sum, and a perceptron on the sum and the device.
+    """A perceptron on each leaf, a sum over leaves, and a perceptron on the sum and the device.
 
-    What it learns is a mean of what was measured and of what a teacher says, both as logarithms.
+    The training target is a weighted mean of measured and teacher-predicted log seconds.
 
     Attributes:
-        kind: name of such models.
-        kinds: of the devices that it learned from.
-        taught_by: digest of the data that the teacher was trained on.
-        teacher_share: weight of the teacher in the mean, in [0, 1].
-        errors: on programs of held-out tasks; None where none were there.
-        teacher_errors: likewise of the teacher.
+        kind: name of this kind of model.
+        kinds: kinds of devices in its training data.
+        taught_by: digest of the teacher's training data.
+        teacher_share: weight of the teacher in the target, in [0, 1].
+        errors: errors on held-out tasks; None without a test part.
+        teacher_errors: errors of the teacher on the same programs.
     """
 
     kind: ClassVar[str] = "distilled"
@@ -106,13 +106,13 @@ class DistilledModel:
         taught_by: str,
         seed: int,
     ) -> DistilledModel:
-        """Returns what was fitted to the first part; the second ends training and chooses the
-        teacher's share, the third judges.
+        """Trains a perceptron for each candidate share of the teacher and selects the best.
 
         Args:
-            parts: samples; of the first those without latency (NaN), compiled and never run, are
-                learned from the teacher alone.
-            taught_s: float64 [N] for each part, the teacher's seconds.
+            parts: training, validation and test samples. The validation part stops training and
+                selects the share. Training samples without latency (NaN) use the teacher alone.
+            taught_s: float64 [N] per part, seconds predicted by the teacher.
+            taught_by: digest of the teacher's training data.
 
         Raises:
             DataError: the first or second part is empty.
@@ -145,15 +145,15 @@ class DistilledModel:
         """Returns float64 [N], seconds.
 
         Raises:
-            DataError: other leaf features than the model's.
+            DataError: the leaf features differ from the model's.
         """
         return self._network.predict(samples)
 
     def save(self, directory: Path) -> None:
-        """Writes it into the model's folder.
+        """Writes the network into the model's folder.
 
         Raises:
-            DataError: it cannot be written.
+            DataError: the folder cannot be written.
         """
         with replaced_folder(Path(directory) / FOLDER, what="distilled network") as folder:
             facts = {
@@ -169,7 +169,7 @@ class DistilledModel:
 
     @classmethod
     def load(cls, directory: Path, *, taught_by: str) -> DistilledModel | None:
-        """Returns what `save` wrote; None where the model has none.
+        """Reads the network that `save` wrote; None if the model has none.
 
         Args:
             taught_by: digest of the data that the model was trained on.
@@ -196,7 +196,7 @@ class DistilledModel:
                 errors=errors[0], teacher_errors=errors[1],
             )  # fmt: skip
         except (DataError, KeyError, TypeError, ValueError) as error:
-            reason = str(error).partition(";")[0]  # without the next step of a model by itself
+            reason = str(error).partition(";")[0]  # without the hint for standalone models
             raise DataError(f"{folder} is damaged ({reason}); {_HINT}") from None
         if found.taught_by != taught_by:
             raise DataError(

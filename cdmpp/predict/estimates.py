@@ -24,31 +24,32 @@ from cdmpp.predict.machine_code.model import CodeModel
 from cdmpp.predict.saved_model import ModelCard, load_model
 
 STRANGE_FACTOR = 2.0
-#: Of a device whose family the model knows, over what the worst device of that family needs: the
-#: least multiple of a quarter that held 90 % on each of them (`docs/results/devices.md`).
+#: Factor on the widest interval of a device family for an unseen device of that family: the lowest
+#: multiple of 0.25 that covered 90 % on every left-out device (`docs/results/devices.md`).
 NEW_DEVICE_FACTOR = 1.75
 
 
 @dataclass(frozen=True)
 class Estimates:
-    """Predictions of N samples. None is below the lower bound of its program on its device.
+    """Predictions of N samples; no latency is below its program's lower bound on the device.
 
     Attributes:
         latency_s: float64 [N], seconds.
-        mean_s: float64 [N], what a sum over programs adds up (`LatencyCalibration.mean_ratio`);
-            latency_s where the model has no calibration.
-        low_s: float64 [N], lower end of the interval; NaN where the model has no calibration.
-        high_s: float64 [N], upper end.
-        is_far: bool [N], whether the program is unlike every training task, or does work that the
-            model cannot see; None where the model does not know its training tasks.
+        mean_s: float64 [N], expected seconds, for sums over programs
+            (`LatencyCalibration.mean_ratio`); latency_s if the model has no calibration.
+        low_s: float64 [N], lower end of the interval; NaN if the model has no calibration.
+        high_s: float64 [N], upper end of the interval.
+        is_far: bool [N], whether the program is unlike every training task, or does work that
+            features do not describe; None if the model has no training tasks.
         is_new_device: bool [N], whether the device was not trained on.
         is_floor: bool [N], whether latency_s is the lower bound, because the model predicts less.
-        nearest: for each sample the nearest training tasks, nearest first; None as `is_far`.
-        is_compiled: bool [N], whether machine code was used; None where it was for none.
-        by_schedule: bool [N], whether lower bound and schedule answer in the model's place
-            (`cdmpp.predict.gpu_schedules`); None where they do for none.
-        on_one_thread, shares_set: bool [N], which rules of `cdmpp.predict.cpu_rules` were applied;
-            None = none.
+        nearest: nearest training tasks of each sample, nearest first; None if the model has no
+            training tasks.
+        is_compiled: bool [N], whether machine code was used; None = for no sample.
+        by_schedule: bool [N], whether lower bound and schedule replace the model's prediction
+            (`cdmpp.predict.gpu_schedules`); None = for no sample.
+        on_one_thread, shares_set: bool [N], whether these rules of `cdmpp.predict.cpu_rules` apply;
+            None = for no sample.
     """
 
     latency_s: FloatArray
@@ -66,11 +67,11 @@ class Estimates:
 
     @property
     def out_of_distribution(self) -> BoolArray | None:
-        """bool [N], whether program or device is strange to the model; None as `is_far`."""
+        """bool [N], whether program or device is out of distribution; None if `is_far` is None."""
         return None if self.is_far is None else self.is_far | self.is_new_device
 
     def take(self, index: BoolArray) -> Estimates:
-        """Returns those of the chosen samples."""
+        """Returns the estimates of the chosen samples."""
         chosen: dict[str, Any] = {
             one.name: values[index] if isinstance(values := getattr(self, one.name), np.ndarray)
             else values
@@ -82,40 +83,39 @@ class Estimates:
 
 
 class Correction(Protocol):
-    """A step that makes estimates better by something else that is known of the programs.
+    """A step that improves estimates with further knowledge of the programs.
 
     Attributes:
-        reads_model: whether it was fitted to what the model itself predicts.
+        reads_model: whether the correction was fitted to the model's own predictions.
     """
 
     reads_model: ClassVar[bool]
 
     def apply(self, trained: TrainedModel, samples: Samples, found: Estimates) -> Estimates:
-        """Returns better estimates.
+        """Returns improved estimates.
 
         Args:
-            trained: the model that they are of.
+            trained: the model of the estimates.
             samples: N programs.
-            found: what is estimated of them so far.
+            found: estimates of these programs so far.
 
         Raises:
-            UsageError: the model or the devices do not allow it.
+            UsageError: the model or the devices do not support the correction.
         """
         ...
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A trained model with all that is known of it.
+    """A trained model with its card, training tasks and optional models.
 
     Attributes:
-        model: the model.
+        model: the cost model.
         card: its card, with the intervals.
-        tasks: where its training tasks lie; None for a run folder without them.
-        code: what answers with it where the machine code of programs of CPUs is known; None
-            without it, and where nobody asked for it.
-        gpu_code: likewise of GPUs.
-        distilled: the small network that scores candidates of searches for it; None without one.
+        tasks: its training tasks; None for a run folder without them.
+        code: its machine-code model for CPUs; None if missing or not loaded.
+        gpu_code: its machine-code model for GPUs; None if missing or not loaded.
+        distilled: its distilled network, which scores candidates of searches; None if missing.
     """
 
     model: CostModel
@@ -127,12 +127,13 @@ class TrainedModel:
 
     @property
     def readers(self) -> list[CodeModel]:
-        """What reads machine code."""
+        """The machine-code models."""
         return [one for one in (self.code, self.gpu_code) if one is not None]
 
     def scorer(self, kind: str) -> CostModel | DistilledModel:
-        """Returns what scores candidates of searches on devices of a kind: the distilled network
-        where it learned from such, else the model.
+        """Returns the model that scores search candidates on devices of a kind.
+
+        It is the distilled network if its training data has this kind, else the full model.
         """
         network = self.distilled
         return self.model if network is None or kind not in network.kinds else network
@@ -147,26 +148,27 @@ class TrainedModel:
     ) -> Estimates:
         """Returns latencies, intervals and flags.
 
-        A device of the model's kind that it was not trained on has the intervals that were measured
-        on devices left out, where any were. Else no calibration task speaks for what is strange to
-        the model, and the half widths of the devices that are like its own are a rule of thumb
-        (`docs/explanation/intervals.md`): on another device of their kind and family
-        `NEW_DEVICE_FACTOR` times what the worst of them needs, for a program unlike all training
-        tasks `STRANGE_FACTOR` times that of their widest group, and on a device that is like none
-        `STRANGE_FACTOR` times the widest of all. Where kinds of operators were left out of
-        trainings, a strange program on a known device has what those asked for
-        (`LatencyCalibration.strange_factor`). On GPUs the lower bound and the schedule answer for
-        what is strange (`cdmpp.predict.gpu_schedules`), unless a model cannot see all of the
-        program's work. `cdmpp.predict.cpu_rules` has what holds for some programs on CPUs.
+        Half widths (`docs/explanation/intervals.md`):
+
+        - A trained device has those of its calibration. A program unlike all training tasks has
+          them times `LatencyCalibration.strange_factor` or, if that was not measured,
+          `STRANGE_FACTOR` times the widest group of the devices of its kind and family.
+        - An unseen device of a trained kind has those of left-out devices, if they were measured.
+        - Otherwise an unseen device has `NEW_DEVICE_FACTOR` times the widest of the devices of its
+          kind and family or, without such devices, `STRANGE_FACTOR` times the widest of all.
+
+        On GPUs, lower bound and schedule replace out-of-distribution predictions
+        (`cdmpp.predict.gpu_schedules`), unless features do not describe all of the program's work.
+        `cdmpp.predict.cpu_rules` has rules for some CPU programs.
 
         Args:
-            corrections: steps that the estimates go through, in their order.
-            latency_s, disagreement: float64 [N], what `predict_with_disagreement` returns, if it is
-                known already.
+            corrections: corrections of the estimates, applied in order.
+            latency_s, disagreement: float64 [N], the result of `predict_with_disagreement` if
+                already computed.
 
         Raises:
-            UsageError: a correction does not fit the model or the devices.
-            DataError: other leaf features than the model's.
+            UsageError: a correction does not support the model or the devices.
+            DataError: the leaf features differ from the model's.
         """
         asked = check_schema(self.card.feature_schema, samples)
         samples = on_one_thread(asked, self.card)
@@ -205,19 +207,20 @@ class TrainedModel:
         )  # fmt: skip
 
     def predict(self, samples: Samples) -> FloatArray:
-        """Returns float64 [N], seconds that the model says, without bounds and intervals."""
+        """Returns float64 [N], the model's seconds without lower bounds and intervals."""
         return self.model.predict(self._told(samples))
 
     def predict_with_disagreement(self, samples: Samples) -> tuple[FloatArray, FloatArray | None]:
-        """Returns the same and how far the model's parts disagree (`CostModel`)."""
+        """Returns the result of `predict` and the parts' disagreement (see `CostModel`)."""
         return self.model.predict_with_disagreement(self._told(samples))
 
     def _told(self, samples: Samples) -> Samples:
         return self.card.as_told(on_one_thread(samples, self.card))
 
     def devices_like(self, device: DeviceSpec) -> list[str]:
-        """Returns the calibrated devices of the kind and family of another one; none where its
-        family is not known.
+        """Returns the labels of calibrated devices of the same kind and family.
+
+        Empty if the family is unknown.
         """
         known = self.card.calibration.by_device if self.card.calibration else {}
         own = (device.kind, family(device))
@@ -235,11 +238,13 @@ class TrainedModel:
         is_new: BoolArray,
         is_far: BoolArray | None,
     ) -> tuple[FloatArray, FloatArray]:
-        """Returns the half widths of intervals, in log seconds, NaN without calibration, and the
-        mean seconds to be expected.
+        """Returns the half widths of intervals and the expected (mean) seconds.
+
+        Half widths are in log seconds, NaN without calibration.
 
         Args:
-            disagreement: float64 [N], of the model's parts; None for a model of one part.
+            disagreement: float64 [N], disagreement of the model's parts; None for a model of one
+                part.
             is_new: bool [D], whether the model was not trained on a device.
             is_far: bool [N], see `Estimates`.
         """
@@ -271,13 +276,14 @@ class TrainedModel:
         return half_width, mean_s
 
     def floor_s(self, samples: Samples) -> FloatArray:
-        """Returns float64 [N], what each takes at the least; what the registry says of the model's
-        devices wins over what they were trained with.
+        """Returns float64 [N], lower bounds in seconds.
+
+        The registry's current description of a trained device overrides the one in the card.
         """
         return sample_floor_s(samples, tuple(map(self.described_now, samples.devices)))
 
     def described_now(self, device: DeviceSpec) -> DeviceSpec:
-        """Returns a device, one of the model's own as the registry describes it now."""
+        """Returns a device; a trained device is returned as the registry describes it now."""
         trained = {spec.name for spec in self.card.devices}
         return as_described_now(device) if device.name in trained else device
 
@@ -285,11 +291,10 @@ class TrainedModel:
 def _by_schedule(
     samples: Samples, found: Estimates, floor_s: FloatArray, is_seen: BoolArray | bool
 ) -> Estimates:
-    """Returns the estimates with lower bound and schedule in place of the model where programs on
-    GPUs are unlike its training.
+    """Replaces out-of-distribution predictions on GPUs by the lower bound and schedule model.
 
     Args:
-        is_seen: bool [N], whether a model can see all of the work.
+        is_seen: bool [N], whether features describe all of the program's work.
     """
     strange = found.out_of_distribution
     is_asked = (found.is_new_device if strange is None else strange) & is_seen
@@ -308,13 +313,13 @@ def _by_schedule(
 def interval_s(
     latency_s: FloatArray, mean_s: FloatArray, half_width: FloatArray, floor_s: FloatArray
 ) -> dict[str, Any]:
-    """Returns latency, mean and ends of intervals, none below the floor.
+    """Returns latency, mean and ends of intervals, bounded by the floor.
 
     Args:
-        latency_s: float64 [N], none below the floor.
-        mean_s: float64 [N], held to the interval.
-        half_width: float64 [N], of the interval of the logarithm.
-        floor_s: float64 [N].
+        latency_s: float64 [N], at least the floor.
+        mean_s: float64 [N], clipped to the interval.
+        half_width: float64 [N], half width of the interval in log seconds.
+        floor_s: float64 [N], lower bound.
     """
     low_s = np.maximum(latency_s * np.exp(-half_width), floor_s)
     high_s = latency_s * np.exp(half_width)
@@ -323,13 +328,13 @@ def interval_s(
 
 
 def load_trained(directory: Path, *, with_code: bool = False) -> TrainedModel:
-    """Returns the model of a run folder.
+    """Loads the model of a run folder.
 
     Args:
-        with_code: whether its models of machine code are read too.
+        with_code: whether to load its machine-code models.
 
     Raises:
-        DataError: there is no complete model, or it was written by another version of this format.
+        DataError: there is no complete model, or it has another format version.
     """
     model, card = load_model(directory)
     distilled = DistilledModel.load(directory, taught_by=card.data_hash)
@@ -338,10 +343,10 @@ def load_trained(directory: Path, *, with_code: bool = False) -> TrainedModel:
 
 
 def read_code(trained: TrainedModel, directory: Path) -> TrainedModel:
-    """Returns the model of a run folder with its models of machine code.
+    """Adds the machine-code models of a run folder to its trained model.
 
     Raises:
-        DataError: as `load_trained`.
+        DataError: a machine-code model is damaged or has another format version.
     """
     code, gpu_code = CodeModel.load(directory), CodeModel.load(directory, kind="gpu")
     return replace(trained, code=code, gpu_code=gpu_code)

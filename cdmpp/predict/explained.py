@@ -1,4 +1,4 @@
-"""Explanations as text; on a terminal the dearest lines have colours."""
+"""Explanations as text; a terminal shows the most expensive lines in colour."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 from cdmpp.text import aligned, interval_text, percent_text, seconds_text, short_task, shortened
 
 _BOLD, _RED, _YELLOW, _DIM, _PLAIN = "\033[1m", "\033[31m", "\033[33m", "\033[2m", "\033[0m"
-#: From these shares on a line has a colour.
+#: Minimum shares of a line for red and for yellow.
 _HOT, _WARM = 0.5, 0.1
-#: What a parser needs, and a reader does not.
+#: Lines that only a parser needs.
 _UNREAD = ("T.reads(", "T.writes(")
 _CHANGES = 6
 #: Source: docs/results/speed.md.
@@ -23,20 +23,20 @@ DOUBT = (
 
 @dataclass(frozen=True)
 class ExplainedAnswer:
-    """Why something takes as long as predicted; `print` shows it as `cdmpp explain` does.
+    """Explanation of a prediction; `print` shows it like `cdmpp explain`.
 
     Attributes:
-        row: all of it as JSON values, as `cdmpp explain --json` prints them
+        row: the explanation as JSON values, as printed by `cdmpp explain --json`
             (`docs/explanation/explanations.md`).
     """
 
     row: Mapping[str, Any]
 
     def text(self, *, is_painted: bool = False) -> str:
-        """Returns it as lines of text.
+        """Returns the explanation as lines of text.
 
         Args:
-            is_painted: whether it goes to a terminal: with colours, and no line wider than it.
+            is_painted: whether to use colours and cut lines at the width of the terminal.
         """
         text = network_text if "kernels" in self.row else program_text
         return text(self.row, is_painted=is_painted)
@@ -46,11 +46,11 @@ class ExplainedAnswer:
 
 
 def program_text(row: Mapping[str, Any], *, is_painted: bool) -> str:
-    """Returns an explained program.
+    """Returns the text of an explained program.
 
     Args:
-        row: as `ExplainedProgram.row` makes it.
-        is_painted: whether it goes to a terminal: with colours, and no line wider than it.
+        row: as returned by `ExplainedProgram.row`.
+        is_painted: whether to use colours and cut lines at the width of the terminal.
     """
     mark = " !" if row["out_of_distribution"] else ""
     title = f"{row['name']} on {row['device']}"
@@ -72,11 +72,11 @@ def program_text(row: Mapping[str, Any], *, is_painted: bool) -> str:
 
 
 def network_text(row: Mapping[str, Any], *, is_painted: bool) -> str:
-    """Returns an explained network: its kernels, then the programs of the most expensive ones.
+    """Returns the text of an explained network: its kernels, then the most expensive programs.
 
     Args:
-        row: as `ExplainedNetwork.row` makes it.
-        is_painted: as of `program_text`.
+        row: as returned by `ExplainedNetwork.row`.
+        is_painted: as in `program_text`.
     """
     latency = interval_text(row["latency_s"], row["low_s"], row["high_s"])
     kernels = [

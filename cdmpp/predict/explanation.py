@@ -1,4 +1,4 @@
-"""Why a program takes long: what each of its stores adds to the time, and what bounds it."""
+"""Explanation of a program's time: the share of each store and its bottleneck."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cdmpp.programs.loops.loop_tree import Loop, LoopTree, Node, stores_with_pat
 from cdmpp.programs.work import ProgramWork
 from cdmpp.text import seconds_text
 
-#: What can bound a store, in words.
+#: Bottlenecks of a store.
 Limit = Literal["operations", "threads", "memory", "l2"]
 LIMITS: dict[Limit, str] = {
     "operations": "its operations at the peak",
@@ -30,10 +30,10 @@ LIMITS: dict[Limit, str] = {
 
 @dataclass(frozen=True)
 class LoopAround:
-    """A loop that a store stands in.
+    """A loop around a store.
 
     Attributes:
-        extent: iterations; None where they are not constant.
+        extent: number of iterations; None if not constant.
     """
 
     var: str
@@ -46,16 +46,15 @@ class LeafExplanation:
     """A store of a program.
 
     Attributes:
-        leaf: its place among the stores, from 1.
-        buffer: what it writes.
-        share: its part of the predicted time, in [0, 1].
-        roofline_s: max(operations / peak, distinct bytes of the memory / bandwidth).
-        limits_s: its roofline in seconds by each limit that is known of the device: estimates,
-            which caches and fusion beat.
-        loops: outermost first.
-        data_bytes: distinct bytes of the memory that it reads and writes, none of registers and
-            shared memory.
-        fits: the smallest memory that holds them, of those whose size is known.
+        leaf: position among the stores, from 1.
+        buffer: name of the written buffer.
+        share: share of the predicted time, in [0, 1].
+        roofline_s: max(operations / peak, distinct bytes in memory / bandwidth).
+        limits_s: estimated seconds by each limit of the device with known rates; caches and fusion
+            can be faster.
+        loops: loops around the store, outermost first.
+        data_bytes: distinct bytes read and written in memory, without registers and shared memory.
+        fits: the smallest memory of known size that holds these bytes.
     """
 
     leaf: int
@@ -69,27 +68,27 @@ class LeafExplanation:
 
     @property
     def bound(self) -> Limit:
-        """The limit that takes longest."""
+        """The limit with the longest time."""
         return max(self.limits_s, key=lambda name: self.limits_s[name])
 
     @property
     def ahead(self) -> float | None:
-        """How many times as long that limit takes as the next; None without one."""
+        """Ratio of the longest to the second-longest limit; None without a second one."""
         first, *others = sorted(self.limits_s.values(), reverse=True)
         return first / others[0] if others and others[0] > 0 else None
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a program's time goes into.
+    """Breakdown of a program's time.
 
     Attributes:
-        leaves: its stores in program order, at least one.
-        shares_by: who shares the time out: the model, or the roofline where the model does not add
-            up stores.
-        assumed: which rates of the device are unknown, so that nominal ones were taken.
-        least_s: lower bound of the program on the device.
-        least_why: what sets it.
+        leaves: stores in program order, at least one.
+        shares_by: source of the shares: the model, or the roofline if the model does not sum over
+            stores.
+        assumed: unknown rates of the device, replaced by nominal ones.
+        least_s: lower bound of the program on the device, in seconds.
+        least_why: the limit that sets the lower bound.
     """
 
     leaves: tuple[LeafExplanation, ...]
@@ -109,7 +108,7 @@ class Explanation:
         return max(self.leaves, key=lambda one: one.share)
 
     def to_json(self, latency_s: float) -> dict[str, Any]:
-        """Returns what a row of `predict --json` says of it.
+        """Returns the explanation in a row of `predict --json`.
 
         Args:
             latency_s: predicted seconds of the program.
@@ -129,7 +128,7 @@ class Explanation:
         }
 
     def text(self, latency_s: float) -> str:
-        """Returns one line.
+        """Returns the explanation as one line of text.
 
         Args:
             latency_s: predicted seconds of the program.
@@ -145,7 +144,7 @@ class Explanation:
         )
         is_launch = self.least_why == FLOOR_WORDS["launch"]
         is_unknown = is_launch and (self.assumed or self.least_s <= LEAST_CALL_S)
-        if len(self.assumed) > 1 or is_unknown:  # nor is its lower bound, or it is a mere call
+        if len(self.assumed) > 1 or is_unknown:  # the lower bound is unknown or only a call
             return said
         ratio = latency_s / self.least_s
         times = f"{ratio:.2g}" if ratio < 99.5 else f"{ratio:,.0f}"
@@ -162,14 +161,14 @@ def explain(
     shares: NDArray[np.float64] | None,
     work: ProgramWork | None = None,
 ) -> Explanation | None:
-    """Returns what a program's time goes into; None where no store does any work.
+    """Returns the breakdown of a program's time; None if no store does any work.
 
     Args:
         tree: the program, for the names of its buffers and loops.
         ast: its compact AST.
-        device: as the registry describes it.
-        shares: float64 [leaves], those of the model; None where it has none.
-        work: what the program does at the least, where it was counted.
+        device: the device as described by the registry.
+        shares: float64 [leaves], the model's leaf shares; None if it has none.
+        work: minimum work of the program; None if not counted.
     """
     leaf_features = in_memory(ast.leaf_features, ast.leaf_extra)
     leaf = leaf_work(leaf_features)
@@ -211,10 +210,10 @@ def explain(
 def _limits(
     leaf_features: NDArray[np.float32], work: LeafWork, device: DeviceSpec
 ) -> list[dict[Limit, float]]:
-    """Returns the seconds of every leaf by what limits it.
+    """Returns the seconds of every leaf by limit.
 
-    What is fetched again and again because no cache holds it counts each time, where the last
-    cache of the device is known; the distinct bytes count once otherwise.
+    If the device's last cache is known, data that no cache holds counts at each fetch; otherwise
+    distinct bytes count once.
     """
     has_cache = bool(device.l2_bytes or device.l3_bytes)
     _, bytes_per_s = device_rates(device)
@@ -236,9 +235,7 @@ def _limits(
 
 
 def _workers(device: DeviceSpec) -> int | None:
-    """Returns how many iterations have to run at once for the peak, at the least; None where that
-    is not known.
-    """
+    """Returns the minimum number of parallel iterations for the peak; None if unknown."""
     if device.kind == "cpu":
         return device.threads or device.core_count
     if not device.core_count or not device.warp_size:

@@ -1,4 +1,4 @@
-"""GPU programs unlike all that a model was trained on: their lower bound and schedule answer."""
+"""Predictions for out-of-distribution GPU programs from their lower bound and schedule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cdmpp.analytic.roofline.schedule_times import kinds_of, packaged_schedule_t
 from cdmpp.arrays import BoolArray, FloatArray
 from cdmpp.datasets.samples import Samples
 
-#: What an answer of this sort says of itself.
+#: Reason shown with such a prediction.
 BY_SCHEDULE = (
     "predicted from its lower bound and its schedule, calibrated on measured programs of other "
     "kinds and GPUs; programs of TVM's default rules (DLight) are not in the GPU training data"
@@ -19,12 +19,15 @@ BY_SCHEDULE = (
 def schedule_estimates(
     samples: Samples, is_asked: BoolArray, floor_s: FloatArray
 ) -> tuple[BoolArray, FloatArray, FloatArray]:
-    """Returns which samples have an answer, bool [N], and for these float64 [n] each: log seconds
-    and half widths of 90 % intervals of the logarithm.
+    """Predicts samples from lower bound and schedule.
 
     Args:
-        is_asked: bool [N].
-        floor_s: float64 [N], no answer is below it.
+        is_asked: bool [N], samples to predict.
+        floor_s: float64 [N], lower bound of the predictions, in seconds.
+
+    Returns:
+        Which samples have a prediction, bool [N]; for these, log seconds and half widths of 90 %
+        intervals in log seconds, float64 [n] each.
     """
     found = np.zeros(len(samples), bool)
     is_gpu = np.array([has_columns(spec) for spec in samples.devices], bool)[samples.device]

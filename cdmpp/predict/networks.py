@@ -1,4 +1,4 @@
-"""Predictions of whole networks: a row for each way of running one, device and batch."""
+"""Predictions of whole networks: one row per execution mode, device and batch."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from cdmpp.predict.requested_device import asked_devices, check_kinds
 from cdmpp.pretrained import PRETRAINED, model_folder
 from cdmpp.replay.summary import ReplayOutcome
 
-if TYPE_CHECKING:  # torch is loaded when a way needs it
+if TYPE_CHECKING:  # torch is imported only if an execution mode needs it
     import torch
 
     from cdmpp.networks.predict import NetworkPredictor
     from cdmpp.networks.prediction import TorchPrediction
 
 Way = Literal["tvm-untuned", "tvm-tuned", "torch-eager"]
-#: Each way of running, in words.
+#: Execution mode -> its description.
 WAYS: dict[Way, str] = {
     "tvm-untuned": "compiled by TVM, untuned",
     "tvm-tuned": "compiled by TVM, tuned",
     "torch-eager": "run by torch (eager)",
 }
 _EAGER: Way = "torch-eager"
-#: What is said of eager torch besides.
+#: Further keys of a row of eager torch.
 _MEMORY_KEYS = (
     "memory_bytes", "memory_low_bytes", "memory_high_bytes", "utilisation", "utilisation_low",
     "utilisation_high", "memory_limit_bytes", "fits",
@@ -43,31 +43,31 @@ _MEMORY_KEYS = (
 
 
 class NoTvmError(UsageError):
-    """TVM is not installed, or another version."""
+    """Raised if TVM is not installed or has another version."""
 
 
 @dataclass(frozen=True)
 class NetworkQuestion:
-    """A network, and how it is to be run.
+    """A network to predict, with its execution modes, devices and inputs.
 
     Attributes:
-        source: ONNX file, saved `torch.export` program, or a function that makes a torch module.
-        name: what the network is called.
-        ways: of running it; none = all that source and question allow.
-        labels, descriptions: devices by label or as hardware, and files that describe hardware that
-            nobody measured. None of both = those that the model was trained on.
-        model: run folder of a cost model or of a model of whole networks; `pretrained` = both.
-        loaded: gives the cost model where it is kept loaded; None = it is read from `model`.
-        database: folder of a MetaSchedule database: the programs of `tvm-tuned`.
-        compiles: whether kernels are compiled where the model can read their machine code.
-        must_compile: whether a model that cannot is an error.
-        batches: samples of an iteration; None = as a file says, of others 1.
-        input_shapes: of an ONNX file, whole, by name; what the file leaves open has to be there.
-        shapes, dtypes: of a torch module's inputs, without the batch; no types = as `torch_graph`
-            guesses.
-        method: how a torch module is followed for eager running.
-        memory_limit_bytes: what there is; None = the devices'.
-        running: how torch runs it.
+        source: ONNX file, saved `torch.export` program, or a function that returns a torch module.
+        name: name of the network.
+        ways: execution modes; empty = all that the source and the other fields allow.
+        labels, descriptions: device labels or specs, and files that describe unmeasured devices.
+            If both are empty, the devices that the model was trained on.
+        model: run folder of a cost model or of a network model; `pretrained` = both packaged ones.
+        loaded: returns the loaded cost model; None = it is loaded from `model`.
+        database: folder of a MetaSchedule database with the programs of `tvm-tuned`.
+        compiles: whether kernels are compiled if the model can read their machine code.
+        must_compile: whether it is an error if the model cannot read machine code.
+        batches: batch sizes; None = that of the file, else 1.
+        input_shapes: full shapes of an ONNX file's inputs by name; required for dynamic shapes.
+        shapes, dtypes: shapes of a torch module's inputs without the batch, and their types; None =
+            as inferred by `torch_graph`.
+        method: how a torch module is traced for eager execution.
+        memory_limit_bytes: available memory; None = that of the device.
+        running: options of the execution by torch.
     """
 
     source: Path | Callable[[], Any]
@@ -89,7 +89,7 @@ class NetworkQuestion:
     running: Running = field(default_factory=Running)
 
     def cost_model(self) -> TrainedModel:
-        """Returns the model of kernels.
+        """Returns the cost model of kernels.
 
         Raises:
             DataError: there is no complete model.
@@ -104,13 +104,13 @@ class NetworkKernel:
     """A kernel of a compiled network.
 
     Attributes:
-        calls: how often it runs.
-        shapes: of its arguments.
+        calls: number of calls.
+        shapes: shapes of its arguments.
         in_network_s: seconds of one call within the network.
-        prediction: what the model says of it alone; None where no model covers it.
-        reason: why none does; empty where one does.
-        module: its program; None where it has none.
-        key: what the operators that call it have as their task, or as their name without one.
+        prediction: prediction of the isolated kernel; None if no model covers it.
+        reason: why no model covers it; empty if one does.
+        module: its program; None if it has none.
+        key: task of the operators that call it, or their name if they have no task.
     """
 
     name: str
@@ -123,7 +123,7 @@ class NetworkKernel:
     key: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what `predict --json` and the server say of a kernel."""
+        """Returns a kernel as in `predict --json` and the server."""
         alone = {} if self.prediction is None else self.prediction.to_json()
         return alone | {
             "name": self.name, "calls": self.calls, "shapes": list(self.shapes),
@@ -133,12 +133,13 @@ class NetworkKernel:
 
 @dataclass(frozen=True)
 class NetworkPrediction(Prediction):
-    """The row of a network on a device, run one way.
+    """Prediction of a network on a device in one execution mode.
 
     Attributes:
-        schedule: which programs a compiler's kernels are, in words.
-        kernels: of a compiled network, most expensive first.
-        replayed: how a compiled network was put together.
+        way: the execution mode.
+        schedule: description of the schedules of a compiled network's kernels.
+        kernels: kernels of a compiled network, most expensive first.
+        replayed: the replay of a compiled network.
         eager: memory and utilisation of eager torch.
     """
 
@@ -151,11 +152,11 @@ class NetworkPrediction(Prediction):
 
     @property
     def out_of_distribution(self) -> bool:
-        """Whether it is a low-confidence prediction."""
+        """Whether the prediction has low confidence."""
         return bool(self.reasons)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what `predict --json` and the server say of a network."""
+        """Returns a network as in `predict --json` and the server."""
         eager = {} if self.eager is None else self.eager.to_json()
         return {
             "network": self.name, "batch": self.batch, "way": self.way, "mode": self.mode,
@@ -168,12 +169,12 @@ class NetworkPrediction(Prediction):
         }  # fmt: skip
 
     def _execution(self) -> dict[str, Any]:
-        """Returns how torch runs it, where it is torch that does."""
+        """Returns torch's execution options; None values for compiled networks."""
         eager = {} if self.eager is None else self.eager.to_json()
         return {name: eager.get(name) for name in ("dtype", "layout", "compiled")}
 
 
-#: Predicts a network as TVM compiles it: way, model, devices, what is told of the next step.
+#: Predicts a network compiled by TVM: takes mode, model, devices and a callback for each step.
 CompiledWay = Callable[
     [Way, TrainedModel, Sequence[DeviceSpec], Callable[[str], None]], list[NetworkPrediction]
 ]
@@ -185,16 +186,17 @@ def predict_network(
     *,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> list[NetworkPrediction]:
-    """Returns what a network takes, by device, batch and way.
+    """Returns predictions of a network by device, batch and execution mode.
 
-    A way that a network or device does not allow has an answer without latency that says why.
+    If the network or device does not support an execution mode, its prediction has no latency but a
+    reason.
 
     Args:
-        compiled: predicts the question's network as TVM compiles it.
-        on_step: is told what is done next, in words.
+        compiled: predicts the network compiled by TVM.
+        on_step: called with a description of each step.
 
     Raises:
-        CdmppError: a model, a device or a database is not as it should be; or no way has a latency.
+        CdmppError: a model, a device or a database is invalid, or no execution mode has a latency.
     """
     ways = _ways(question)
     eager = _eager_predictor(_models(question.model)[0]) if "torch-eager" in ways else None
@@ -267,7 +269,7 @@ def _ways(question: NetworkQuestion) -> tuple[Way, ...]:
 
 
 def _models(model: Path | str) -> tuple[Path | str, Path]:
-    """Returns the models of whole networks and of kernels: the named one, and a packaged one."""
+    """Returns the network model and the kernel model: the named one, and a packaged one."""
     from cdmpp.networks.run import is_networks_run  # it loads pyarrow
 
     if str(model) != PRETRAINED and is_networks_run(Path(model)):
@@ -284,7 +286,7 @@ def _eager_predictor(model: Path | str) -> NetworkPredictor:
 def _devices(
     question: NetworkQuestion, eager: NetworkPredictor | None, trained: TrainedModel | None
 ) -> list[DeviceSpec]:
-    """Returns the devices that are named; without one those that networks were measured on."""
+    """Returns the requested devices; if none, those of the network model or of the kernel model."""
     labels, descriptions = question.labels, question.descriptions
     if eager is not None and not labels and not descriptions:
         return list(eager.trained.devices)
@@ -298,9 +300,7 @@ def _devices(
 def _by_kind(
     devices: Sequence[DeviceSpec], trained: TrainedModel | None
 ) -> tuple[list[DeviceSpec], dict[str, str]]:
-    """Returns the devices of a kind that the model of kernels has learned, and of others label ->
-    why it does not answer.
-    """
+    """Returns the devices that the kernel model supports, and label -> reason for the others."""
     learned, unlearned = [], {}
     for device in devices:
         try:
@@ -336,7 +336,7 @@ def _eager_predictions(
 def _torch_module(
     question: NetworkQuestion,
 ) -> tuple[Any, list[int], Sequence[tuple[int, ...]], Sequence[torch.dtype] | None]:
-    """Returns module (or what makes it), batches, shapes without the batch, and types.
+    """Returns module (or its factory), batches, shapes without the batch, and types.
 
     Raises:
         DataError: an exported program has dynamic shapes or inputs that do not share their first
@@ -350,6 +350,6 @@ def _torch_module(
 
 
 def with_shares(kernels: Sequence[NetworkKernel]) -> list[tuple[NetworkKernel, float]]:
-    """Returns kernels with the share of all kernels' time that their calls take, in [0, 1]."""
+    """Returns each kernel with the share of its calls in the time of all kernels, in [0, 1]."""
     whole_s = sum(one.calls * one.in_network_s for one in kernels) or 1.0
     return [(one, one.calls * one.in_network_s / whole_s) for one in kernels]

@@ -1,4 +1,4 @@
-"""The row of a prediction: a program, record or network on a device."""
+"""One prediction of a program, record or network on a device."""
 
 from __future__ import annotations
 
@@ -23,34 +23,33 @@ from cdmpp.text import interval_text, short_task
 
 @dataclass(frozen=True)
 class Prediction:
-    """A program, record or network on a device.
+    """Prediction of a program, record or network on a device.
 
     Attributes:
-        name: of the program, the task or the network.
-        device: label.
+        name: name of the program, the task or the network.
+        device: label of the device.
         latency_s: predicted seconds (of one iteration for a network); None if it cannot be
             predicted, see `reasons`.
-        low_s, high_s: ends of its 90 % interval; None without one.
-        measured_s: measured seconds; None if it was not measured on the device.
-        reasons: why it is a low-confidence prediction, or why there is no latency.
-        way: how a network is run: `tvm-untuned`, `tvm-tuned` or `torch-eager`; None of others.
-        mode: whether a network predicts (`infer`) or is trained (`train`); None of others.
-        batch: samples of a network's iteration; None = as its file says.
-        operator: of a program, such as `conv2d+add`; empty if unknown.
+        low_s, high_s: ends of the 90 % interval; None without one.
+        measured_s: measured seconds; None if not measured on the device.
+        reasons: why the prediction has low confidence, or why there is no latency.
+        way: execution mode of a network: `tvm-untuned`, `tvm-tuned` or `torch-eager`; else None.
+        mode: whether a network runs inference (`infer`) or training (`train`); else None.
+        batch: batch size of a network; None = that of its file.
+        operator: operator of a program, such as `conv2d+add`; empty if unknown.
         program_id: sha256 id of a program; None without one.
-        mean_s: mean of the predicted distribution, which sums over programs use; None as latency_s.
+        mean_s: mean of the predicted distribution, for sums over programs; None without latency.
         is_far: whether the program is out of distribution; None if unknown.
         is_new_device: whether the device was not trained on.
         is_floor: whether the latency was raised to the lower bound of the device.
-        is_compiled: whether its machine code was used.
-        by_schedule: whether it was predicted from lower bound and schedule instead of the model;
-            see `note`.
-        nearest: training tasks nearest to it, nearest first.
-        explanation: where its time goes.
+        is_compiled: whether machine code was used.
+        by_schedule: whether lower bound and schedule were used instead of the model; see `note`.
+        nearest: nearest training tasks, nearest first.
+        explanation: breakdown of the time.
         is_scheduled: whether the program has a schedule.
-        note: how the program was read or scheduled, if this matters.
+        note: rules that apply, or how the program was read or scheduled; empty without.
         elsewhere_s: measured seconds on another device that corrected the prediction; None without.
-        is_record: whether it is a program of a record or sample: its JSON has no text.
+        is_record: whether it is a program of a record or sample, with a shorter JSON row.
     """
 
     name: str
@@ -88,22 +87,22 @@ class Prediction:
 
     @property
     def reason(self) -> str | None:
-        """The first of the reasons; None without one."""
+        """The first reason; None without one."""
         return self.reasons[0] if self.reasons else None
 
     @property
     def detail(self) -> Prediction:
-        """All values: the row itself."""
+        """All values: the prediction itself."""
         return self
 
     def explain(self, *, machine_code: bool = False) -> ExplainedAnswer:
         """Explains the prediction, as `cdmpp explain` does.
 
         Args:
-            machine_code: whether the program is compiled and its machine code is described.
+            machine_code: whether to compile the program and describe its machine code.
 
         Raises:
-            UsageError: a record or a sample, which has no text; or a network run by torch.
+            UsageError: it is a record or a sample, which has no text, or a network run by torch.
         """
         if self._explain is None:
             raise UsageError(
@@ -117,7 +116,7 @@ class Prediction:
         return f"{self.name} on {self.device}: {latency}"
 
     def to_json(self) -> dict[str, Any]:
-        """Returns its row of `cdmpp predict --json`, and of the server."""
+        """Returns the row of `cdmpp predict --json` and of the server."""
         row = {
             "program_id": self.program_id,
             "device": self.device,
@@ -150,10 +149,10 @@ class Prediction:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any], *, is_record: bool = False) -> Prediction:
-        """Rebuilds what `to_json` described of a program, without the explanation.
+        """Rebuilds a program's prediction from its `to_json`, without the explanation.
 
         Args:
-            is_record: whether it is shown as a record.
+            is_record: see `Prediction`.
         """
         own = {one.name for one in fields(cls)} - {"explanation"}
         given = {**row, "note": row.get("note") or ""}
@@ -165,7 +164,7 @@ class Prediction:
 
 
 def misfit(device: DeviceSpec, *, is_gpu: bool) -> str | None:
-    """Returns why a device cannot run a program, None where it can.
+    """Returns why a device cannot run a program; None if it can.
 
     Args:
         is_gpu: whether the program is a GPU kernel.
@@ -195,10 +194,11 @@ def estimated(
     name: str | None = None,
     is_record: bool = False,
 ) -> Prediction:
-    """Returns the row of a program at one place of a model's estimates.
+    """Returns the prediction of a program from one entry of a model's estimates.
 
     Args:
-        name: None = by its task.
+        place: index of the entry.
+        name: name of the program; None = derived from its task.
         is_record: see `Prediction`.
     """
     one = Prediction(
@@ -226,7 +226,7 @@ def estimated_samples(samples: Samples, found: Estimates) -> list[Prediction]:
 
 
 def _with_estimate(one: Prediction, found: Estimates, place: int) -> Prediction:
-    """Returns the row with what was estimated; with a reason where that is no finite time."""
+    """Returns the prediction with its estimate, or with a reason if that is not finite."""
     ends = (each[place] for each in (found.latency_s, found.mean_s, found.low_s, found.high_s))
     if any(math.isinf(end) for end in ends) or not 0 < found.latency_s[place] < math.inf:
         return replace(one, reasons=("the model's prediction for these columns is not finite",))
@@ -251,13 +251,13 @@ def _with_estimate(one: Prediction, found: Estimates, place: int) -> Prediction:
 
 
 def check_predicted(found: Sequence[Prediction], source: Path | str) -> None:
-    """Checks that any of a file's programs can be predicted.
+    """Checks that at least one program of a file has a latency.
 
     Args:
-        source: the file, or what it is instead, in words.
+        source: the file, or a description of the source.
 
     Raises:
-        DataError: none of them can.
+        DataError: no program has a latency.
     """
     if all(one.latency_s is None for one in found):
         reasons = sorted({f"{one.name} on {one.device}: {one.reason}" for one in found})

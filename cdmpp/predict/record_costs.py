@@ -1,4 +1,4 @@
-"""Costs of Tenset's tasks from a set of measure records: recorded, or predicted by a cost model."""
+"""Costs of Tenset's tasks from measure records, either recorded or predicted by a cost model."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ RecordKind = Literal["best", "draws"]
 
 @dataclass(frozen=True)
 class RecordChoice:
-    """Which records stand for the tasks.
+    """Selection of the records that represent each task.
 
     Attributes:
-        kind: `best` the fastest measured program of each task; `draws` seeded draws among all of
-            them, with replacement.
-        seed: of the draws.
-        draws: how many.
+        kind: `best` = the fastest measured program of each task; `draws` = random draws with
+            replacement from all its programs.
+        seed: seed of the draws.
+        draws: number of draws.
     """
 
     kind: RecordKind = "best"
@@ -47,10 +47,10 @@ class RecordChoice:
 
     @classmethod
     def of(cls, text: str, seed: int) -> RecordChoice:
-        """Returns what `best` or `draws:N` asks for.
+        """Parses `best` or `draws:N`.
 
         Raises:
-            UsageError: another text.
+            UsageError: the text has another form.
         """
         name, _, value = text.partition(":")
         if text == "best":
@@ -61,7 +61,7 @@ class RecordChoice:
 
     @property
     def text(self) -> str:
-        """What it is, in words."""
+        """Description of the selection."""
         if self.kind == "best":
             return "the fastest measured record of each task"
         return f"{self.draws} samples from the measured records of each task, seed {self.seed}"
@@ -79,22 +79,22 @@ def replay_records(
     times: Mapping[str, float] | None = None,
     scales: Mapping[str, float] | None = None,
 ) -> ReplayOutcome:
-    """Returns the replay of a network of Tenset's from records of its tasks.
+    """Replays a Tenset network from records of its tasks.
 
     Args:
         path: the network's tasks, see `cdmpp.replay.tenset_network`.
-        label: of the device.
-        trained: the model that predicts the records; None = what was recorded.
-        dataset: folder in Tenset's layout; None = the one that holds the network.
-        records_of: device whose records are taken; None = `label`.
-        times: seconds of operators by id, name, task or kind; they win over records.
+        label: label of the device.
+        trained: the model that predicts the records; None = use the recorded times.
+        dataset: folder in Tenset's layout; None = the folder that contains the network.
+        records_of: device whose records are used; None = `label`.
+        times: seconds of operators by id, name, task or kind; they override records.
         scales: factors of `replay_costs`.
 
     Raises:
-        DataError: the network cannot be read, there are no records of its tasks, or the device
-            runs no such programs.
-        DeviceError: an unknown device.
-        UsageError: a time or factor fits no operator.
+        DataError: the network cannot be read, its tasks have no records, or the device cannot run
+            its programs.
+        DeviceError: the device is unknown.
+        UsageError: a time or factor matches no operator.
     """
     network = read_tenset_network(path)
     spec = get_device(label) if trained is None else asked_device(label, trained.card)
@@ -120,11 +120,11 @@ class RecordCosts(CostSource):
 
     Args:
         dataset: folder in Tenset's layout.
-        records_of: device label whose records are taken.
+        records_of: label of the device whose records are used.
         tasks: workload key -> task.
-        choice: which records.
-        trained: the model that predicts them; None = what was recorded.
-        device: hardware that is predicted for.
+        choice: selection of the records.
+        trained: the model that predicts the records; None = use the recorded times.
+        device: device to predict for.
 
     Raises:
         DataError: there are no records of the device.
@@ -149,7 +149,7 @@ class RecordCosts(CostSource):
         self._reasons: dict[str, str] = {}
 
     def costs(self, graph: OperatorGraph) -> dict[str, OperatorCost]:
-        """Returns operator id -> cost of the tasks that have usable records."""
+        """Returns operator id -> cost, for tasks with usable records."""
         rng = np.random.default_rng(self._choice.seed)
         by_task = {key: self._cost(self._tasks[key], rng) for key in sorted(self._tasks)}
         found: dict[str, OperatorCost] = {}
@@ -197,7 +197,7 @@ class RecordCosts(CostSource):
         found = self._trained.estimate(assemble_samples(asked))
         low = np.where(np.isnan(found.low_s), found.latency_s, found.low_s)
         high = np.where(np.isnan(found.high_s), found.latency_s, found.high_s)
-        # The fastest of many is none of those that are far slower than they look.
+        # The fastest record is not one of those that are far slower than predicted.
         expected_s = found.latency_s if self._choice.kind == "best" else found.mean_s
         return expected_s, low, high
 
@@ -213,7 +213,7 @@ def _pooled(
 def _measured(
     dataset: Path, device: str, tasks: Mapping[str, TensetTask]
 ) -> dict[str, list[MeasureRecord]]:
-    """Returns workload key -> records that ran."""
+    """Returns workload key -> records with a measured latency."""
     kinds = {task.target_kind for task in tasks.values()}
     found: dict[str, list[MeasureRecord]] = {}
     report = ReadReport()

@@ -1,4 +1,4 @@
-"""Latencies of the programs of measure records of any form, measured or not."""
+"""Predictions for the programs of measure records of any format, measured or not."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from cdmpp.programs.featurise import featurise_records
 from cdmpp.records import GPU_TARGET_KINDS, MeasureRecord, TensetTask, program_id_of_text
 from cdmpp.text import counted, nearest
 
-#: What reads machine code, the tasks, programs of them -> float32 [N, columns], NaN where a program
-#: does not compile; None where it reads the code of none of their devices.
+#: Compiles programs for a machine-code model: returns float32 [N, columns], NaN for programs that
+#: do not compile; None if the model reads the code of none of their devices.
 CompiledCode = Callable[[CodeModel, TaskIndex, Sequence[AskedProgram]], NDArray[np.float32] | None]
 
 
@@ -44,9 +44,9 @@ class RecordPredictions:
     """The programs of a record file.
 
     Attributes:
-        programs: those that can be predicted, fastest first.
-        report: what was read.
-        failures: why others cannot be predicted -> how many.
+        programs: predictions, fastest first.
+        report: counts of read and skipped records.
+        failures: reason -> number of programs that cannot be predicted.
     """
 
     programs: tuple[Prediction, ...]
@@ -54,7 +54,7 @@ class RecordPredictions:
     failures: Mapping[str, int]
 
     def notes(self) -> list[str]:
-        """Returns what was not predicted, and why, in words."""
+        """Returns descriptions of skipped records and programs without a prediction."""
         found = [self.report.summary()] if self.report.skipped_total else []
         failures = sorted(self.failures.items(), key=lambda pair: -pair[1])
         return [
@@ -63,10 +63,10 @@ class RecordPredictions:
         ]
 
     def check(self, path: Path) -> None:
-        """Checks that any program of a file can be predicted.
+        """Checks that at least one program of a file has a prediction.
 
         Raises:
-            DataError: none can.
+            DataError: no program has a prediction.
         """
         if not self.programs:
             reasons = ", ".join([*self.report.skipped, *self.failures])
@@ -90,20 +90,20 @@ def predict_records(
     """Returns the predictions of a record file's programs.
 
     Args:
-        devices: hardware or labels to predict for; none = that of each record.
-        network_info: folder of the tasks; None = that of the dataset that the file is in, else the
-            shipped one.
-        measured_on: the device that the records were measured on, where their times are to count
-            in what is said of others.
-        compiled: compiles the programs for what reads machine code, so that it counts in; None =
-            they are not compiled.
+        devices: requested devices or labels; empty = the device of each record.
+        network_info: folder of the tasks; None = that of the dataset with the file, else the
+            packaged one.
+        measured_on: source device of the records, if their times correct predictions for other
+            devices (`SourceDeviceCorrection`).
+        compiled: compiles the programs for the machine-code models; None = no machine code.
 
     Raises:
-        UsageError: see `SourceDeviceCorrection`; or records name another device; or both
-            what was measured elsewhere and the machine code are to count in, or the model reads the
-            machine code of none of the devices.
+        UsageError: see `SourceDeviceCorrection`; or records name another device than `measured_on`;
+            or both `measured_on` and `compiled` are given; or the model reads the machine code of
+            none of the devices.
         DataError: the file or the tasks cannot be read.
-        DeviceError: the asked device is not known; or that of a record, and the model has several.
+        DeviceError: a requested device is unknown, or the device of a record is unknown and the
+            model has several.
     """
     if compiled is not None and measured_on is not None:
         raise UsageError(
@@ -159,16 +159,16 @@ def predict_source(
     devices: Sequence[DeviceSpec] = (),
     measured_on: str | None = None,
 ) -> RecordPredictions:
-    """Returns the predictions of the programs of a source, as `dataset extract` reads it.
+    """Returns predictions of the programs of a source, read like `cdmpp dataset extract`.
 
     Args:
-        devices: hardware to predict for; none = that of each record.
-        measured_on: as of `predict_records`.
+        devices: requested devices; empty = the device of each record.
+        measured_on: as in `predict_records`.
 
     Raises:
         UsageError: the source needs a choice or an environment.
-        DataError: nothing of it is usable.
-        DeviceError: a device is not known.
+        DataError: the source has no usable records.
+        DeviceError: a device is unknown.
     """
     report = ReadReport()
     elsewhere = None if measured_on is None else asked_device(measured_on, trained.card)
@@ -237,7 +237,7 @@ def _asked(
         task=f"{record.workload_key}|{record.target_kind}",
         ast=ast,
         device=device,
-        # What was measured elsewhere is no measurement of the asked device.
+        # A time on another device is not a measurement of the requested device.
         measured_s=latency_s if record.device == device.name else None,
         schedule=schedule,
         operator=operator,
@@ -251,12 +251,13 @@ def record_programs(
     device_of: Callable[[MeasureRecord], DeviceSpec],
     elsewhere: DeviceSpec | None = None,
 ) -> list[AskedProgram | str]:
-    """Returns the program of each record of a task, or why it cannot be predicted; those come first
-    that no device of theirs can run.
+    """Returns the program of each record of a task, or the reason why it cannot be predicted.
+
+    Reasons of records that their device cannot run come first.
 
     Args:
-        device_of: the hardware to predict a record for.
-        elsewhere: the device whose times the records are; None where these do not count.
+        device_of: returns the requested device of a record.
+        elsewhere: source device of the records' times; None = they do not correct predictions.
     """
     operator = operator_name(JsonGraph(task.dag_json))
     found: list[AskedProgram | str] = []
@@ -279,8 +280,8 @@ def record_programs(
 
 
 class _Device:
-    """The hardware of records: the asked device, else that of the record where it is known, else
-    the model's only one.
+    """The device of a record: the requested one, else the record's if known, else the model's only
+    device.
     """
 
     def __init__(self, card: ModelCard, asked: DeviceSpec | None) -> None:
@@ -310,9 +311,7 @@ class _Device:
 
 
 def _task_name(workload_key: str) -> str:
-    """Returns the name of a workload that a user registered: ` 'my_matmul'`; empty where the key is
-    a hash.
-    """
+    """Returns the name of a registered workload (` 'my_matmul'`); empty if the key is a hash."""
     try:
         name = json.loads(workload_key)[0]
     except (ValueError, LookupError, TypeError):

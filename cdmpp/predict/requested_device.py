@@ -1,4 +1,4 @@
-"""The devices that predictions are asked for: labels of the model, of the registry, or files."""
+"""Requested devices: labels of the model or the registry, specs, or files."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ def asked_devices(
     *,
     of_any_kind: bool = False,
 ) -> list[DeviceSpec]:
-    """Returns labelled and described hardware; where nothing is named, the devices that the model
-    was trained for without measurements of them, or its only device.
+    """Returns the requested devices.
+
+    Without a request, they are the described devices that the model was trained for, or its only
+    device.
 
     Args:
-        devices: labels, or hardware as it is.
-        descriptions: files.
-        of_any_kind: whether kinds that the model has not learned are accepted.
+        devices: labels or specs.
+        descriptions: device files.
+        of_any_kind: whether to accept kinds of devices that the model was not trained on.
 
     Raises:
         DeviceError: as `asked_device`, `check_kinds` and `described_devices`.
-        UsageError: two devices have one label; or none is given, and the model has several.
+        UsageError: two devices have the same label; or no device is given and the model has
+            several.
     """
     found = labelled_devices(list(devices), card, of_any_kind=of_any_kind)
     specs = [one for place, one in enumerate(found) if one not in found[:place]]
@@ -53,9 +56,9 @@ def asked_devices(
 
 
 def asked_device(name: str, card: ModelCard, *, of_any_kind: bool = False) -> DeviceSpec:
-    """Returns the hardware behind a label or alias, with its label in the registry as its name.
+    """Returns the device of a label or alias, with its label in the registry as its name.
 
-    Values that the model was trained with win over those of the registry.
+    Values that the model was trained with override those of the registry.
 
     Raises:
         DeviceError: as `labelled_devices`.
@@ -66,11 +69,10 @@ def asked_device(name: str, card: ModelCard, *, of_any_kind: bool = False) -> De
 def labelled_devices(
     devices: Sequence[str | DeviceSpec], card: ModelCard, *, of_any_kind: bool = False
 ) -> list[DeviceSpec]:
-    """Returns `asked_device` of labels; hardware that is given stays, or is a device trained on.
+    """Returns devices of labels or specs, in order (see `asked_device`).
 
     Raises:
-        DeviceError: neither the model nor the registry knows labels, says all of them with the
-            nearest ones; or as `check_kinds`.
+        DeviceError: labels are unknown to the model and the registry; or as `check_kinds`.
     """
     trained = {spec.name: spec for spec in (*card.described, *card.devices)}
     labels = [one for one in devices if isinstance(one, str)]
@@ -88,10 +90,10 @@ def labelled_devices(
 
 
 def check_kinds(devices: Iterable[DeviceSpec], card: ModelCard) -> None:
-    """Checks that a model has learned the kinds (CPU, GPU) of devices.
+    """Checks that a model was trained on the kinds (CPU, GPU) of devices.
 
     Raises:
-        DeviceError: one is of a kind that it was not trained on.
+        DeviceError: the model was not trained on the kind of a device.
     """
     trained = (*card.devices, *card.described)
     kinds = {one.kind for one in trained}
@@ -109,9 +111,7 @@ def check_kinds(devices: Iterable[DeviceSpec], card: ModelCard) -> None:
 
 
 def _asked_spec(spec: DeviceSpec, card: ModelCard) -> DeviceSpec:
-    """Returns hardware as it is; what the registry says of a device that was trained on is that
-    device.
-    """
+    """Returns a spec; that of a trained device in the registry becomes the one in the card."""
     trained = {one.name: one for one in card.devices}
     if spec.name not in trained:
         return spec
@@ -128,10 +128,10 @@ def _taken(name: str, where: str = "") -> DeviceError:
 
 
 def described_devices(path: Path, card: ModelCard) -> list[DeviceSpec]:
-    """Returns the devices of a user's file: hardware that the model has no measurements of.
+    """Returns the devices of a user's file, which describes unseen hardware.
 
     Raises:
-        DeviceError: the file is not as it should be, or calls a device as one that was trained on.
+        DeviceError: the file is invalid, or uses the label of a trained device.
     """
     specs = list(read_device_file(path).devices.values())
     if not specs:

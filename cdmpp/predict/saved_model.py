@@ -1,4 +1,4 @@
-"""A saved model: its weights with the card that says what is known of it."""
+"""Saved models: weights and a model card."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ RUN_HINT = "give a finished run folder, or train one with `cdmpp train`"
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What is known of a saved model besides its weights.
+    """Metadata of a saved model.
 
     Attributes:
         kind: its registered name.
-        feature_schema: versions of the leaf columns it was trained on.
-        data_hash: digest of the data set it was trained on.
-        split: kind, seed, fractions, description and whether it leaks.
+        feature_schema: versions of the leaf columns in training.
+        data_hash: digest of the training dataset.
+        split: kind, seed, fractions and description of the split, and whether it leaks.
         devices: the devices it was trained on.
         training_tasks: short digests of the tasks in its training part (see `task_digest`).
         versions: cdmpp, python and library versions at training time.
-        calibration: its intervals; None where too few tasks were held back to measure them.
-        described: devices that it was trained for without measurements of them.
-        of_new_devices: its intervals on devices of the same kind that it was not trained on; None
-            where nothing was measured of that.
-        transfer: what a time on another device says; None where too few tasks were measured on two.
-        adapted: labels of those of `devices` that an already trained model was adapted to.
+        calibration: its intervals; None if too few tasks were held out to measure them.
+        described: unmeasured devices that it was trained for.
+        of_new_devices: its intervals on unseen devices of trained kinds; None if not measured.
+        transfer: correction by times on another device; None if too few tasks were measured on two
+            devices.
+        adapted: labels of the `devices` that the trained model was adapted to.
     """
 
     kind: str
@@ -67,12 +67,12 @@ class ModelCard:
 
     @property
     def leaf_extra_version(self) -> int:
-        """Version of the added leaf columns that programs are asked with."""
+        """Version of the added leaf columns of programs to predict."""
         return self.feature_schema.get("leaf_extra") or LEAF_EXTRA_SCHEMA_VERSION
 
     @classmethod
     def of(cls, kind: str, train: Samples, split: dict[str, Any]) -> ModelCard:
-        """Returns the card of a model that learned from these samples."""
+        """Returns the card of a model trained on these samples."""
         return cls(
             kind=kind,
             feature_schema=dict(train.programs.feature_schema),
@@ -84,24 +84,26 @@ class ModelCard:
         )
 
     def told(self, device: DeviceSpec) -> DeviceSpec:
-        """Returns a device as the weights know it: one that they were trained on as it was
-        described then, another one without what is unknown of the nearest (`as_nearest_known`).
+        """Returns the description of a device that is the input of the model.
+
+        A trained device is described as in training. Another one lacks the values that are unknown
+        for the nearest trained device (`as_nearest_known`).
         """
         trained = [spec for spec in self.devices if spec.name not in self.adapted]
         known = {spec.name: spec for spec in (*self.described, *trained)}
         return known.get(device.name) or as_nearest_known(device, trained)
 
     def as_told(self, samples: Samples) -> Samples:
-        """Returns samples of such devices (`told`)."""
+        """Returns samples with their devices replaced by `told`."""
         return replace(samples, devices=tuple(map(self.told, samples.devices)))
 
 
 def extended_card(card: ModelCard, kind: str, train: Samples, split: dict[str, Any]) -> ModelCard:
-    """Returns the card of a model that learned from these samples too, not calibrated yet.
+    """Returns the card of a model further trained on these samples, without calibration.
 
     Args:
-        card: of the model that it came from.
-        kind: of the new one.
+        card: card of the original model.
+        kind: kind of the new model.
     """
     used = [train.devices[index] for index in np.unique(train.device)]
     known = {spec.name for spec in card.devices}
@@ -127,25 +129,25 @@ def task_digest(task: str) -> str:
 
 
 def task_digests(samples: Samples) -> frozenset[str]:
-    """Returns the digests of the tasks that occur in `samples`."""
+    """Returns the digests of the tasks in `samples`."""
     return frozenset(
         task_digest(str(samples.programs.tasks[task])) for task in np.unique(samples.task_id)
     )
 
 
 def save_model(model: CostModel, directory: Path, card: ModelCard) -> None:
-    """Writes the weights, then model.json, whose presence says that the model is complete."""
+    """Writes the weights, then model.json, which marks the model as complete."""
     write_model(directory, _facts(card), model.save)
 
 
 def describe_new_devices(
     directory: Path, devices: Sequence[DeviceSpec], intervals: LatencyCalibration | None
 ) -> None:
-    """Adds to a saved model's card what it was trained for without measurements of it.
+    """Adds unmeasured devices that a saved model was trained for to its card.
 
     Args:
         devices: descriptions.
-        intervals: of devices that the model was not trained on.
+        intervals: intervals on unseen devices; None if not measured.
 
     Raises:
         DataError: as `load_model`.
@@ -156,8 +158,7 @@ def describe_new_devices(
 
 
 def write_strange_factor(directory: Path, factor: float | None) -> None:
-    """Adds to a calibrated model's card how wide the intervals of strange programs are, see
-    `LatencyCalibration`.
+    """Adds `LatencyCalibration.strange_factor` to the card of a calibrated model.
 
     Raises:
         DataError: there is no complete model, or a file cannot be written.
@@ -169,7 +170,7 @@ def write_strange_factor(directory: Path, factor: float | None) -> None:
 
 
 def write_transfer(directory: Path, transfer: Transfer | None) -> None:
-    """Adds to a run folder what a time on another device says.
+    """Adds the transfer between devices to the card of a run folder.
 
     Raises:
         DataError: there is no complete model, or a file cannot be written.
@@ -183,7 +184,7 @@ def _write_card(directory: Path, card: ModelCard, state: Any) -> None:
 
 
 def _facts(card: ModelCard) -> dict[str, Any]:
-    """Returns what model.json keeps of a card."""
+    """Returns the entries of a card in model.json."""
     return {
         "format": MODEL_FORMAT,
         "kind": card.kind,
@@ -203,10 +204,10 @@ def _facts(card: ModelCard) -> dict[str, Any]:
 
 
 def load_model(directory: Path) -> tuple[CostModel, ModelCard]:
-    """Returns the model of a run folder and what is known of it.
+    """Loads the model of a run folder and its card.
 
     Raises:
-        DataError: there is no complete model, or it was written by another version of this format.
+        DataError: there is no complete model, or it has another format version.
     """
     card, state = _read_card(directory)
     with damage_named(directory, RUN_HINT):
@@ -214,7 +215,7 @@ def load_model(directory: Path) -> tuple[CostModel, ModelCard]:
 
 
 def read_card(directory: Path) -> ModelCard:
-    """Returns what is known of a run folder's model, which is not loaded.
+    """Reads the card of a run folder's model without loading the model.
 
     Raises:
         DataError: as `load_model`.
