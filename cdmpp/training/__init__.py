@@ -1,1 +1,1 @@
-"""Training runs: from options to a run folder, estimates with intervals, packaging."""
+"""Training runs: they train, calibrate, evaluate and save a model in a run folder."""

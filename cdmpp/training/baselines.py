@@ -1,4 +1,4 @@
-"""The baselines of a run: judged where they have a number, kept for `cdmpp evaluate`."""
+"""Baselines of a run: evaluated beside the model and saved for `cdmpp evaluate`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cdmpp.models.registry import PARTIAL_CLASSES, baseline_class
 from cdmpp.predict.saved_model import RUN_HINT
 
 _FILE = "baselines.json"
-#: Kinds whose state is all that there is of them.
+#: Kinds without weights, whose state is saved in baselines.json.
 KEPT = ("constant", "roofline", *PARTIAL_CLASSES)
 
 Judge = Callable[[Samples, FloatArray], dict[str, Any]]
@@ -27,16 +27,16 @@ Judge = Callable[[Samples, FloatArray], dict[str, Any]]
 def judge_lines(
     samples: Samples, predicted_s: Mapping[str, FloatArray], judge: Judge = judge_in_detail
 ) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, dict[str, Any]]]]:
-    """Judges lines of a table on the same samples.
+    """Evaluates several models, the lines of a table, on the same samples.
 
     Args:
-        predicted_s: line -> float64 [N]; NaN where a baseline does not recognise a sample.
+        predicted_s: line -> float64 [N]; NaN for samples that a baseline does not recognise.
         judge: returns the metrics of predictions.
 
     Returns:
-        line -> metrics on all samples, without the baselines that recognise some; and each of
-        those -> line -> metrics on the samples that it recognises, itself first; empty where it
-        recognises none.
+        line -> metrics on all samples, without partial baselines; and partial baseline -> line ->
+        metrics on the samples that the baseline recognises, itself first; empty if it recognises
+        none.
     """
     whole = {name: values for name, values in predicted_s.items() if name not in PARTIAL_CLASSES}
     recognised: dict[str, dict[str, dict[str, Any]]] = {}
@@ -50,16 +50,16 @@ def judge_lines(
 
 
 def save_baselines(run_dir: Path, baselines: Mapping[str, CostModel]) -> None:
-    """Writes baselines.json into a run folder: kind -> state of the baselines in `KEPT`."""
+    """Writes baselines.json into a run folder: kind -> state, for kinds in `KEPT`."""
     states = {kind: model.save(run_dir) for kind, model in baselines.items() if kind in KEPT}
     write_json(run_dir / _FILE, states)
 
 
 def load_baselines(run_dir: Path, kinds: Sequence[str]) -> dict[str, CostModel]:
-    """Returns baselines of a run by kind, as they were fitted on its training part.
+    """Loads baselines of a run by kind, fitted on its training part.
 
     Raises:
-        UsageError: there is no such kind, or the run did not keep it.
+        UsageError: a kind is unknown, or the run did not save it.
         DataError: the file is damaged.
     """
     classes = {kind: baseline_class(kind) for kind in kinds}

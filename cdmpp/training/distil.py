@@ -1,4 +1,4 @@
-"""Distils a trained model into one small network, saved with it."""
+"""Distils a trained model into a small network that is saved with it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from cdmpp.training.train_code import PARTS, part_of_task
 
 
 def distil(model_dir: Path, folders: Sequence[Path], *, cache_dir: Path) -> DistilledModel:
-    """Returns a network that says what a model says, and saves it with the model.
+    """Distils a model into a small network, saves it with the model and returns it.
 
-    It learns from the tasks that the model was trained on, on the model's devices; of the others
-    two thirds (by a hash) choose how much it listens to its teacher, and the rest judges. Its
-    teacher is what reads machine code where a program's is known, else the model.
+    It is trained on the model's training tasks and devices. Two thirds of the other tasks (chosen
+    by a hash) select the weight of the teacher; the rest is the test part. The teacher is the
+    machine-code model for programs with known machine code, else the model.
 
     Args:
-        cache_dir: where the datasets' arrays go.
+        cache_dir: folder for the datasets' cached arrays.
 
     Raises:
-        DataError: the datasets have no program of the model's devices in a part, or a part of
-            other leaf columns.
+        DataError: the training or validation part has no program of the model's devices, or the
+            datasets have other leaf columns.
     """
     trained = load_trained(model_dir, with_code=True)
     names = {spec.name for spec in trained.card.devices}
@@ -54,7 +54,7 @@ def distil(model_dir: Path, folders: Sequence[Path], *, cache_dir: Path) -> Dist
 
 
 def _taught_s(trained: TrainedModel, samples: Samples, tables: Sequence[MachineCode]) -> FloatArray:
-    """Returns float64 [N], seconds by the model, with machine code where it is known."""
+    """Returns float64 [N], seconds predicted by the model, with machine code if known."""
     seconds = trained.predict(samples)
     readers = {reader.kind: reader for reader in trained.readers}
     for table in tables:

@@ -1,4 +1,4 @@
-"""Judging a trained model on any samples."""
+"""Evaluation of a trained model on samples."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from cdmpp.training.tiers import judge_tiers
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """What is judged beside a model.
+    """Options of `evaluate`.
 
     Attributes:
-        baselines: kinds that the model's run keeps, as fitted on its training part.
+        baselines: baselines to evaluate beside the model, of those saved in its run folder.
     """
 
     baselines: tuple[str, ...] = ()
@@ -42,22 +42,24 @@ def evaluate(
     *,
     all_tasks: bool = False,
 ) -> dict[str, Any]:
-    """Returns the metrics of `judge` and of the intervals, for all samples and by device, each with
-    `tasks`, how many were judged, and `overlap_with_training`, how many were in the model's
-    training part. Samples of these are left out; `left_out_samples` counts them. `tiers` has the
-    values of `judge_tiers`.
+    """Evaluates a model: returns the metrics of `judge` and of the intervals.
 
-    The model's own descriptions of the devices that it knows are used.
+    Metrics are for all samples and by device. Each object also has `tasks`, the number of evaluated
+    tasks, `overlap_with_training`, the number of tasks in the model's training part, and
+    `left_out_samples`, the number of their samples, which are left out. `tiers` has the result of
+    `judge_tiers`.
+
+    Trained devices are described as in the model's card.
 
     Args:
-        baselines: lines judged beside it; with any, `baselines` has line -> metrics, and
-            `recognised` what `judge_lines` says of those that answer only some samples.
+        baselines: baselines to evaluate on the same samples; their metrics are in `baselines` by
+            kind, and for partial baselines in `recognised` (see `judge_lines`).
         code: machine code of the programs, for the compiled tier.
-        all_tasks: whether tasks of the training part are judged too; their errors are too small.
+        all_tasks: whether to keep the tasks of the training part, whose errors are optimistic.
 
     Raises:
         DataError: all tasks were in the training part.
-        DeviceError: a device is of a kind that the model was not trained on.
+        DeviceError: the model was not trained on the kind of a device.
     """
     known = {spec.name: spec for spec in (*trained.card.described, *trained.card.devices)}
     devices = tuple(known.get(spec.name, spec) for spec in samples.devices)
@@ -87,7 +89,7 @@ def held_out_part(trained: TrainedModel, samples: Samples) -> Samples:
     """Returns the samples of tasks that were not in the model's training part.
 
     Raises:
-        DataError: there are none.
+        DataError: all tasks were in the training part.
     """
     known = trained.card.training_tasks
     is_new = np.array([task_digest(str(name)) not in known for name in samples.programs.tasks])

@@ -1,4 +1,4 @@
-"""Everything that decides a training run; written as config.yaml into its run folder."""
+"""Options of a training run; written as config.yaml into its run folder."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ SplitKind = Literal["task", "network", "record"]
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """A training run.
+    """Options of a training run.
 
     Attributes:
-        dataset: folder in Tenset's layout or an extracted one; empty = what is shipped or fetched
-            of the devices, without devices the shipped default dataset.
+        dataset: folder in Tenset's layout or an extracted one; empty = packaged or fetched records
+            of `devices`, or the default dataset without devices.
         devices: device labels; empty = every device of the dataset.
         model: kind of the model.
-        baselines: kinds trained and judged beside it; kinds equal to `model` are left out. `conv`
-            and `embedding` answer only the programs that they recognise; with one, `constant` is
-            judged too.
+        baselines: kinds trained and evaluated beside it; a kind equal to `model` is left out.
+            `conv` and `embedding` only predict programs that they recognise; with one of them,
+            `constant` is added.
         split: `task` (whole tasks are held out), `network` (whole networks) or `record` (programs
-            of one task on both sides: leaks, for comparison only).
-        seed: decides the split and the training.
+            of one task in both parts, which leaks; for comparison only).
+        seed: seed of the split and the training.
         fractions: shares of training, validation and test.
         test_networks: networks held out by `split: network`; empty = drawn by the seed.
         transformer: options of `model: transformer`.
-        gbdt: options of `gbdt`, as model or baseline (as tuned, configs/models/gbdt.yaml); so on
-            for every kind: `gbdt-rank` reads `gbdt_rank`.
+        gbdt: options of `gbdt`, as model or baseline (tuned, configs/models/gbdt.yaml). Every kind
+            has its own field, e.g. `gbdt_rank` for `gbdt-rank`.
     """
 
     dataset: str = ""
@@ -68,7 +68,7 @@ class TrainOptions:
 
 
 def trained_on(options: TrainOptions, device_type: DeviceType) -> TrainOptions:
-    """Returns the options with the transformer, alone or in the ensemble, trained there."""
+    """Returns options whose transformer, and the ensemble's networks, train on a type of device."""
 
     def moved(part: Any) -> Any:
         return replace(part, loop=replace(part.loop, device_type=device_type))
@@ -82,9 +82,7 @@ def trained_on(options: TrainOptions, device_type: DeviceType) -> TrainOptions:
 
 
 def run_name(options: TrainOptions) -> str:
-    """Returns a folder name that is equal for equal options, so that a stopped run is found
-    again.
-    """
+    """Returns a folder name that depends only on the options, so that a run can be resumed."""
     dataset = Path(options.dataset).name
     if not dataset and not options.devices:
         dataset = "tenset-cpu"
@@ -96,6 +94,6 @@ def run_name(options: TrainOptions) -> str:
 
 
 def name_of(words: Iterable[str], options: Any) -> str:
-    """Returns the words that are not empty and a digest of the options, joined by `-`."""
+    """Returns the non-empty words and a digest of the options, joined by `-`."""
     digest = hashlib.sha256(dump_text(options).encode()).hexdigest()[:6]
     return "-".join([*(word for word in words if word), digest])

@@ -1,4 +1,4 @@
-"""A training run from samples to a finished run folder."""
+"""A training run, from samples to a finished run folder."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class RunResult:
 
     Attributes:
         run_dir: the run folder.
-        metrics: what metrics.json holds.
+        metrics: content of metrics.json.
         test: the test samples.
-        predicted_s: line name -> float64 [N], predictions of the test samples; includes `oracle`.
-            NaN where a baseline does not recognise a sample.
-        history: one entry an epoch of the model's training; empty for models without epochs.
+        predicted_s: line -> float64 [N], predictions for the test samples, including `oracle`; NaN
+            for samples that a baseline does not recognise.
+        history: one entry per epoch of the model's training; empty for models without epochs.
     """
 
     run_dir: Path
@@ -55,14 +55,14 @@ class RunResult:
 
 @dataclass(frozen=True)
 class OtherStart:
-    """A model that came of another one and is better on held-out tasks than one from nothing.
+    """A fine-tuned model that is selected over one trained from random weights.
 
     Attributes:
-        model: the model.
-        card: of the one that it came from.
-        base_tasks: likewise, its training tasks.
-        held_out: training and validation part, each sample as it was held out.
-        held_out_s: float64 [N], what models that had not seen its task predicted.
+        model: the fine-tuned model.
+        card: card of the original model.
+        base_tasks: training tasks of the original model.
+        held_out: training and validation part, in the order of the folds.
+        held_out_s: float64 [N], cross-validated predictions in seconds.
     """
 
     model: CostModel
@@ -72,19 +72,18 @@ class OtherStart:
     held_out_s: NDArray[np.float64]
 
 
-#: (all samples, training part, validation part, run folder, progress) -> the start where it is not
-#: from nothing, and what metrics.json says of the choice, None without one.
+#: Maps (all samples, training part, validation part, run folder, progress) to the start, None for
+#: random weights, and the choice's entry of metrics.json, None without a choice.
 ChooseStart = Callable[
     [Samples, Samples, Samples, Path, OnTrain], tuple[OtherStart | None, dict[str, Any] | None]
 ]
 
 
 def new_model(kind: str, options: TrainOptions) -> CostModel:
-    """Returns an untrained model or baseline of that kind with its part of the options: the field
-    named after the kind, where there is one.
+    """Returns an untrained model or baseline with the options of its kind, if it has any.
 
     Raises:
-        UsageError: there is no such kind.
+        UsageError: the kind is unknown.
     """
     found = baseline_class(kind)
     own = getattr(options, kind.replace("-", "_"), None)
@@ -100,16 +99,15 @@ def train_run(
     choose_start: ChooseStart | None = None,
     parts: Split | None = None,
 ) -> RunResult:
-    """Splits, trains the model and its baselines, judges them once on the test part and writes the
-    run folder.
+    """Trains a model and its baselines, evaluates them once on the test part and saves the run.
 
-    All of the folder but the report (`cdmpp.report.run_report.write_run_report`). A run folder with
-    checkpoints of the same options and data is continued.
+    The report is written by `cdmpp.report.run_report.write_run_report`. A run folder with
+    checkpoints of the same options and data is resumed.
 
     Args:
-        choose_start: chooses what a training on a handful of tasks starts from
-            (`cdmpp.training.finetune.start`); None = always from nothing.
-        parts: what is learned from and judged; None = by the options.
+        choose_start: chooses the start of a training on few tasks
+            (`cdmpp.training.finetune.start`); None = always random weights.
+        parts: training, validation and test part; None = split by the options.
 
     Raises:
         UsageError: the folder holds another run.
@@ -153,7 +151,7 @@ def train_run(
     )
     add_interval_metrics(judged[options.model], test, estimates.low_s, estimates.high_s)
     history = list(getattr(model, "history", []))
-    # The log also knows the seconds spent before an interruption.
+    # The history includes the seconds spent before an interruption.
     training_s = history[-1]["elapsed_s"] if history else training_s
     metrics = run_metrics(
         options.model,
@@ -176,8 +174,10 @@ def train_run(
 
 
 def assist_run(options: TrainOptions, samples: Samples, run_dir: Path) -> None:
-    """Trains along with the process that called `train_run` with the same arguments; writes
-    nothing.
+    """Trains in parallel with the process that called `train_run`; writes nothing.
+
+    Args:
+        options, samples, run_dir: the same as in `train_run`.
 
     Raises:
         DataError: a part of the split is empty.
@@ -203,10 +203,10 @@ def split_samples(options: TrainOptions, samples: Samples) -> Split:
 
 
 def check_run(options: TrainOptions, run_dir: Path) -> None:
-    """Checks what needs no data, before any are extracted: kinds of models, and the run folder.
+    """Checks the kinds of models and the run folder, before any data is extracted.
 
     Raises:
-        UsageError: an unknown kind, or the folder holds another run.
+        UsageError: a kind is unknown, or the folder holds another run.
         DataError: the folder cannot be written.
     """
     model_class(options.model)
@@ -223,8 +223,10 @@ def _trained(
     report: RunProgress,
     choose_start: ChooseStart | None,
 ) -> tuple[CostModel, ModelCard, TrainingTasks, float, dict[str, Any] | None]:
-    """Returns the model of a run, written into its folder, with its card, where its training tasks
-    lie, the seconds it took, and what is known of its start (see `choose_start`).
+    """Trains and saves the model of a run.
+
+    Returns the model, its card, its training tasks, the seconds of training, and the entry of
+    metrics.json for its start (see `choose_start`).
     """
     train, validation = samples.take(parts.train), samples.take(parts.validation)
     facts = _split_facts(parts, options)
@@ -293,4 +295,4 @@ def _split_facts(parts: Split, options: TrainOptions) -> dict[str, Any]:
 
 
 def _ignore(what: str, progress: TrainProgress | None) -> None:
-    """Reports nothing."""
+    """Ignores progress."""

@@ -1,4 +1,4 @@
-"""The run folder: a trained model with everything that led to it."""
+"""The run folder: a trained model, its card, metrics and predictions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cdmpp.models.parts.program_groups import cut
 from cdmpp.predict.machine_code.model import FOLDERS as MACHINE_CODE_FOLDERS
 from cdmpp.predict.saved_model import RUN_HINT, ModelCard, save_model
 
-#: Rows of predictions that are written at a time.
+#: Rows of predictions per write.
 _ROWS = 1 << 17
 
 
@@ -35,7 +35,7 @@ def split_facts(
     leaks: bool = False,
     test_networks: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Returns what cards and metrics say of the parts of a run."""
+    """Returns the `split` entry of cards and metrics."""
     return {
         "kind": kind,
         "seed": seed,
@@ -63,13 +63,13 @@ def run_metrics(
     training_s: float,
     predict_s: float,
 ) -> dict[str, Any]:
-    """Returns what metrics.json of every run says.
+    """Returns the entries of metrics.json that all runs have.
 
     Args:
-        model: the line of `judged` that is the run's own.
-        parts: the samples by name, with `test`.
+        model: line of the run's model in `judged`.
+        parts: samples by name of the part, including `test`.
         judged: line -> its metrics on the test part.
-        predict_s: seconds that the prediction of the test part took.
+        predict_s: seconds of predicting the test part.
     """
     calibration = card.calibration
     return {
@@ -104,14 +104,14 @@ def save_trained(
     validation_s: NDArray[np.float64] | None = None,
     base_tasks: TrainingTasks | None = None,
 ) -> tuple[ModelCard, TrainingTasks]:
-    """Calibrates a trained model and writes it with where its training tasks lie.
+    """Calibrates a trained model and saves it with its training tasks.
 
-    The model of machine code that an earlier model of the folder had is removed.
+    Machine-code models of an earlier model in the folder are removed.
 
     Args:
-        card: its calibration is replaced, and what it says of other devices where these say it.
+        card: its calibration is replaced, and its transfer if it can be fitted.
         validation: measured programs that no weight was fitted to.
-        validation_s: float64 [N], predictions of them, if there are some already.
+        validation_s: float64 [N], predictions for `validation`; None = by the model.
         base_tasks: training tasks of the model that this one was fine-tuned from.
 
     Returns:
@@ -136,11 +136,12 @@ def save_trained(
 
 
 def write_predictions(path: Path, rows: list[tuple[str, Samples, NDArray[np.float64]]]) -> None:
-    """Writes predictions.parquet: program_id, device, task, operator, part, and seconds
-    (measured_s, predicted_s).
+    """Writes predictions.parquet.
+
+    Its columns are program_id, device, task, operator, part, measured_s and predicted_s.
 
     Args:
-        rows: (part name, its samples, float64 [N] predicted seconds).
+        rows: (name of a part, its samples, float64 [N] predicted seconds).
     """
     write_column_parts(
         path,
@@ -167,8 +168,7 @@ def _prediction_columns(
 
 
 def read_predictions(path: Path) -> dict[str, NDArray[Any]]:
-    """Returns the columns that `write_predictions` has written; `operator` is empty where an older
-    file lacks it.
+    """Reads the columns that `write_predictions` wrote; `operator` is empty for older files.
 
     Raises:
         DataError: the file is missing or damaged.

@@ -1,4 +1,4 @@
-"""What a model says without and with machine code, judged on measured programs."""
+"""Evaluation of a model without and with machine code on measured programs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from cdmpp.predict.estimates import Estimates, TrainedModel
 from cdmpp.predict.machine_code.known import code_columns
 from cdmpp.predict.machine_code.model import CodeModel
 
-#: Names of the tiers, and the fast tier again on the programs of the compiled one, where that has
-#: not all.
+#: Names of the tiers; the third is the fast tier on the programs of the compiled one.
 FAST, COMPILED, FAST_OF_COMPILED = "fast", "compiled", "fast_of_compiled"
 _RANGES = (
     (0.0, ""), (1e-5, "under 10 µs"), (1e-4, "10 to 100 µs"), (1e-3, "0.1 to 1 ms"),
@@ -33,13 +32,14 @@ _INSTRUCTIONS = ("kind", "mcpu", "mtriple", "mattr", "arch")
 def judge_tiers(
     trained: TrainedModel, samples: Samples, code: Sequence[MachineCode], fast: Estimates
 ) -> dict[str, Any]:
-    """Returns the figures of `tier_figures` by tier: `fast`, `compiled` (None where no program has
-    machine code that the model reads) and, where only some have, `fast_of_compiled`.
+    """Returns tier -> figures of `tier_figures`.
 
-    Each has `by_time` and `by_operator`: range of measured time, kind of operator -> figures.
+    The tiers are `fast`, `compiled` (None if the model reads the machine code of no program) and,
+    if it reads that of only some programs, `fast_of_compiled`. Each also has `by_time` (range of
+    measured time -> figures) and `by_operator` (kind of operator -> figures).
 
     Args:
-        trained: with its models of machine code.
+        trained: the model, with its machine-code models.
         fast: its estimates of the samples, without machine code.
     """
     compiled = with_code(trained, samples, code, fast)
@@ -54,8 +54,9 @@ def judge_tiers(
 def with_code(
     trained: TrainedModel, samples: Samples, code: Sequence[MachineCode], fast: Estimates
 ) -> Estimates:
-    """Returns estimates with the machine code counted in that the model reads: of its own devices,
-    and of those with the instructions of one of them.
+    """Corrects estimates by the machine code that the model reads.
+
+    It reads that of its own devices and, on CPUs, of devices with the instructions of one of them.
     """
     for table in code:
         reader = trained.gpu_code if table.kind == "gpu" else trained.code
@@ -66,14 +67,14 @@ def with_code(
 
 
 def tier_figures(samples: Samples, found: Estimates) -> dict[str, Any]:
-    """Returns what estimates are worth; every mean and share is over programs.
+    """Returns error metrics of estimates; means and shares are over programs.
 
     Returns:
-        `n` and `tasks`; `mape`, `median_ape`, `mean_log_error` and `median_ratio` as of
+        `n` and `tasks`; `mape`, `median_ape`, `mean_log_error` and `median_ratio` as in
         `cdmpp.metrics`; `mape_interval` and `mean_log_error_interval`, 95 % intervals over tasks,
         None for a single task; `inside_interval`, the share of measured times in their interval,
-        and `interval_factor`, the median factor each way of these, None without intervals;
-        `out_of_distribution`, the share that is flagged, None where the model cannot tell.
+        and `interval_factor`, the median of exp(half width), None without intervals;
+        `out_of_distribution`, the share of flagged programs, None if the model has no flags.
     """
     ratio = found.latency_s / samples.latency_s
     error, log_error = np.abs(ratio - 1.0), np.abs(np.log(ratio))
@@ -119,7 +120,7 @@ def _by_time(samples: Samples) -> Iterator[tuple[str, BoolArray]]:
 
 
 def _read_part(reader: CodeModel, table: MachineCode) -> MachineCode:
-    """Returns a table with those of its targets whose code is read."""
+    """Returns a table with only the targets whose code the model reads."""
 
     def is_read(label: str, text: str) -> bool:
         if label in reader.targets:
@@ -133,7 +134,7 @@ def _read_part(reader: CodeModel, table: MachineCode) -> MachineCode:
 
 
 def _instructions(target: str) -> list[Any]:
-    """Returns what of a target, TVM's JSON, says which instructions code may have."""
+    """Returns the entries of a TVM target (JSON) that determine the instruction set."""
     try:
         options = parse_json(target)
     except ValueError:

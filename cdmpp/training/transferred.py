@@ -1,4 +1,4 @@
-"""A data set of one device, told for another."""
+"""Predictions of a dataset of one device for another device."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from cdmpp.predict.saved_model import task_digests
 
 @dataclass(frozen=True, eq=False)
 class Transferred:
-    """What programs measured on one device take on another.
+    """Predictions for a target device of programs measured on a source device.
 
     Attributes:
-        samples: the programs on the other device; its latencies are those measured there, NaN
-            where they were not.
-        source_s: float64 [N], measured seconds on the one device.
-        found: what the model says, their times counted in.
-        alone: what it says without them.
+        samples: the programs on the target device, with latencies measured on it, NaN if not
+            measured.
+        source_s: float64 [N], measured seconds on the source device.
+        found: estimates corrected by `source_s`.
+        alone: estimates of the model alone.
     """
 
     samples: Samples
@@ -57,13 +57,16 @@ class Transferred:
         )
 
     def judged(self, trained: TrainedModel) -> dict[str, Any]:
-        """Returns the errors on the programs that were measured on both devices: `n`, `tasks`,
-        `in_training` (tasks that the model has learned from), and by line `mape` and `median_ape`:
-        `transferred` (with `interval_coverage`), `model` alone, and `one_factor`, the times on the
-        one device times the factor that fits these programs best.
+        """Returns the errors on the programs that were measured on both devices.
+
+        Returns:
+            `n`, `tasks`, `in_training` (number of tasks in the model's training data), and line ->
+            `mape` and `median_ape` for the lines `transferred` (also with `interval_coverage`),
+            `model` (alone) and `one_factor` (times on the source device times the lowest-MAPE
+            factor on these programs).
 
         Raises:
-            DataError: none was measured on both.
+            DataError: no program was measured on both devices.
         """
         rows = np.flatnonzero(np.isfinite(self.samples.latency_s))
         if not len(rows):
@@ -93,10 +96,10 @@ class Transferred:
 def transfer_dataset(
     trained: TrainedModel, samples: Samples, source: DeviceSpec, target: DeviceSpec
 ) -> Transferred:
-    """Returns what the programs that were measured on one device take on another.
+    """Predicts programs measured on a source device for a target device.
 
     Raises:
-        DataError: nothing was measured on the one device.
+        DataError: nothing was measured on the source device.
         UsageError: see `SourceDeviceCorrection`.
     """
     own = of_devices(samples, [source.name])

@@ -1,4 +1,4 @@
-"""Devices that nobody measured: trained on those of their kind, judged by leaving some out."""
+"""Training for unmeasured devices on others of their kind, evaluated by leaving devices out."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import RunResult, split_samples, train_run
 from cdmpp.training.run_folder import part_sizes
 
-#: Folder of a run with the trainings that leave devices out, a folder each.
+#: Subfolder of a run with one folder per training that leaves devices out.
 LEFT_OUT = "left-out"
-#: Programs of each device that a training which leaves devices out learns from: enough to say how
-#: far off such a model is, in minutes.
+#: Maximum programs per device in a training that leaves devices out: enough to estimate its errors
+#: within minutes.
 PROGRAMS_PER_DEVICE = 2000
-#: Last file of such a folder: what every line predicts for the devices that were left out.
+#: Last file written to such a folder: predictions of every line for the left-out devices.
 _PREDICTED = "left_out.parquet"
 
 
@@ -52,8 +52,8 @@ class Unmeasured:
 
     Attributes:
         devices: their descriptions, of one kind.
-        kind: that kind.
-        sources: labels of the measured devices of that kind, sorted.
+        kind: the kind of the devices.
+        sources: labels of the measured devices of this kind, sorted.
     """
 
     devices: tuple[DeviceSpec, ...]
@@ -62,7 +62,7 @@ class Unmeasured:
 
     @property
     def sentence(self) -> str:
-        """What the model is trained on instead of measurements of the devices."""
+        """Description of the training data that replaces measurements of the devices."""
         names = listed([spec.name for spec in self.devices])
         return (
             f"no measurements of {names} found: the model is trained on {listed(self.sources)} "
@@ -72,13 +72,13 @@ class Unmeasured:
 
 @dataclass(frozen=True)
 class _LeftOut:
-    """What a training without some devices says of them.
+    """Predictions for left-out devices by a training without them.
 
     Attributes:
-        labels: the devices that were left out.
-        rows: int64, their samples that are judged.
-        predicted_s: line -> float64, predictions of those.
-        train: numbers of samples and tasks that were learned from.
+        labels: the left-out devices.
+        rows: int64, their samples in the test part.
+        predicted_s: line -> float64, predictions for these samples.
+        train: numbers of samples and tasks in the training part.
     """
 
     labels: tuple[str, ...]
@@ -92,16 +92,15 @@ class _LeftOut:
 
 
 def find_unmeasured(labels: Sequence[str], cache_dir: Path) -> Unmeasured | None:
-    """Returns the devices where none of them was measured here; None where all were, or none is
-    asked for.
+    """Returns the requested devices if none has measurements; None if all have, or without labels.
 
     Args:
-        cache_dir: what was fetched lies below it.
+        cache_dir: folder with fetched datasets.
 
     Raises:
-        DeviceError: nobody knows a label.
-        UsageError: only some were measured, or they are of several kinds.
-        DataError: nothing of their kind was measured here.
+        DeviceError: a label is unknown.
+        UsageError: only some have measurements, or they are of several kinds.
+        DataError: no device of their kind has measurements.
     """
     here = sorted({label for folder in record_folders(cache_dir) for label in folder.devices})
     check_known(labels, here)
@@ -134,10 +133,10 @@ def find_unmeasured(labels: Sequence[str], cache_dir: Path) -> Unmeasured | None
 
 
 def check_alone() -> None:
-    """Checks that no other process trains along.
+    """Checks that only one process trains.
 
     Raises:
-        UsageError: torchrun started several.
+        UsageError: torchrun started several processes.
     """
     if process_count() > 1:
         raise UsageError(
@@ -155,19 +154,20 @@ def train_unmeasured(
     on_progress: RunProgress,
     programs_per_device: int = PROGRAMS_PER_DEVICE,
 ) -> RunResult:
-    """Trains as often as there are architectures among the measured devices, each time without one
-    of them, and judges on the tasks of that one that no other device was trained on; then trains
-    the run's model on all of them. Its intervals for devices without measurements come from those
-    errors.
+    """Trains a model for unmeasured devices and calibrates its intervals on left-out devices.
 
-    A finished training is not repeated. The result's test samples are those of the devices that
-    were left out; `metrics` has `unmeasured` beside what every run has (whose `test` judges tasks
-    held out on devices that were trained on).
+    For each architecture among the measured devices, a model is trained without it and evaluated on
+    its tasks that are not in the training data. The run's model is then trained on all devices; its
+    intervals for unmeasured devices come from the errors on left-out devices.
+
+    Finished trainings are not repeated. The test samples of the result are those of the left-out
+    devices. `metrics` has the additional entry `unmeasured`; its `test` entry is on held-out tasks
+    of trained devices.
 
     Args:
-        options: with `devices` = `found.sources`.
-        samples: measurements of those.
-        programs_per_device: a training that leaves devices out learns from so many at most.
+        options: options with `devices` = `found.sources`.
+        samples: measurements of these devices.
+        programs_per_device: maximum programs per device in a training that leaves devices out.
 
     Raises:
         UsageError: the folder holds another run, or several processes train together.
@@ -221,8 +221,9 @@ def train_unmeasured(
 
 
 def architectures(devices: Sequence[DeviceSpec]) -> list[tuple[str, ...]]:
-    """Returns the labels of the devices, those of one architecture together: leaving out one of
-    them says little while the model learns from its sisters.
+    """Returns the labels of the devices, grouped by architecture.
+
+    A device must be left out together with others of its architecture for an unbiased error.
     """
     groups: dict[object, list[str]] = {}
     for spec in devices:
@@ -233,9 +234,10 @@ def architectures(devices: Sequence[DeviceSpec]) -> list[tuple[str, ...]]:
 def left_out_parts(
     options: TrainOptions, samples: Samples, labels: Sequence[str], *, most: int
 ) -> Split:
-    """Returns the parts of a training without some devices: training and validation part have at
-    most `most` samples of each other device, by task; the test part has every sample of the devices
-    that were left out whose task is in neither.
+    """Returns the parts of a training without some devices.
+
+    Training and validation part have at most `most` samples of each other device, chosen by task.
+    The test part has the samples of the left-out devices whose workload is in neither.
 
     Raises:
         DataError: a part is empty.
@@ -272,7 +274,7 @@ def _leave_out(
     folder: Path,
     show: RunProgress,
 ) -> tuple[_LeftOut, bool]:
-    """Returns what a training without some devices says of them, and whether it was trained now."""
+    """Trains without some devices; returns predictions for them and whether it trained now."""
     sizes = part_sizes(train=samples.take(parts.train))["train"]
     test = samples.take(parts.test)
     found = _read(folder / _PREDICTED, test)
@@ -288,9 +290,7 @@ def _leave_out(
 
 
 def _read(path: Path, test: Samples) -> dict[str, FloatArray] | None:
-    """Returns the predictions that a finished training wrote; None where there are none of these
-    samples.
-    """
+    """Reads the predictions of a finished training; None if there are none for these samples."""
     if not path.is_file():
         return None
     table = pq.read_table(path)
@@ -303,9 +303,7 @@ def _read(path: Path, test: Samples) -> dict[str, FloatArray] | None:
 def _calibration(
     samples: Samples, left_out: Sequence[_LeftOut], model: str
 ) -> LatencyCalibration | None:
-    """Returns the intervals that the worst predicted of the devices needs; None where the tasks are
-    too few.
-    """
+    """Returns intervals of the device with the largest errors; None if there are too few tasks."""
     rows = np.concatenate([one.rows for one in left_out])
     predicted_s = np.concatenate([one.predicted_s[model] for one in left_out])
     found = calibrate(samples.take(rows), predicted_s)
@@ -315,8 +313,10 @@ def _calibration(
 def _judged(
     samples: Samples, left_out: Sequence[_LeftOut], model: str
 ) -> dict[str, dict[str, Any]]:
-    """Returns what metrics.json says of every device that was left out: the metrics of each line,
-    and how intervals did that were made from the errors on the others.
+    """Returns left-out device -> entry of metrics.json.
+
+    It has the metrics of each line, and those of intervals calibrated on the other left-out
+    devices.
     """
     found: dict[str, dict[str, Any]] = {}
     for one in left_out:
@@ -340,9 +340,7 @@ def _judged(
 
 
 def _mean_recognised(devices: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Returns the mean over the devices where a baseline recognises something, as of
-    `judge_lines`.
-    """
+    """Returns the recognised metrics of `judge_lines`, averaged over devices with any."""
     means: dict[str, dict[str, Any]] = {}
     for kind in devices[0].get("recognised", {}):
         parts = [own for one in devices if (own := one["recognised"][kind])]
@@ -366,10 +364,10 @@ def _intervals(
 
 
 class _Clock:
-    """Says which training of how many runs, and how long all of them may still take.
+    """Reports the number of the current training and the estimated time left.
 
     Args:
-        sizes: how many samples each learns from, in order.
+        sizes: number of training samples of each training, in order.
     """
 
     def __init__(self, sizes: Sequence[int], report: RunProgress) -> None:
@@ -378,7 +376,7 @@ class _Clock:
         self._spent_s, self._learned = 0.0, 0
 
     def done(self, *, is_new: bool) -> None:
-        """One training is over: now, or in an earlier run."""
+        """Records the end of a training, finished now or in an earlier run."""
         now = time.monotonic()
         if is_new:
             self._spent_s += now - self._began
@@ -387,7 +385,7 @@ class _Clock:
         self._finished += 1
 
     def show(self, what: str) -> Callable[[str, TrainProgress | None], None]:
-        """Returns a callback for the training that begins."""
+        """Returns a progress callback for the next training."""
         ahead = sum(self._sizes[self._finished :])
         left_s = self._spent_s / self._learned * ahead if self._learned else None
         time_left = "" if left_s is None else f", about {max(1, round(left_s / 60))} min left"

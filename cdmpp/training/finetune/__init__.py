@@ -1,1 +1,1 @@
-"""Fine-tuning on a new device or network from few measurements."""
+"""Fine-tuning of a trained model on a new device or network from few measurements."""

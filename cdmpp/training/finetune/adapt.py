@@ -1,4 +1,4 @@
-"""Adapts all of a trained model to new devices, as far as held-out tasks say that it helps."""
+"""Adapts a trained model to new devices; held-out tasks decide how far."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_d
 from cdmpp.training.finetune.options import FinetuneOptions
 from cdmpp.training.finetune.tuning_trainee import error
 
-#: The transformer's share in an ensemble is a multiple of one over this.
+#: The transformer's share in an ensemble is a multiple of 1 / _SHARE_STEPS.
 _SHARE_STEPS = 10
-#: So many tasks are the fewest of which one can be held out.
+#: Minimum number of tasks to hold one out.
 LEAST_TASKS = 2
-#: A full fit is centred already: what the least percentage error wants beyond that counts half.
+#: Exponent of the lowest-MAPE factor of a full fit, which is already centred.
 _FULL_FACTOR = 0.5
 
 
@@ -39,15 +39,15 @@ class Adapted:
     """A model adapted to a device.
 
     Attributes:
-        model: the new model; the given one itself where nothing is better.
-        choice: what was kept, and why.
-        steps: which weights were tuned -> steps of the optimiser; empty where none were.
-        nearest: known device by whose numbers the parts that cannot be tuned see the new one; None
-            where the whole model is tunable, or none is used.
-        shares: of the ensemble's parts; None likewise.
-        held_out: the measured samples, each as it was held out; None where there are too few.
-        held_out_s: candidate -> float64 [N], what models that had not seen them predicted; empty
-            likewise.
+        model: the new model; the given one if no candidate is better.
+        choice: the selected candidate and the reason.
+        steps: tuned weights -> steps of the optimiser; empty if none were tuned.
+        nearest: trained device that replaces the new one for the parts that cannot be tuned; None
+            if the whole model is tunable, or no fit was selected.
+        shares: shares of the ensemble's parts; None under the same conditions.
+        held_out: the measured samples in the order of the folds; None if there are too few.
+        held_out_s: candidate -> float64 [N], cross-validated predictions for `held_out`; empty if
+            there are too few samples.
     """
 
     model: CostModel
@@ -60,7 +60,7 @@ class Adapted:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What metrics.json says of it."""
+        """Entries of metrics.json."""
         return {
             "kept": self.choice.kept, "why": self.choice.reason, "steps": self.steps,
             "held_out_error": self.choice.errors, "nearest": self.nearest,
@@ -78,16 +78,18 @@ def adapt(
     run_dir: Path | None = None,
     on_progress: OnTrain | None = None,
 ) -> Adapted:
-    """Returns what is best for the devices of some measured tasks: the unadapted model, with one
-    factor, a full fit, or half way to it (`cdmpp.training.finetune.choice` says how that is known).
+    """Adapts a model to the devices of some measured tasks.
+
+    Candidates are the unadapted model, one scale factor, a full fit, and the mean of factor and
+    full fit; `cdmpp.training.finetune.choice` selects one.
 
     Args:
         train: measured samples.
         known: the devices that the model was trained on.
-        run_dir: where logs and checkpoints of the final tunings go.
+        run_dir: folder for logs and checkpoints of the final tunings.
 
     Raises:
-        UsageError: a model that cannot be fine-tuned.
+        UsageError: the model cannot be fine-tuned.
         DataError: no samples, or features of another schema version.
     """
     fits = TriedFits(model, train, known, options=options, seed=seed, on_progress=on_progress)
@@ -105,19 +107,19 @@ def adapt(
 
 
 class TriedFits:
-    """Every candidate of a budget, as it does on held-out parts of it.
+    """All candidates for a budget, with their cross-validated predictions.
 
-    The full fit: the tunable part is fine-tuned (`try_tuning`). The other parts of an ensemble take
-    the device for the known one that fits best, times one factor each. The transformer's share is
-    the one with the least error on held-out tasks, half way back to what it was; one factor for the
-    least percentage error on them, as far as so few tasks justify. With several devices the fit is
-    the tuned part alone. With one task there is no other to hold out, and nothing is tuned.
+    The full fit fine-tunes the tunable part (`try_tuning`). The other parts of an ensemble replace
+    the device by the trained device that fits best, with one factor each. The transformer's share
+    is the mean of its old share and the one with the lowest error on held-out tasks. One factor
+    lowers the percentage error on them, shrunk for few tasks. With several devices the fit is the
+    tuned part alone. With one task, no other can be held out, and nothing is tuned.
 
     Attributes:
-        held_out: the budget, each program as it was held out; None without folds.
-        held_out_s: candidate -> float64 [N], predictions by models that had not seen the fold.
-        choice: the candidate to keep, and why.
-        steps: of the full fit, see `Adapted`; so are `nearest` and `shares`.
+        held_out: the budget in the order of the folds; None without folds.
+        held_out_s: candidate -> float64 [N], cross-validated predictions for `held_out`.
+        choice: the selected candidate and the reason.
+        steps, nearest, shares: of the full fit, see `Adapted`.
     """
 
     def __init__(
@@ -157,10 +159,10 @@ class TriedFits:
         self.choice = choose(self.held_out_s, self.held_out.latency_s, self.held_out.task_id)
 
     def model(self, kept: Kept, run_dir: Path | None = None) -> CostModel:
-        """Returns a candidate made of the whole budget; a fit only where `held_out_s` has it.
+        """Fits a candidate to the whole budget; a full or shrunken fit needs `held_out_s`.
 
         Args:
-            run_dir: where logs and checkpoints of the final tunings go.
+            run_dir: folder for logs and checkpoints of the final tunings.
         """
         if kept == "unchanged":
             return self._base
@@ -212,7 +214,7 @@ class TriedFits:
         return self._base.adapted(tuned, {label: self._stand_in}, shares=self.shares)
 
     def _has_others(self) -> bool:
-        """Whether parts beside the tuned one have a say in the full fit."""
+        """Returns whether the full fit includes untuned parts of an ensemble."""
         return isinstance(self._base, EnsembleCostModel) and len(self._labels()) == 1
 
     def _labels(self) -> frozenset[str]:
@@ -220,9 +222,7 @@ class TriedFits:
         return frozenset(self._train.devices[int(index)].name for index in used)
 
     def _scaled(self, predicted_s: FloatArray) -> tuple[float, FloatArray]:
-        """Returns the factor on held-out predictions, and these, each with the factor of the other
-        folds.
-        """
+        """Returns the factor on predictions, and predictions scaled by the other folds' factor."""
         assert self.held_out is not None
         measured_s, task = self.held_out.latency_s, self.held_out.task_id
         fold = np.repeat(np.arange(len(self._folds)), [int(rows.sum()) for rows in self._folds])
@@ -234,8 +234,9 @@ class TriedFits:
         return shrunken_factor(predicted_s, measured_s, task) ** _FULL_FACTOR, scaled
 
     def _held_out_others(self, model: EnsembleCostModel) -> FloatArray:
-        """Returns float64 [2, N]: seconds by perceptron and trees, fold by fold as in fine-tuning,
-        with stand-ins fitted to the other folds.
+        """Returns float64 [2, N]: seconds by perceptron and trees, in the order of the folds.
+
+        The replaced devices and factors are fitted to the other folds.
         """
         found = []
         for rows in self._folds:
@@ -251,16 +252,14 @@ def _factor(model: CostModel, samples: Samples) -> float:
 
 
 def comparable(samples: Samples, known: Sequence[DeviceSpec]) -> tuple[str, ...]:
-    """Returns the labels of the known devices of the same kind as that of the samples; of all
-    where there is none of that kind.
-    """
+    """Returns the labels of known devices of the samples' kind; if there are none, of all."""
     kind = samples.devices[int(samples.device[0])].kind
     same = tuple(spec.name for spec in known if spec.kind == kind)
     return same or tuple(spec.name for spec in known)
 
 
 def _stand_in(model: EnsembleCostModel, train: Samples, known: Sequence[DeviceSpec]) -> StandIn:
-    """Returns the known device that the whole model fits best with, and its parts' factors."""
+    """Returns the known device with the best fit of the whole model, and its parts' factors."""
     samples = with_devices(train, known)
     nearest, _ = fit_one_factor(model, samples, comparable(train, known))
     parts = model.parts_s(as_device(samples, nearest))[1:]
@@ -272,10 +271,11 @@ def _stand_in(model: EnsembleCostModel, train: Samples, known: Sequence[DeviceSp
 def _shares(
     parts: FloatArray, before: Sequence[float], measured_s: FloatArray
 ) -> tuple[float, ...]:
-    """Returns the shares: that of the first part is chosen, the others keep their ratio.
+    """Returns the shares: the first is selected, the others keep their ratio.
 
     Args:
         parts: float64 [3, N], log seconds.
+        before: the current shares.
     """
     others = np.array([0.0, *before[1:]])
     others = others / others.sum() if others.sum() > 0 else np.array([0.0, 0.5, 0.5])

@@ -1,4 +1,4 @@
-"""What reads machine code, adapted to a device together with the model beside it."""
+"""Adapts the machine-code model to a device, together with its cost model."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def adapted_code(
     held_out: Samples,
     held_out_s: FloatArray,
 ) -> CodeModel | None:
-    """Returns what reads the machine code of the devices of measured programs too.
+    """Adapts a machine-code model to the devices of measured programs.
 
-    Trees and perceptron stay as they are. Their shares are half way from `NEW_DEVICE_SHARES` to
-    those that err least on the programs; one factor is added (another where programs are added up,
-    see `centred_factor`), and the intervals are those that the programs ask for, each task with the
-    factor of the others.
+    Trees and perceptron are unchanged. Their shares are the mean of `NEW_DEVICE_SHARES` and those
+    with the lowest error on the programs. A factor is added (for sums over programs another one,
+    see `centred_factor`). Intervals are calibrated on the programs, each task with the factor of
+    the others.
 
     Args:
-        reader: of the model that was adapted.
+        reader: machine-code model of the original model.
         tables: machine code of the measured dataset.
         held_out: measured programs.
-        held_out_s: float64 [N], what the adapted model says of them that had not seen their task.
+        held_out_s: float64 [N], cross-validated predictions of the adapted model, in seconds.
 
     Returns:
-        None where no device has code of enough tasks to say how far the answers are off.
+        The adapted model; None if no device has code of enough tasks to calibrate intervals.
     """
     found = reader
     for index in np.unique(held_out.device).tolist():
@@ -69,17 +69,18 @@ def adapted_code(
 def save_adapted_code(
     folder: Path, reader: CodeModel | None, tables: Sequence[MachineCode], adapted: Adapted
 ) -> bool:
-    """Writes what reads the machine code of the new devices beside an adapted model; returns
-    whether there is a reader, and the measured programs say enough for that.
+    """Adapts the machine-code model and saves it with the adapted model.
+
+    Returns whether it was saved: there has to be a machine-code model, and enough measured tasks.
 
     Args:
-        folder: run folder of the adapted model, which is saved.
-        reader: of the model that was adapted.
+        folder: run folder of the saved adapted model.
+        reader: machine-code model of the original model; None without one.
         tables: machine code of the measured dataset.
-        adapted: what was adapted, and what it says of held-out programs.
+        adapted: the adapted model with its cross-validated predictions.
 
     Raises:
-        DataError: it cannot be written.
+        DataError: a file cannot be written.
     """
     if adapted.held_out is None or reader is None:
         return False
@@ -93,9 +94,7 @@ def save_adapted_code(
 def compiled_s(
     trained: TrainedModel, samples: Samples, tables: Sequence[MachineCode]
 ) -> FloatArray:
-    """Returns float64 [N], what a model with a reader says of measured programs, their machine code
-    counted in where it is known.
-    """
+    """Returns float64 [N], seconds predicted with the known machine code of CPU programs."""
     tables = [one for one in tables if one.kind == "cpu"]
     steps = [MachineCodeCorrection(code_columns(samples, one)) for one in tables]
     return trained.estimate(samples, steps).latency_s

@@ -1,4 +1,4 @@
-"""Which fit is kept: what held-out tasks of the budget say, and no more than so few can say."""
+"""Model selection in fine-tuning by held-out tasks, conservative for few tasks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.models.parts.labels import least_mape_factor
 
-#: What may be kept, the most cautious first: the model as it was, with one factor, half way to the
+#: Candidates, the most conservative first: the unadapted model, one scale factor, halfway to the
 #: full fit, the full fit.
 Kept = Literal["unchanged", "one_factor", "shrunken", "full"]
 KEPT: tuple[Kept, ...] = get_args(Kept)
 
-#: For a reader.
+#: Descriptions of the candidates.
 SAYS: dict[Kept, str] = {
     "unchanged": "the unadapted model",
     "one_factor": "the model with one scale factor",
@@ -25,27 +25,27 @@ SAYS: dict[Kept, str] = {
     "full": "the full fit",
 }
 
-#: How far devices lie from what a model says of them, over how far tasks lie apart, squared: a
-#: factor of one task is worth so many tasks of knowing nothing (development devices).
+#: Prior weight of factor 1, in tasks: the variance between tasks over the variance between devices
+#: (set on development devices).
 _PRIOR_TASKS = 1.0
 _SAFE: Kept = "shrunken"
-#: Another is kept when it is better by so many standard errors of the mean over tasks.
+#: Minimum gain over `_SAFE` for another candidate, in standard errors of the mean over tasks.
 _STANDARD_ERRORS = 1.0
-#: Spread of the gain between tasks that is assumed before any is seen, and how many tasks that is
-#: worth: three tasks that agree by chance decide nothing.
+#: Prior standard deviation of the gain between tasks, and its weight in tasks: three tasks that
+#: agree by chance must not decide.
 _PRIOR_SPREAD, _PRIOR_DRAWS = 0.15, 2.0
-#: A percentage error counts at most so much.
+#: Upper bound on a program's percentage error, as a fraction.
 _MOST_RELATIVE_ERROR = 3.0
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen, and why.
+    """The selected candidate and the reason.
 
     Attributes:
-        kept: the name.
-        errors: name of each candidate -> mean over held-out tasks of their mean percentage error
-            (at most 300 % a program), a fraction.
+        kept: name of the selected candidate.
+        errors: candidate -> mean over held-out tasks of their mean percentage error (at most 300 %
+            per program), a fraction.
         reason: one sentence.
     """
 
@@ -55,17 +55,16 @@ class Choice:
 
 
 def choose(held_out_s: Mapping[Kept, FloatArray], measured_s: FloatArray, task: IntArray) -> Choice:
-    """Returns what to keep: the shrunken fit, unless another candidate is better than it by more
-    than a standard error of the gain over held-out tasks; of several the best.
+    """Selects a candidate: the shrunken fit, or the best one with a significant gain over it.
 
-    Half way between two models errs less than the mean of both, and seldom more than the better:
-    where so few tasks cannot tell, it is the safe choice.
+    A gain over held-out tasks is significant above one standard error. Halfway between two models
+    the error is below the mean of both errors and rarely above the lower one, so it is the default
+    for few tasks.
 
     Args:
-        held_out_s: every candidate -> float64 [N], predictions by models that had not seen the
-            task.
+        held_out_s: candidate -> float64 [N], cross-validated predictions in seconds.
         measured_s: float64 [N], seconds.
-        task: int64 [N], owner of each sample.
+        task: int64 [N], task of each sample.
     """
     by_task = {name: task_errors(held_out_s[name], measured_s, task) for name in KEPT}
     errors = {name: float(values.mean()) for name, values in by_task.items()}
@@ -92,22 +91,20 @@ def task_errors(predicted_s: FloatArray, measured_s: FloatArray, task: IntArray)
 
 
 def standard_error(gain: FloatArray) -> float:
-    """Returns that of the mean of float64 [task], the spread shrunk towards `_PRIOR_SPREAD`."""
+    """Returns the standard error of the mean of float64 [task], shrunk towards `_PRIOR_SPREAD`."""
     spread = float(np.sum((gain - gain.mean()) ** 2)) + _PRIOR_DRAWS * _PRIOR_SPREAD**2
     return math.sqrt(spread / (len(gain) - 1 + _PRIOR_DRAWS) / len(gain))
 
 
 def shrunken_factor(predicted_s: FloatArray, measured_s: FloatArray, task: IntArray) -> float:
-    """Returns the factor on predictions that gives them the least percentage error, as far away
-    from 1 as so few tasks justify (`_PRIOR_TASKS`).
-    """
+    """Returns the lowest-MAPE factor on predictions, shrunk towards 1 for few tasks."""
     return _justified(least_mape_factor(predicted_s, measured_s), task)
 
 
 def centred_factor(predicted_s: FloatArray, measured_s: FloatArray, task: IntArray) -> float:
-    """Returns the factor on predictions of which half are too low, as far away from 1 as so few
-    tasks justify (`_PRIOR_TASKS`). Sums of such err least: the least percentage error is a low
-    guess where errors are wide.
+    """Returns the factor that centres predictions at the median, shrunk towards 1 for few tasks.
+
+    It is for sums over programs: predictions of lowest MAPE are biased low if errors are large.
     """
     return _justified(math.exp(np.median(np.log(measured_s / predicted_s))), task)
 

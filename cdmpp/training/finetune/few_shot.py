@@ -1,4 +1,4 @@
-"""Few-shot adaptation: a trained model learns a new device or network from a few measured tasks."""
+"""Few-shot fine-tuning of a trained model on a few measured tasks of a new device or network."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from cdmpp.training.finetune.options import FinetuneOptions, TuneWhat
 from cdmpp.training.finetune.tuner import Tunable, Tuner, look_name
 from cdmpp.training.finetune.tuning_trainee import error
 
-#: What was kept: the model as it was, with one factor, or tuned.
+#: Variants of the model: unadapted, with one factor, or tuned.
 Kept = Literal["unchanged", "shifted", "tuned"]
 
 
-#: No log of seconds is farther from 0.
+#: Bound on the magnitude of log seconds.
 _FAR = 50.0
 
 
 @dataclass(frozen=True)
 class FinetuneResult:
-    """A fine-tuned model and how it came about.
+    """Result of a fine-tuning.
 
     Attributes:
         model: the new model.
-        kept: what of it is new.
-        steps: which weights were tuned -> steps of the optimiser; empty unless `kept` is `tuned`.
-        held_out_error: error on held-out programs (what `_tuning.error` says) of every variant
-            that was tried: `unchanged`, `shifted`, `tuned`, `adapters, 40 steps`, ...; empty
-            without held-out programs.
-        held_out: the budget, each program as it was held out; None without held-out programs.
-        held_out_s: float64 [N], what models that had not seen those programs predicted, tuned
-            as the one that was kept; None likewise.
+        kept: the selected variant.
+        steps: tuned weights -> steps of the optimiser; empty unless `kept` is `tuned`.
+        held_out_error: variant -> error on held-out programs (`tuning_trainee.error`), for
+            `unchanged`, `shifted`, `tuned`, `adapters, 40 steps`, ...; empty without held-out
+            programs.
+        held_out: the budget in the order of the folds; None without held-out programs.
+        held_out_s: float64 [N], cross-validated predictions of the selected variant; None without
+            held-out programs.
     """
 
     model: CostModel
@@ -62,21 +62,20 @@ def finetune_in_detail(
     run_dir: Path | None = None,
     on_progress: OnTrain | None = None,
 ) -> FinetuneResult:
-    """Returns a new model, adapted to a few measured tasks; the given one stays as it is.
+    """Fine-tunes a copy of a model on a few measured tasks; the given model is unchanged.
 
-    The inputs are normalised with the statistics of the first training; an unseen device's vector
-    goes through them too. The start is the model as it is, or as if the device were the known one
-    that fits the budget best. First its predictions are scaled so that the median error on the
-    budget is zero: without any step that is one-factor scaling. Then the chosen weights are tuned.
-    How many steps are good, and whether they are better than the factor alone or than nothing, is
-    decided on held-out parts of the budget, task by task; then all of the budget is used.
+    Inputs are normalised with the statistics of the first training. The start is the model itself,
+    or the model with the device embedding of the trained device that fits the budget best. Its
+    predictions are first scaled to a median error of zero on the budget, which without steps is
+    one-factor scaling. Then the chosen weights are tuned. Held-out parts of the budget decide on
+    the number of steps and on the variant; the final model uses the whole budget.
 
     Args:
         train: measured samples of the budget.
-        validation: the rest of the budget, may be empty. Both are learned from and both take
-            turns at being held out.
+        validation: the rest of the budget, may be empty. Both parts are trained on and held out in
+            turn.
         source: samples of the first training, for `options.replay`.
-        run_dir: where logs and checkpoints of the final tunings go, a folder each.
+        run_dir: folder for logs and checkpoints of the final tunings, one subfolder each.
 
     Raises:
         UsageError: the model cannot be fine-tuned, or an option is out of range.
@@ -101,14 +100,14 @@ def finetune_in_detail(
 
 @dataclass(frozen=True)
 class TriedTuning:
-    """What tuning did for held-out parts of a budget; the models of all of it are made on demand.
+    """Cross-validation of tunings on a budget; models of the whole budget are fitted on demand.
 
     Attributes:
-        held_out: the budget, each program as it was held out; None without held-out programs.
-        held_out_s: variant (see `FinetuneResult.held_out_error`) -> float64 [N], what models that
-            had not seen those programs predicted; empty likewise.
-        errors: likewise, their error.
-        steps: which weights are tuned -> steps of the optimiser.
+        held_out: the budget in the order of the folds; None without held-out programs.
+        held_out_s: variant (see `FinetuneResult.held_out_error`) -> float64 [N], cross-validated
+            predictions in seconds; empty without held-out programs.
+        errors: variant -> error of these predictions.
+        steps: tuned weights -> steps of the optimiser.
     """
 
     held_out: Samples | None
@@ -119,10 +118,10 @@ class TriedTuning:
     _budget: Samples
 
     def model(self, kept: Kept, run_dir: Path | None = None) -> CostModel:
-        """Returns the model of the whole budget; `tuned` only where there were held-out programs.
+        """Fits a variant to the whole budget; `tuned` needs held-out programs.
 
         Args:
-            run_dir: where logs and checkpoints of the tunings go, a folder each.
+            run_dir: folder for logs and checkpoints of the tunings, one subfolder each.
         """
         if kept == "unchanged":
             return _cost_model(self._tuner.unchanged())
@@ -141,8 +140,7 @@ def try_tuning(
     source: Samples | None = None,
     on_progress: OnTrain | None = None,
 ) -> TriedTuning:
-    """Returns what tuning does for held-out parts of a budget; arguments as of
-    `finetune_in_detail`.
+    """Cross-validates tunings on a budget; arguments as in `finetune_in_detail`.
 
     Raises:
         UsageError: the model cannot be fine-tuned, or an option is out of range.
@@ -163,7 +161,7 @@ def try_tuning(
         return TriedTuning(None, {}, {}, {}, tuner, budget)
     trials = [tuner.trial(budget.take(~rows), budget.take(rows)) for rows in folds]
     held_out = budget.take(np.concatenate([np.flatnonzero(rows) for rows in folds]))
-    # Weights that flew away say anything: clipped, it is still wrong enough to be refused.
+    # Diverged weights can predict any value; a clipped one is still wrong enough to be rejected.
     predicted_s = {
         name: np.exp(np.clip(np.concatenate([trial[name] for trial in trials]), -_FAR, _FAR))
         for name in trials[0]
@@ -177,10 +175,10 @@ def try_tuning(
 
 
 def tunable(model: CostModel, options: FinetuneOptions) -> Tunable:
-    """Returns what of a model is tuned.
+    """Returns the tunable part of a model.
 
     Raises:
-        UsageError: nothing of it can be, or an option is out of range.
+        UsageError: the model has no tunable part, or an option is out of range.
     """
     _check(options)
     part = model.tunable_part()
@@ -199,10 +197,10 @@ def _cost_model(model: Tunable) -> CostModel:
 
 
 def _check(options: FinetuneOptions) -> None:
-    """Refuses options out of range.
+    """Checks the ranges of options.
 
     Raises:
-        UsageError: names the option.
+        UsageError: an option is out of range.
     """
     least = {
         "steps": 1,

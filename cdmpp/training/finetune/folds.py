@@ -1,4 +1,4 @@
-"""Parts of a few-shot budget that are held out in turn."""
+"""Cross-validation folds of a few-shot budget."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import UsageError
 
-#: So many programs of a single task are the fewest of which some can be held out.
+#: Minimum number of programs of a single task to hold some out.
 _LEAST_PROGRAMS = 4
 
 
 def budget_folds(budget: Samples, count: int, *, seed: int) -> list[NDArray[np.bool_]]:
-    """Returns disjoint masks bool [N] that together are the budget: what to hold out each time.
+    """Returns at most `count` disjoint masks bool [N] that cover the budget: its held-out folds.
 
-    Whole tasks where there are at least two (at most `count` folds, sizes as equal as tasks allow);
-    of a single task whole programs; nothing when it has fewer than four programs.
+    Folds are whole tasks of nearly equal number, or whole programs if there is a single task. Empty
+    if that task has fewer than `_LEAST_PROGRAMS` programs.
     """
     rng = np.random.default_rng(seed)
     tasks = np.unique(budget.task_id)
@@ -34,7 +34,7 @@ def budget_folds(budget: Samples, count: int, *, seed: int) -> list[NDArray[np.b
 
 
 def joined(first: Samples, second: Samples) -> Samples:
-    """Returns the samples of both, which must be parts of the same samples.
+    """Concatenates two parts of the same samples.
 
     Raises:
         UsageError: they refer to different programs or devices.

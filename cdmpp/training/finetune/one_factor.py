@@ -1,4 +1,4 @@
-"""The simplest adaptation: what the model says of a device it knows, times one number."""
+"""The single-factor baseline: predictions for a trained device times a scale factor."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from cdmpp.models.base import CostModel
 def fit_one_factor(
     model: CostModel, budget: Samples, sources: tuple[str, ...]
 ) -> tuple[str, float]:
-    """Returns the nearest source device and the factor from its predicted latencies to the target.
+    """Returns the nearest source device and the factor on its predictions for the target.
 
-    The factor is the median ratio of measured to predicted on the budget; nearest is the device
-    whose predictions, so scaled, have the smallest median logarithmic error there.
+    The factor is the median ratio of measured to predicted on the budget. The nearest device has
+    the smallest median absolute log error after scaling.
 
     Args:
         sources: labels among `budget.devices` (see `with_devices`), at least one.
@@ -34,13 +34,13 @@ def fit_one_factor(
 
 
 def as_device(samples: Samples, label: str) -> Samples:
-    """Returns the same programs as if they ran on another device; measurements stay."""
+    """Returns the samples with their device replaced by a label; measurements stay."""
     index = [spec.name for spec in samples.devices].index(label)
     return replace(samples, device=np.full(len(samples), index, np.int64))
 
 
 def with_devices(samples: Samples, specs: Iterable[DeviceSpec]) -> Samples:
-    """Returns the same samples with more devices to refer to."""
+    """Returns the samples with further devices in `devices`."""
     known = {spec.name for spec in samples.devices}
     new = tuple(spec for spec in specs if spec.name not in known)
     return replace(samples, devices=(*samples.devices, *new))

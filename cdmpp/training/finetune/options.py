@@ -10,24 +10,25 @@ TuneWhat = Literal["auto", "all", "head", "adapters"]
 
 @dataclass(frozen=True)
 class FinetuneOptions:
-    """How a trained model is adapted.
+    """Options of fine-tuning.
 
     Attributes:
-        what: `adapters` tunes what depends on the device, the layer norms and all biases; `head`
-            the parts behind the encoder; `all` every weight; `auto` tunes `adapters` and `all` from
-            the same start and takes the mean of the two models' weights.
-        learning_rate: peak of `adapters` and `head`; short warm-up, then cosine to zero at `steps`.
-        learning_rate_all: likewise for `all`.
-        steps: most steps of the optimiser.
-        validate_every: steps between looks at the held-out programs.
-        folds: parts of the budget that are held out in turn to decide how many steps are good (by
-            task; by program when there is one task).
-        programs_per_batch: programs in one step.
-        programs_per_task: programs of one task kept together in a batch.
-        weight_decay: decoupled, on matrices only; pulls towards zero.
+        what: `adapters` tunes the device-dependent weights, the layer norms and all biases; `head`
+            the layers after the encoder; `all` every weight; `auto` tunes `adapters` and `all` from
+            the same start and averages the weights of the two models.
+        learning_rate: peak learning rate of `adapters` and `head`; short warm-up, then cosine to
+            zero at `steps`.
+        learning_rate_all: peak learning rate of `all`, with the same schedule.
+        steps: maximum steps of the optimiser.
+        validate_every: steps between evaluations on held-out programs.
+        folds: number of cross-validation folds that select the number of steps (by task; by program
+            if there is one task).
+        programs_per_batch: programs per step.
+        programs_per_task: programs of one task that are grouped in a batch.
+        weight_decay: decoupled, on matrices only, towards zero.
         l2_to_start: weight of the squared distance from the weights at the start.
-        replay: weight of the loss on source samples, which are rehearsed where they are given.
-        gradient_clip: largest norm of the gradient.
+        replay: weight of the loss on samples of the first training; 0 = they are not used.
+        gradient_clip: maximum norm of the gradient.
         threads: CPU threads; 0 = all cores.
     """
 

@@ -1,4 +1,4 @@
-"""A fine-tuning from a run folder to another one: choose tasks, adapt, judge on the others."""
+"""A fine-tuning run: chooses tasks, adapts a model, evaluates it and writes a run folder."""
 
 from __future__ import annotations
 
@@ -59,22 +59,21 @@ TREES = "trees on the budget"
 
 @dataclass(frozen=True)
 class FinetuneRunOptions:
-    """Everything that decides a fine-tuning; written as config.yaml into its run folder.
+    """Options of a fine-tuning run; written as config.yaml into its run folder.
 
     Attributes:
         from_run: run folder of the model to start from.
-        dataset: folder of the measurements; empty = the shipped default dataset.
+        dataset: folder of the measurements; empty = the default dataset.
         devices: labels of the devices to adapt to.
         network: adapt to the tasks of this network only; empty = all tasks.
-        budget: number of tasks that are learned from; 0 = all of them, for the best model: it is
-            judged on parts of the budget that were held out in turn.
-        sampler: how they are chosen.
-        seed: decides the choice of tasks and the training.
-        compare: whether models trained on the budget alone are judged too.
-        measured_on: label of a device that the model knows, whose times of the same programs, in
-            the same data set, say more of the new ones: a budget is chosen and judged among the
-            programs that it has measured; empty = none.
-        finetune: how the model is adapted.
+        budget: number of training tasks; 0 = all tasks, evaluated by cross-validation.
+        sampler: method that chooses the tasks.
+        seed: seed of the choice of tasks and of the training.
+        compare: whether models trained on the budget alone are evaluated too.
+        measured_on: label of a trained device whose times of the same programs, in the same
+            dataset, correct predictions for the new devices. The budget is then chosen and
+            evaluated among programs measured on it. Empty = none.
+        finetune: options of the fine-tuning.
     """
 
     from_run: str = ""
@@ -90,7 +89,7 @@ class FinetuneRunOptions:
 
 
 def run_name(options: FinetuneRunOptions) -> str:
-    """Returns a folder name that is equal for equal options."""
+    """Returns a folder name that depends only on the options."""
     where = "+".join(options.devices) if len(options.devices) <= 2 else ""
     words = [Path(options.from_run).name, "to", where, network_family(options.network)]
     return name_of([*words, f"{options.budget}tasks" if options.budget else "all"], options)
@@ -98,15 +97,15 @@ def run_name(options: FinetuneRunOptions) -> str:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a model is adapted to and what it is judged on.
+    """Training and test part of a fine-tuning.
 
     Attributes:
         tasks: int64, chosen tasks, best first.
-        train: their samples.
-        test: samples of tasks that share no workload with them; the budget's own where it is all
-            tasks: these judge as they were held out.
-        left_out: tasks of the target that the model had been trained on with the same device; they
-            neither train nor judge.
+        train: samples of the chosen tasks.
+        test: samples of tasks that share no workload with them; equal to `train` if the budget is
+            all tasks, which are evaluated by cross-validation.
+        left_out: number of tasks that the model was trained on with the same device; they are in
+            neither part.
     """
 
     tasks: IntArray
@@ -116,11 +115,11 @@ class Budget:
 
 
 def choose_budget(options: FinetuneRunOptions, samples: Samples, card: ModelCard) -> Budget:
-    """Returns the parts of the target's samples.
+    """Chooses the training and test part of the samples of the new devices.
 
     Raises:
-        UsageError: an impossible budget, or an unknown network.
-        DataError: no task is left that the model has not seen on the device.
+        UsageError: the budget is too large, or the network is unknown.
+        DataError: fewer than two workloads are outside the model's training data.
     """
     target = _of_network(samples, options.network)
     trained = {spec.name for spec in card.devices}
@@ -159,17 +158,18 @@ def finetune_run(
     code: Sequence[MachineCode] = (),
     on_progress: RunProgress | None = None,
 ) -> tuple[RunResult, Budget]:
-    """Chooses the budget, adapts the model, judges it once on the other tasks and writes the run
-    folder, all of it but the report.
+    """Chooses the budget, adapts the model, evaluates it once on the other tasks and saves the run.
+
+    The report is not written.
 
     Args:
-        samples: measurements of the target devices, and of `measured_on`.
-        code: machine code of the same programs: what reads it beside the model is adapted too.
+        samples: measurements of the new devices, and of `measured_on`.
+        code: machine code of the same programs, to adapt the machine-code model too.
 
     Raises:
-        UsageError: the folder holds another run, the budget does not fit, the model's kind
-            cannot be fine-tuned, or it does not know `measured_on`.
-        DataError: no model in `from_run`, features of another schema, or no task to judge with.
+        UsageError: the folder holds another run, the budget is too large, the model's kind cannot
+            be fine-tuned, or the model was not trained on `measured_on`.
+        DataError: no model in `from_run`, features of another schema, or too few tasks to evaluate.
     """
     report = on_progress or (lambda what, progress: None)
     model, card = load_model(model_folder(options.from_run))
@@ -195,7 +195,7 @@ def finetune_run(
         elsewhere.check(budget.train)
     tunable(model, options.finetune)
     told_test = card.as_told(budget.test)
-    zero_shot = model.predict(told_test)  # refuses other features before anything is written
+    zero_shot = model.predict(told_test)  # checks the features before anything is written
     make_folder(run_dir, what="run folder")
     claim_run_folder(run_dir, dump_text(options))
     started = time.perf_counter()
@@ -262,7 +262,7 @@ def finetune_run(
 
 
 def _of_network(samples: Samples, network: str) -> Samples:
-    """Returns the samples of the tasks of a network, all its shapes; "" = all samples."""
+    """Returns the samples of a network's tasks, for all its input shapes; "" = all samples."""
     if not network:
         return samples
     pairs = samples.programs.networks
@@ -312,7 +312,7 @@ def _save(
 def _on_budget_alone(
     budget: Budget, model: CostModel, options: FinetuneRunOptions
 ) -> dict[str, FloatArray]:
-    """Returns predictions of the test part by models that saw nothing but the budget."""
+    """Returns predictions of the test part by models trained only on the budget."""
     train, validation = hold_out(budget.train, seed=options.seed)
     predicted_s = {}
     defaults = TrainOptions()

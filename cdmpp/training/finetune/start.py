@@ -1,4 +1,4 @@
-"""What a training on a handful of tasks starts from: from nothing, or from the shipped model."""
+"""Chooses the start of a training on few tasks: random weights or the shipped model."""
 
 from __future__ import annotations
 
@@ -25,18 +25,20 @@ from cdmpp.training.finetune.options import FinetuneOptions
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import ChooseStart, OtherStart, new_model
 
-#: A training on more tasks than these always starts from nothing.
+#: Maximum number of tasks for a start from the shipped model.
 HANDFUL = 30
 NOTHING = "nothing"
-#: So many samples a device, every task alike, are enough to choose on.
+#: Maximum samples per device for the choice, evenly over tasks.
 SAMPLES_TO_CHOOSE_ON = 2000
-#: Kinds that are trained from nothing where the shipped model is no better.
+#: Kinds of models that may start from the shipped model.
 STARTING_KINDS = ("transformer", "ensemble")
 
 
 def may_start_from(card: ModelCard, samples: Samples) -> bool:
-    """Whether a shipped model can be compared on these samples: it reads the features of all, and
-    no task of theirs was in its training with the same device.
+    """Returns whether a shipped model can be evaluated on these samples.
+
+    It has to read the features of all of them, and none of their tasks may be in its training data
+    with the same device.
     """
     try:
         is_read = len(as_read_by(card.feature_schema, samples)) == len(samples)
@@ -63,19 +65,23 @@ def choose_start(
     run_dir: Path,
     on_progress: OnTrain | None = None,
 ) -> tuple[OtherStart | None, dict[str, Any] | None]:
-    """Returns the start where it is not from nothing, and what metrics.json says of the choice;
-    None without a choice: more tasks than a handful, another kind of model, several processes, or a
-    shipped model that cannot be compared.
+    """Chooses between random weights and the shipped model by cross-validation.
 
-    Held-out tasks of the training and the validation part decide. From nothing wins only where it
-    is better by more than a standard error. The test part is not looked at. Of large tasks only
-    `SAMPLES_TO_CHOOSE_ON` samples are used, for the choice and for tuning the shipped model.
+    Held-out tasks of the training and the validation part decide; the test part is not used. Random
+    weights need a gain above one standard error. At most `SAMPLES_TO_CHOOSE_ON` samples per device
+    are used for the choice and for tuning the shipped model.
 
     Args:
         fresh: returns an untrained model.
-        kind: its kind.
-        samples: all samples of the run, the test part too: only names of tasks are read.
-        run_dir: where logs and checkpoints of a tuning go.
+        kind: kind of the untrained model.
+        shipped_dir: run folder of the shipped model.
+        samples: all samples of the run, including the test part; only names of tasks are read.
+        run_dir: folder for logs and checkpoints of a tuning.
+
+    Returns:
+        The start, None for random weights; and the choice's entry of metrics.json, None if there is
+        no choice: more than `HANDFUL` tasks, another kind of model, several processes, or a shipped
+        model that cannot be evaluated on the samples.
     """
     known = cap_programs(joined(train, validation), SAMPLES_TO_CHOOSE_ON, seed=seed)
     count = len(np.unique(known.task_id))
@@ -119,10 +125,11 @@ def choose_start(
 def start_from(
     shipped_dir: Path, options: TrainOptions, *, tuning: FinetuneOptions | None = None
 ) -> ChooseStart:
-    """Returns `choose_start` for a run of these options, as `train_run` takes it.
+    """Returns `choose_start` with these options, as an argument of `train_run`.
 
     Args:
-        tuning: how the shipped model is tuned; None = as by default.
+        shipped_dir: run folder of the shipped model.
+        tuning: options of the fine-tuning of the shipped model; None = the defaults.
     """
 
     def choose(
@@ -137,10 +144,10 @@ def start_from(
 
 
 def start_sentence(facts: dict[str, Any]) -> str:
-    """Returns what was chosen, for a reader.
+    """Returns a description of the choice.
 
     Args:
-        facts: see `choose_start`.
+        facts: the entry of metrics.json, see `choose_start`.
     """
     errors = facts["held_out_error"]
     best = "nothing" if facts["kept"] == NOTHING else f"the shipped model: {facts['shipped']}"

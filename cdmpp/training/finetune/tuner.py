@@ -1,4 +1,4 @@
-"""Tunes copies of a trained model: on parts of the budget to judge it, on all of it in the end."""
+"""Tunes copies of a trained model, for cross-validation on a budget and on the whole budget."""
 
 from __future__ import annotations
 
@@ -25,30 +25,31 @@ from cdmpp.training.finetune.tuning_trainee import HeldOut, TuningTrainee, selec
 
 @runtime_checkable
 class Tunable(Protocol):
-    """What a model kind must offer to be fine-tuned."""
+    """Interface of models that can be fine-tuned."""
 
     def tuning_copy(self) -> Tunable:
-        """Returns a model that predicts the same and shares no weights."""
+        """Returns a copy that shares no weights with the model."""
 
     def tuning_starts(self, budget: Samples) -> Sequence[Tunable]:
-        """Returns copies to start from: as the model is, then as if the budget's device were each
-        device that the model knows.
+        """Returns copies as starts: an unchanged one, then one per trained device.
+
+        The latter treat the budget's device like the trained device.
         """
 
     def predict(self, samples: Samples) -> FloatArray:
         """Returns float64 [N], seconds."""
 
     def tuning_network(self) -> nn.Module:
-        """Returns the network behind `predict`: what is done to it shows there."""
+        """Returns the network of `predict`, not a copy."""
 
     def tuning_trainee(
         self, train: Samples, validation: Samples, loop: LoopOptions, *, seed: int
     ) -> HeldOut:
-        """Returns samples for the training loop, with the statistics of the first training."""
+        """Returns a trainee for the training loop, with the statistics of the first training."""
 
 
 def look_name(what: str, steps: int) -> str:
-    """Returns how a tuned variant is called in `FinetuneResult.held_out_error`."""
+    """Returns the key of a tuned variant in `FinetuneResult.held_out_error`."""
     return f"{what}, {steps} steps"
 
 
@@ -73,7 +74,7 @@ class Tuner:
         self._whats = ("adapters", "all") if options.what == "auto" else (options.what,)
 
     def best_steps(self, errors: dict[str, float]) -> dict[str, int]:
-        """Returns for each kind of tuning the number of steps with the least held-out error."""
+        """Returns kind of tuning -> number of steps with the lowest held-out error."""
         return {
             what: min(self._looks(), key=lambda steps: errors[look_name(what, steps)])
             for what in self._whats
@@ -84,15 +85,15 @@ class Tuner:
         return self._unchanged.tuning_copy()
 
     def shifted(self, budget: Samples) -> Tunable:
-        """Returns a copy whose median error on the budget is zero."""
+        """Returns a copy scaled to a median error of zero on the budget."""
         model = self._model.tuning_copy()
         self._trainee(budget, budget, "").centre(model.tuning_network())
         return model
 
     def trial(self, train: Samples, held_out: Samples) -> dict[str, FloatArray]:
-        """Returns variant -> float64 [held-out sample], log of predicted seconds.
+        """Returns variant -> float64 [held-out sample], predicted log seconds.
 
-        The start too is chosen without the held-out samples.
+        The start is also chosen without the held-out samples.
         """
         start = _nearest_start(self._unchanged, train)
         trainee = self._trainee(train, held_out, "")
@@ -111,7 +112,12 @@ class Tuner:
         return predicted
 
     def tuned(self, budget: Samples, steps: dict[str, int], run_dir: Path | None) -> Tunable:
-        """Returns a copy with the mean of the weights of one copy a kind of tuning."""
+        """Returns a copy with the averaged weights of all kinds of tuning.
+
+        Args:
+            steps: kind of tuning -> number of steps.
+            run_dir: folder for logs and checkpoints; None = none are written.
+        """
         weights: list[dict[str, Tensor]] = []
         for what, count in steps.items():
             network = self._model.tuning_copy().tuning_network()
@@ -126,7 +132,7 @@ class Tuner:
         return model
 
     def _looks(self) -> list[int]:
-        """Returns the numbers of steps after which held-out programs are looked at."""
+        """Returns the numbers of steps after which held-out programs are evaluated."""
         every, most = self._options.validate_every, self._options.steps
         return [*range(every, most, every), most]
 
@@ -158,7 +164,7 @@ class Tuner:
         run_dir: Path | None,
         budget: Samples,
     ) -> list[FloatArray]:
-        """Tunes in place; returns the looks at the held-out samples (none with `wanted_steps`)."""
+        """Tunes in place; returns predictions of the held-out samples (not with `wanted_steps`)."""
         options = self._options
         select_parameters(network, what)
         tuning = TuningTrainee(
@@ -197,8 +203,9 @@ class Tuner:
 
 
 def _nearest_start(model: Tunable, budget: Samples) -> Tunable:
-    """Returns the start whose predictions, times their best factor, have the smallest median
-    logarithmic error on the budget; the model as it is when others are not better.
+    """Returns the start with the lowest median absolute log error on the budget after scaling.
+
+    Ties go to the unchanged model.
     """
     errors = []
     starts = model.tuning_starts(budget)

@@ -1,4 +1,4 @@
-"""What fine-tuning adds to a training: which weights move, what holds them, held-out errors."""
+"""Additions of fine-tuning to a training: chosen weights, regularisation and held-out errors."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.errors import UsageError
 
-#: A percentage error counts at most so much, so that one program cannot decide.
+#: Upper bound on a percentage error (as a fraction), so that no single program decides.
 _MOST_RELATIVE_ERROR = 3.0
 
 
 class HeldOut(Protocol):
-    """A trainee (see `cdmpp.models.loop.loop.Trainee`) that also tells what it predicts."""
+    """A trainee (see `cdmpp.models.loop.loop.Trainee`) that also returns its predictions."""
 
     def batches(self, epoch: int) -> list[IntArray]:
         """Returns the batches of an epoch."""
@@ -26,21 +26,21 @@ class HeldOut(Protocol):
         """Returns the loss and the number of samples in the batch."""
 
     def centre(self, network: Any) -> None:
-        """Scales the network's predictions so that the median error in training is zero."""
+        """Scales the network's predictions to a median error of zero in training."""
 
     def predict_validation(self, network: nn.Module) -> FloatArray:
-        """Returns float64 [validation sample], log of predicted seconds."""
+        """Returns float64 [validation sample], predicted log seconds."""
 
 
 class TuningTrainee:
-    """A trainee for `train_loop` that stays near its start and keeps what it predicts.
+    """A trainee for `train_loop` with regularisation towards its start and recorded predictions.
 
-    The loop keeps the weights of the lowest validation value. That value is the distance of the
-    number of steps from `wanted_steps`, so that it stops there; without `wanted_steps` it is the
-    negative number of looks, so that all steps are done.
+    The loop selects the weights of the lowest validation value. That value is the distance of the
+    number of steps from `wanted_steps`, so that training stops there; without `wanted_steps` it is
+    the negative number of validations, so that all steps are done.
 
     Attributes:
-        predicted: one float64 [validation sample] a look, log of predicted seconds.
+        predicted: one float64 [validation sample] per validation, predicted log seconds.
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class TuningTrainee:
         return self._trainee.batches(epoch)
 
     def loss(self, network: nn.Module, batch: IntArray) -> tuple[Tensor, int]:
-        """Returns the loss on the budget, on source samples, and for moving away."""
+        """Returns the loss on budget and source samples plus the L2 distance to the start."""
         loss, count = self._trainee.loss(network, batch)
         if self._source is not None:
-            # Drawn by the batch, so that a resumed tuning sees the same.
+            # Seeded by the batch, so that a resumed tuning draws the same.
             place = int(np.random.default_rng(batch).integers(len(self._source_batches)))
             loss = (
                 loss + self._rehearsal * self._source.loss(network, self._source_batches[place])[0]
@@ -86,7 +86,7 @@ class TuningTrainee:
         return loss, count
 
     def validate(self, network: nn.Module) -> float:
-        """Returns what makes the loop stop at the wanted number of steps."""
+        """Returns a value that makes the loop stop at the wanted number of steps."""
         self._looks += 1
         if self._wanted_steps is None:
             self.predicted.append(self._trainee.predict_validation(network))
@@ -95,16 +95,14 @@ class TuningTrainee:
 
 
 def error(predicted_s: FloatArray, measured_s: FloatArray) -> float:
-    """Returns the error by which choices are made: the mean over samples of the log error and the
-    percentage error (at most 300 %) added.
-    """
+    """Returns the selection criterion: the mean of log error + percentage error (at most 300 %)."""
     ratio = predicted_s / measured_s
     relative = np.minimum(np.abs(ratio - 1.0), _MOST_RELATIVE_ERROR)
     return float(np.mean(np.abs(np.log(ratio)) + relative))
 
 
 def select_parameters(network: nn.Module, what: str) -> None:
-    """Sets `requires_grad` of each weight: whether it is tuned.
+    """Sets `requires_grad` of each weight.
 
     Args:
         what: `all`, `head` or `adapters` (see `FinetuneOptions`).
