@@ -1,5 +1,5 @@
-"""Programs as records say them and as numbers: Ansor's steps, loop trees, columns of stores.
+"""Tensor programs: Ansor's transform steps, loop trees, and feature columns of their stores.
 
-Begin with `featurise` (records to compact ASTs) and `schema` (what the columns are). Programs in
-TVM's hands are read by `tvm_helper.tir`, which makes the same loop trees.
+Start with `featurise` (records to compact ASTs) and `schema` (names of the columns).
+`tvm_helper.tir` reads TVM programs into the same loop trees.
 """

@@ -1,8 +1,7 @@
 """Names and blocks of the additional leaf columns (`CompactAst.leaf_extra`).
 
-The 164 columns of a leaf vector are the original's; these are what it leaves out. Every block can
-be left out by itself (`EXTRA_BLOCKS`), so that an ablation can judge it. What each column means is
-in docs/reference/features.md.
+They extend the original's 164 columns of a leaf vector. Each block can be left out for ablations
+(`EXTRA_BLOCKS`). docs/reference/features.md describes the columns.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ __all__ = [
 
 #: Kinds of memory, in the order of their columns.
 MEMORIES = ("global", "shared", "local")
-#: Enclosing loops that have columns of their own, innermost first.
+#: Number of enclosing loops with columns, innermost first.
 NEST_LEVEL_COUNT = 8
-#: What a loop becomes, in the order of its columns.
+#: Kinds of loops, in the order of their columns.
 NEST_KINDS = ("serial", "parallel", "vectorized", "unrolled", "vthread", "block", "thread")
-#: Bytes of the memories whose traffic has a column, 1 KiB to 256 MiB.
+#: Cache capacities with a traffic column, in bytes, 1 KiB to 256 MiB.
 CAPACITIES = tuple(1 << bits for bits in range(10, 29, 2))
-#: The largest of them that has the sets of a first-level cache.
+#: The largest capacity with the number of sets of an L1 cache.
 NEAR_CAPACITY = 1 << 16
-#: Entries of the tables of pages that have a column.
+#: Numbers of TLB entries with a column.
 PAGE_ENTRIES = (64, 2048)
 
 _SLOTS = ("store", *(f"B{slot}" for slot in range(ACCESS_SLOT_COUNT)))
@@ -91,9 +90,9 @@ def _blocks() -> dict[str, slice]:
 #: Columns of every block, in the order of the blocks.
 EXTRA_BLOCKS: dict[str, slice] = _blocks()
 _FOOTPRINT = EXTRA_BLOCKS["footprint"]
-#: Columns of the traffic of each of `CAPACITIES`, a part of the block `footprint`.
+#: Traffic columns of `CAPACITIES`, a part of the block `footprint`.
 TRAFFIC_COLUMNS = slice(_FOOTPRINT.stop - len(CAPACITIES), _FOOTPRINT.stop)
-#: The column of leaves that combine values of threads, which version 3 lacks.
+#: Column that marks leaves which combine values of threads; version 3 lacks these leaves.
 ACROSS_THREADS_COLUMN = EXTRA_BLOCKS["execution"].start + 1
 #: Column names of `CompactAst.leaf_extra`, in order.
 LEAF_EXTRA_NAMES: tuple[str, ...] = tuple(

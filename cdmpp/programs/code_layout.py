@@ -1,4 +1,4 @@
-"""Columns of compiled programs: one layout for the code of CPUs, one for that of GPUs."""
+"""Column layouts of compiled programs: one for CPU code and one for GPU code."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ CodeKind: TypeAlias = Literal["cpu", "gpu"]
 
 @dataclass(frozen=True)
 class CodeLayout:
-    """What is read of the code of one kind of device.
+    """Columns of the code of one kind of device.
 
     Attributes:
-        version: of the meaning of the columns, as files have it.
-        names: of the columns, in order.
+        version: version of the columns' meaning, as stored in files.
+        names: names of the columns, in order.
     """
 
     version: int | str
     names: tuple[str, ...]
 
 
-#: The layout of each kind; their versions differ.
+#: Kind of device -> layout; the versions of different kinds differ.
 CODE_LAYOUTS: Mapping[CodeKind, CodeLayout] = MappingProxyType(
     {
         "cpu": CodeLayout(MACHINE_CODE_SCHEMA_VERSION, MACHINE_CODE_NAMES),

@@ -1,4 +1,4 @@
-"""The compact AST: leaf vectors of a program plus their places in the serialised tree."""
+"""The compact AST: leaf vectors of a program and their positions in the serialised tree."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-#: Version of the meaning of the 164 leaf columns; a model refuses features of another version.
+#: Version of the meaning of the 164 leaf columns; models reject features of other versions.
 LEAF_SCHEMA_VERSION = 1
 #: Version of the meaning of the additional `leaf_extra` columns (`cdmpp.programs.added_columns`).
 LEAF_EXTRA_SCHEMA_VERSION = 4
 LEAF_FEATURE_COUNT = 164
-#: Columns by version. A version's columns are the first of the next one's, of the same values but
-#: for programs whose threads reduce together: version 3 leaves out what they reduce.
+#: Version -> number of columns. The columns of a version are the first of the next version, with
+#: the same values except for cross-thread reductions, whose leaves version 3 lacks.
 LEAF_EXTRA_COUNTS: Mapping[int, int] = MappingProxyType({3: 221, 4: 237})
 LEAF_EXTRA_COUNT = LEAF_EXTRA_COUNTS[LEAF_EXTRA_SCHEMA_VERSION]
 
 
 @dataclass(frozen=True)
 class CompactAst:
-    """What the cost model sees of a program.
+    """Features of a program for cost models.
 
     Attributes:
         leaf_features: float32 [leaf, 164], columns as `cdmpp.programs.schema.LEAF_FEATURE_NAMES`.
         leaf_extra: float32 [leaf, E], additional columns with their own schema version, named by
             `cdmpp.programs.added_columns.LEAF_EXTRA_NAMES` (E may be 0).
         leaf_position: int32 [leaf], index of the leaf's number in `tree`.
-        tree: int32 [2 * node], pre-order serialisation: a node's number on entering, -1 on leaving.
-        valid: False when the original toolchain would reject the program.
-        reject_reason: why, or None.
-        fallback: name of the fallback that made it; None for the usual way.
+        tree: int32 [2 * node], pre-order serialisation: a node's number on entry, -1 on exit.
+        valid: whether the original toolchain accepts the program.
+        reject_reason: why it is rejected; None if valid.
+        fallback: name of the fallback that created it; None for the standard path.
     """
 
     leaf_features: NDArray[np.float32]
@@ -45,11 +45,11 @@ class CompactAst:
 
     @property
     def version(self) -> int:
-        """Version of `leaf_extra`, by its number of columns."""
+        """Version of `leaf_extra`, derived from its number of columns."""
         return leaf_extra_version(self.leaf_extra.shape[1])
 
     def of_version(self, version: int) -> CompactAst:
-        """Returns the same leaves with the added columns of a version up to its own."""
+        """Returns the AST with the added columns of the same or an earlier version."""
         count = LEAF_EXTRA_COUNTS[version]
         if count == self.leaf_extra.shape[1]:
             return self
@@ -57,11 +57,11 @@ class CompactAst:
 
 
 def has_added_columns(leaf_extra: NDArray[np.float32]) -> bool:
-    """Whether leaves have the added columns, of whatever version."""
+    """Returns whether leaves have the added columns of any version."""
     return leaf_extra.shape[1] in LEAF_EXTRA_COUNTS.values()
 
 
 def leaf_extra_version(count: int) -> int:
-    """Returns the version that has so many added columns; the newest where none has."""
+    """Returns the version with `count` added columns; the newest if there is none."""
     by_count = {columns: version for version, columns in LEAF_EXTRA_COUNTS.items()}
     return by_count.get(count, LEAF_EXTRA_SCHEMA_VERSION)

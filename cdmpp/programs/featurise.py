@@ -1,4 +1,4 @@
-"""Measure records and loop trees to compact ASTs, natively: what datasets and predictions use."""
+"""Converts measure records and loop trees to compact ASTs with the native code."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from cdmpp.programs.native.binding import NativeBatch, NativeTask, Status, featu
 from cdmpp.programs.native.build import native_library
 from cdmpp.records import GPU_TARGET_KINDS, MeasureRecord, TensetTask
 
-#: Why a program that the native code declines has no features; the detail says what it holds.
+#: Reason for programs that the native code declines; the detail names the unsupported part.
 UNSUPPORTED = "unsupported program"
 _CACHED_TASKS = 8
-# As plain numbers, which compare ten times as fast as members of the enumeration.
+# Plain integers compare ten times as fast as members of the enumeration.
 _VALID, _FAILED, _DECLINED = int(Status.VALID), int(Status.FAILED), int(Status.DECLINED)
 _WITH_FEATURES = (_VALID, int(Status.REJECTED))
 
@@ -31,14 +31,14 @@ def featurise_records(
 
     Args:
         task: the computation.
-        records: programs of that task; their costs are not looked at.
-        threads: how many threads the native code works with.
+        records: programs of this task; their costs are ignored.
+        threads: number of threads of the native code.
 
     Returns:
-        For every record its compact AST, or why it could not be replayed.
+        The compact AST of each record, or the reason why it cannot be replayed.
 
     Raises:
-        DataError: the task's computation cannot be read, or there is no native code.
+        DataError: the task's computation cannot be read, or the native code is missing.
     """
     dag, native = prepared_task(task.dag_json)
     if not records:
@@ -54,14 +54,14 @@ def featurise_records(
 def compact_asts(
     programs: Sequence[LoopTree | ReplayError], limits: Sequence[GpuLimits | None]
 ) -> list[CompactAst | ReplayError]:
-    """Featurises programs that were lowered elsewhere.
+    """Featurises loop trees.
 
     Args:
-        programs: loop trees; why there is none stays in its place.
-        limits: what a kernel may use, one a program; None = unlimited.
+        programs: loop trees, or errors, which are returned in their place.
+        limits: limits of a kernel, one per program; None = unlimited.
 
     Raises:
-        DataError: there is no native code.
+        DataError: the native code is missing.
     """
     pairs = zip(programs, limits, strict=True)
     chosen = [(one, limit) for one, limit in pairs if isinstance(one, LoopTree)]
@@ -73,7 +73,7 @@ def compact_asts(
 def native_batch(
     native: NativeTask, records: Sequence[MeasureRecord], *, threads: int = 1
 ) -> NativeBatch:
-    """Returns what the native code makes of the programs of one task."""
+    """Featurises the programs of one task with the native code."""
     limits = {hardware: gpu_limits(hardware) for hardware in {r.hardware_params for r in records}}
     return native.featurise_steps(
         [_steps_text(record) for record in records],
@@ -84,7 +84,7 @@ def native_batch(
 
 
 def is_gpu_kind(target_kind: str) -> bool:
-    """Whether programs of that target kind (first word of a target) are GPU kernels."""
+    """Returns whether programs of a target kind (first word of a target) are GPU kernels."""
     return target_kind in GPU_TARGET_KINDS
 
 
@@ -93,7 +93,7 @@ def prepared_task(dag_json: str) -> tuple[Dag, NativeTask]:
     """Returns a computation and its native featuriser.
 
     Raises:
-        DataError: it cannot be read, or there is no native code.
+        DataError: the computation cannot be read, or the native code is missing.
     """
     dag = parse_dag(dag_json)
     return dag, NativeTask(dag, native_library())
@@ -102,27 +102,27 @@ def prepared_task(dag_json: str) -> tuple[Dag, NativeTask]:
 def _steps_text(record: MeasureRecord) -> bytes:
     if record.steps_text is not None:
         return record.steps_text.encode()
-    import orjson  # here, because the side environment of the old TVM has none
+    import orjson  # here, because the side environment of the old TVM lacks it
 
     try:
         return orjson.dumps(record.steps)
-    except TypeError:  # a number of more than 64 bits or half a character
+    except TypeError:  # an integer of more than 64 bits or a lone surrogate
         return json.dumps(record.steps).encode()
 
 
 def _replay_error(dag: Dag, record: MeasureRecord) -> ReplayError | None:
-    """Returns which step of a declined record is malformed; None where it is not for a step."""
+    """Returns the malformed step of a declined record; None if the steps are not the reason."""
     try:
         ScheduleState(dag).apply(list(record.steps))
     except ReplayError as error:
         return error
-    except (ArithmeticError, AttributeError, RecursionError):  # steps that no Ansor writes
+    except (ArithmeticError, AttributeError, RecursionError):  # steps that Ansor never writes
         return None
     return None
 
 
 def outcomes(batch: NativeBatch) -> list[CompactAst | ReplayError]:
-    """Returns what became of every program of a batch. The arrays are views of the batch's."""
+    """Returns the compact AST or error of each program of a batch; arrays are views of it."""
     leaf, tree = batch.leaf_offset.tolist(), batch.tree_offset.tolist()
     results: list[CompactAst | ReplayError] = []
     for number, status in enumerate(batch.status.tolist()):

@@ -1,4 +1,4 @@
-"""Limits of a GPU kernel, above which the original toolchain refuses to build a program."""
+"""Limits of a GPU kernel; the original toolchain rejects programs that exceed them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _PARAMETER_COUNT = 8
 
 @dataclass(frozen=True)
 class GpuLimits:
-    """What a kernel may use; from the hardware parameters of a task.
+    """Limits of a kernel, from the hardware parameters of a task.
 
     Attributes:
         shared_bytes: shared memory of a block, in bytes.
         threads: threads of a block.
-        vthreads: extent of a virtual thread.
+        vthreads: extent of virtual threads.
     """
 
     shared_bytes: int
@@ -24,7 +24,7 @@ class GpuLimits:
 
 
 def gpu_limits(hardware_params: Sequence[int]) -> GpuLimits | None:
-    """Returns the limits in a record's eight hardware parameters, None where they are absent."""
+    """Returns the limits in a record's eight hardware parameters; None if these are missing."""
     if len(hardware_params) != _PARAMETER_COUNT:
         return None
     _, _, _, shared_bytes, _, threads, vthreads, _ = hardware_params

@@ -1,27 +1,27 @@
-"""TVMScript as TVM up to 0.22 prints it, brought to the names of this TVM."""
+"""Converts TVMScript of TVM up to 0.22 to the names of the supported TVM."""
 
 from __future__ import annotations
 
 import ast
 import re
 
-#: What names of `T` are called in this TVM.
+#: Older name in `T` -> name in the supported TVM.
 RENAMED = {
     "block": "sblock", "alloc_buffer": "sblock_alloc_buffer", "block_attr": "sblock_attr",
 }  # fmt: skip
-#: All of it in a sentence.
+#: All renames in one sentence.
 RENAMES = (
     "in this TVM tvm.script.tir is tvm.script.tirx, T.block is T.sblock, T.block_attr is "
     "T.sblock_attr, T.alloc_buffer is T.sblock_alloc_buffer, and @T.prim_func takes s_tir=True"
 )
-#: Said of a program that such a script has.
+#: Note on programs from older scripts.
 OLDER_NOTE = f"older TVMScript; {RENAMES}"
 _IMPORT = re.compile(
     r"^[ \t]*(#[ \t]*)?from tvm\.script(\.parser)? import (\w+ as \w+, )*tir as T\b.*$", re.M
 )
 _ANY_IMPORT = re.compile(r"^[ \t]*(#[ \t]*)?(from tvm\.script import|import tvm)\b", re.M)
 _NAME = re.compile(rf"\bT\.({'|'.join(RENAMED)})(?=\()")
-#: A buffer's type as it was written up to TVM 0.10, and a value that gets a name.
+#: The type of a buffer up to TVM 0.10, and the definition of a named value.
 _BUFFER = re.compile(r"\bT\.Buffer\[((?:[^\[\]]|\[[^\[\]]*\])*)\]")
 _LET = re.compile(
     r"^([ \t]+\w+): (T\.(?:u?int|float|bfloat|bool|handle)\w*(?:\([^)]*\))?) = ", re.M
@@ -34,8 +34,9 @@ _PLAIN = re.compile(r"@T\.prim_func(?!\w)(\((?P<options>[^)]*)\))?")
 
 
 def is_older(text: str) -> bool:
-    """Whether a text is TVMScript of an older TVM: it imports `tir`, in a comment or not, or has
-    blocks under their old name and imports nothing.
+    """Returns whether a text is TVMScript of an older TVM.
+
+    It then imports `tir`, possibly in a comment, or has blocks with the old name and no imports.
     """
     if _IMPORT.search(text):
         return True
@@ -43,7 +44,7 @@ def is_older(text: str) -> bool:
 
 
 def renamed(text: str) -> str:
-    """Returns an older script with the names of this TVM; its lines stay where they are."""
+    """Returns an older script with the names of the supported TVM; line numbers are unchanged."""
     text = _IMPORT.sub("from tvm.script import tirx as T", text)
     text = _NAME.sub(lambda found: f"T.{RENAMED[found[1]]}", text)
     text = _BUFFER.sub(r"T.Buffer(\1)", _MODULE.sub("@I.ir_module", text))
@@ -53,10 +54,10 @@ def renamed(text: str) -> str:
 
 
 def definitions(text: str) -> list[tuple[str, str]]:
-    """Returns the names of a script's definitions, each with a text of it alone in its lines.
+    """Returns (name, script) of each definition; the script has only this definition's lines.
 
-    Functions of Relax are left out, so is all else that a file does with what it defines. A text
-    that is no Python has no definition.
+    Line numbers are unchanged. Relax functions and code that uses the definitions are left out. A
+    text that is not Python has no definitions.
     """
     try:
         tree = ast.parse(text)
@@ -87,7 +88,7 @@ def _lines(node: ast.stmt) -> tuple[int, int]:
 
 
 def hint(sentence: str) -> str:
-    """Returns what an error of TVM's parser has to do with older names; empty where nothing."""
+    """Returns a hint on older names for an error of TVM's parser; empty if there is none."""
     for old, new in RENAMED.items():
         if f"no attribute '{old}'" in sentence:
             return f"T.{old} is T.{new} in this TVM"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-#: Accessed buffers described in a leaf vector; further ones are left out, missing ones are zeros.
+#: Number of accessed buffers in a leaf vector; further ones are left out, missing ones are zeros.
 ACCESS_SLOT_COUNT = 5
-#: Points at which the arithmetic intensity curve is sampled.
+#: Number of samples of the arithmetic intensity curve.
 INTENSITY_SAMPLE_COUNT = 10
 
 #: Operation counters, in column order; `mad` (fused multiply-add) is a column but never counted.

@@ -1,7 +1,7 @@
-"""What a program must do, counted on its loop tree: operations by type, bytes and kernels.
+"""Minimum work of a program, counted on its loop tree: operations by type, bytes and kernels.
 
-The count is a lower bound for every compiler: an operation counts once for each iteration of the
-loops that its operands depend on, and a parameter's elements count once.
+The count is a lower bound for any compiler: an operation counts once per iteration of the loops
+that its operands depend on, and each element of a parameter counts once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from cdmpp.programs.loops.loop_tree import (
 )
 from cdmpp.programs.loops.simplify import Linear, Simplifier
 
-#: Sorts of arithmetic that devices do at different rates, narrowest first within a domain.
+#: Classes of arithmetic with different rates on devices, narrowest first within a domain.
 OperationClass = Literal[
     "int8_op", "int16_op", "int32_op", "narrow_flop", "wide_flop", "double_flop"
 ]
@@ -55,7 +55,7 @@ _MATH = frozenset(
 )  # fmt: skip
 _CHOICES = ("tir.if_then_else",)
 _OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
-#: Points of a grid that are looked at one by one.
+#: Maximum number of grid points that are evaluated.
 _MOST_POINTS = 1 << 18
 _TYPE = re.compile(r"(u?int|bfloat|float|bool)(\d*)")
 
@@ -64,18 +64,18 @@ _Grid = dict[str, NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class ProgramWork:
-    """What a program does at the least on any device.
+    """Minimum work of a program on any device.
 
     Attributes:
         wide_flop: floating-point operations on values of 4 bytes or more.
-        double_flop: those of them on values of 8 bytes.
-        narrow_flop: those on narrower values (other pipes may do them).
-        int32_op: integer operations on values of 4 bytes or more; comparisons count too.
-        int16_op, int8_op: those on narrower values, also where sums are wide.
-        bytes: distinct elements of parameters that are read and written, each once.
+        double_flop: floating-point operations on values of 8 bytes, included in `wide_flop`.
+        narrow_flop: floating-point operations on narrower values (possibly on other pipes).
+        int32_op: integer operations on values of 4 bytes or more, including comparisons.
+        int16_op, int8_op: integer operations on narrower values, also with wide sums.
+        bytes: bytes of the distinct elements of parameters that are read and written.
         kernels: kernels of a GPU program, at least 1.
-        threads: that run at once at the most, in the largest kernel; 0 = not a GPU program.
-        uncounted: intrinsics whose work is not known; what they do is missing above.
+        threads: threads of the largest kernel; 0 = not a GPU program.
+        uncounted: intrinsics of unknown work, which the counts above do not include.
     """
 
     wide_flop: float = 0.0
@@ -105,8 +105,9 @@ WORK_COLUMNS: tuple[str, ...] = tuple(one.name for one in fields(ProgramWork))[:
 
 
 def as_floats(tree: LoopTree) -> LoopTree:
-    """Returns a program with float32 in the place of its integer data, which a model knows that has
-    learned nothing of integer arithmetic. Data that indices or conditions are made of stay.
+    """Replaces integer data of a program by float32, for models not trained on integer arithmetic.
+
+    Data used in indices or conditions is unchanged.
     """
     kept: set[Buffer] = set()
     for place in _places(tree.body, (), (), {}):
@@ -150,22 +151,23 @@ def as_floats(tree: LoopTree) -> LoopTree:
 
 
 def program_work(tree: LoopTree) -> ProgramWork:
-    """Returns what a program does at the least.
+    """Returns the minimum work of a program.
 
     Args:
-        tree: with the stores of cross-thread reductions (`loop_tree_from_tir`, `complete`).
+        tree: the program, with the stores of cross-thread reductions (`loop_tree_from_tir`,
+            `complete`).
     """
     return _Account(tree).total()
 
 
 @dataclass
 class _Place:
-    """A store with what is around it.
+    """A store and its surroundings.
 
     Attributes:
-        loops: outermost first; a thread that is bound twice is one loop.
-        guards: conditions that hold where it runs.
-        renamed: variables of threads that an outer loop binds already.
+        loops: loops around it, outermost first; a thread that is bound twice is one loop.
+        guards: conditions under which it runs.
+        renamed: variable of a thread that an outer loop already binds -> that loop's variable.
         body: identity of the innermost list of statements.
     """
 
@@ -192,7 +194,7 @@ class _Account:
         for place in places:
             store = place.store
             if store.buffer not in parameters and store.buffer not in read:
-                continue  # nobody needs the value
+                continue  # the value is unused
             self._operations(place, seen)
             for load, guards in dict.fromkeys(_guarded_loads(place)):
                 buffer = load.value
@@ -215,8 +217,9 @@ class _Account:
         )  # fmt: skip
 
     def _is_input(self, place: _Place, load: Expr) -> bool:
-        """Whether a read finds what was there before the program; one in a loop that also writes
-        the buffer does where both are of the same element.
+        """Returns whether a read sees the value from before the program.
+
+        Inside a loop that also writes the buffer, only a store's read of its own element does.
         """
         if place.store.buffer is load.value:
             own = tuple(_renamed(index, place) for index in place.store.indices)
@@ -233,7 +236,7 @@ class _Account:
                 return
             seen.add((place.body, expr))
             if expr.op == "select" or expr.value in _CHOICES:
-                visit(expr.args[0])  # what is chosen from may not be computed
+                visit(expr.args[0])  # the branches may not be computed
                 return
             for argument in expr.args:
                 visit(argument)
@@ -246,7 +249,7 @@ class _Account:
         visit(_renamed(store.value, place))
 
     def _depends(self, place: _Place, expr: Expr) -> set[str]:
-        """Returns the loops in which an expression has other values."""
+        """Returns the variables of loops that change the value of an expression."""
         store, found = place.store, variables_of(expr)
         own = tuple(_renamed(index, place) for index in store.indices)
         for load in loads_in(expr):
@@ -256,7 +259,7 @@ class _Account:
         return found
 
     def _times(self, place: _Place, variables: set[str]) -> float:
-        """Returns how many iterations of some loops there are in which the guards can hold."""
+        """Returns the number of iterations of some loops in which the guards can hold."""
         loops = {loop.var: loop for loop in place.loops}
         count = 1.0
         left = variables & set(loops)
@@ -268,7 +271,7 @@ class _Account:
                 sure = _sure_part(guards, loops, shares)
                 if sure is None:
                     return 0.0
-                loops = sure  # of these alone
+                loops = sure
                 count *= float(math.prod(shares[name] for name in shares if name in variables))
                 continue
             away = tuple(axis for axis, name in enumerate(sorted(names)) if name not in variables)
@@ -284,12 +287,12 @@ class _Account:
     # Bytes.
 
     def _distinct(self, place: _Place, indices: Sequence[Expr], guards: Sequence[Expr]) -> float:
-        """Returns a lower bound of how many elements an access touches."""
+        """Returns a lower bound of the number of distinct elements of an access."""
         loops = {loop.var: loop for loop in place.loops}
         if any(not isinstance(loop.extent, int) for loop in loops.values()):
             return 0.0
         plain = [_renamed(index, place) for index in indices]
-        plain = [one for one in plain if not _has_load(one)]  # a gather touches one at the least
+        plain = [one for one in plain if not _has_load(one)]  # a gather touches at least one
         split, loops = _split_loops([*plain, *guards], loops)
         plain, guards = split[: len(plain)], split[len(plain) :]
         count = 1.0
@@ -303,8 +306,9 @@ class _Account:
 def _split_loops(
     exprs: Sequence[Expr], loops: Mapping[str, Loop]
 ) -> tuple[list[Expr], dict[str, Loop]]:
-    """Returns expressions with two variables in the place of a fused one, of which they have only
-    the quotient and the rest by one number; and the loops with those of the two.
+    """Splits fused loop variables that occur only as quotient and remainder by one number.
+
+    Returns the expressions with two variables instead, and the loops of all variables.
     """
     found, parts = list(exprs), dict(loops)
     for name, loop in loops.items():
@@ -321,7 +325,7 @@ def _split_loops(
 
 
 def _divisors(expr: Expr, name: str) -> Iterator[int | None]:
-    """Yields what a variable is divided by wherever it occurs; None where it is not."""
+    """Yields the divisor of each occurrence of a variable; None for one without division."""
     if expr.op == "var" and expr.value == name:
         yield None
     elif expr.op in ("floordiv", "floormod") and expr.args[0].value == name:
@@ -341,7 +345,7 @@ def _in_parts(expr: Expr, name: str, pair: Mapping[str, str]) -> Expr:
 def _distinct_values(
     dims: Sequence[Expr], guards: Sequence[Expr], names: set[str], loops: Mapping[str, Loop]
 ) -> float:
-    """Returns a lower bound of how many tuples of values some expressions have together."""
+    """Returns a lower bound of the number of distinct tuples of some expressions' values."""
     grid = _grid(names, loops)
     sure = _sure_part(guards, loops) if guards and grid is None else None
     if sure is not None:
@@ -368,12 +372,11 @@ def _distinct_values(
 def _sure_part(
     guards: Sequence[Expr], loops: Mapping[str, Loop], shares: dict[str, Fraction] | None = None
 ) -> dict[str, Loop] | None:
-    """Returns loops of which all iterations meet some conditions, most of those that do where a
-    condition bounds a sum of digits; None where that is not found.
+    """Returns restricted loops of which all iterations meet some conditions; None if not found.
 
     Args:
-        shares: where given, a loop may instead keep the iterations in which a digit of its variable
-            is small; gets the share of these by variable.
+        shares: if given, a loop may instead be restricted to iterations in which a digit of its
+            variable is small; variable -> share of these iterations is added.
     """
     found = dict(loops)
     if any(
@@ -412,9 +415,10 @@ def _sure_part(
 def _cut(
     form: Linear, most: int, term: Linear, loops: Mapping[str, Loop], known: Simplifier
 ) -> tuple[Fraction, int, str, Loop | None] | None:
-    """Returns how `form <= most` is sure to hold where one term of it is small enough: the share of
-    the iterations that stay, the term's coefficient, the loop's variable, and the loop with those
-    alone, None where they are spread over it; None where that is not found.
+    """Restricts one term so that `form <= most` always holds; None if not possible.
+
+    Returns the share of remaining iterations, the term's coefficient, the loop's variable, and the
+    restricted loop, None if the remaining iterations are not contiguous.
     """
     (((base, lower, upper), slope),) = term.terms.items()
     name, rest = str(base.value), known.bounds_of(known.add(form, term, -1))[1]
@@ -438,7 +442,7 @@ def _cut(
 
 
 def _one_number(dims: Sequence[Expr], loops: Mapping[str, Loop]) -> Expr:
-    """Returns one expression with at most as many values as some have together."""
+    """Returns one expression with at most as many values as tuples of the given ones."""
     whole, known = int_const(0), _simplifier(loops)
     for one in dims:
         most = known.expr_bounds(one)[1]
@@ -448,11 +452,11 @@ def _one_number(dims: Sequence[Expr], loops: Mapping[str, Loop]) -> Expr:
 
 
 def _mixed_radix(expr: Expr, loops: Mapping[str, Loop]) -> float | None:
-    """Returns a lower bound of how many values a sum of digits has; None where it is none."""
+    """Returns a lower bound of the number of values of a sum of digits; None for other sums."""
     known = _simplifier(loops)
     form = known.linear(expr)
     for (base, lower, upper), coefficient in list(form.terms.items()):
-        if base.op != "var" and (lower, upper) == (1, 0):  # a quotient and its rest, put together
+        if base.op != "var" and (lower, upper) == (1, 0):  # combines a quotient and its remainder
             rest = Linear({key: one for key, one in form.terms.items() if key[0] is not base})
             form = known.add(rest, known.linear(base), coefficient)
     terms = _digits(form, loops)
@@ -467,13 +471,13 @@ def _mixed_radix(expr: Expr, loops: Mapping[str, Loop]) -> float | None:
         elif size > reach:
             step, count = 0, count * extent
         else:
-            step = 0  # they overlap: at least as many as before
+            step = 0  # values overlap: the count is at least that of before
         reach += size * (extent - 1)
     return count
 
 
 def _digits(form: Linear, loops: Mapping[str, Loop]) -> list[tuple[int, int]] | None:
-    """Returns (coefficient, values) of every term, whose values do not depend on each other."""
+    """Returns (coefficient, number of values) of every term; None if terms are dependent."""
     found = []
     ranges: dict[str, list[tuple[int, float]]] = {}
     for (base, lower, upper), coefficient in form.terms.items():
@@ -508,11 +512,10 @@ def _simplifier(loops: Mapping[str, Loop]) -> Simplifier:
 
 
 def _grid(names: set[str], loops: Mapping[str, Loop], *, is_part: bool = False) -> _Grid | None:
-    """Returns the values of some loop variables, an axis each in the order of their names; None
-    where there are too many.
+    """Returns a grid of loop variables, one axis each in the order of names; None if too large.
 
     Args:
-        is_part: whether the first values of each are enough.
+        is_part: whether to use only the first values of each variable instead.
     """
     order = sorted(names)
     sizes = []
@@ -535,7 +538,7 @@ def _grid(names: set[str], loops: Mapping[str, Loop], *, is_part: bool = False) 
 
 
 def _all_hold(guards: Sequence[Expr], grid: _Grid) -> NDArray[np.bool_] | None:
-    """Returns bool [grid], where all conditions hold; None where that is not known."""
+    """Returns bool [grid], whether all conditions hold; None if unknown."""
     shape = np.broadcast_shapes(*(axis.shape for axis in grid.values())) if grid else ()
     held = np.ones(shape, bool)
     for guard in guards:
@@ -556,7 +559,7 @@ _NUMPY: dict[str, Callable[..., Any]] = {
 
 
 def _evaluate(expr: Expr, grid: _Grid) -> Any:
-    """Returns the integer values of an expression on a grid; None where they are not known."""
+    """Returns the integer values of an expression on a grid; None if unknown."""
     if expr.op == "const":
         return expr.value
     if expr.op == "var":
@@ -580,7 +583,7 @@ def _evaluate(expr: Expr, grid: _Grid) -> Any:
 def _components(
     dims: Sequence[Expr], guards: Sequence[Expr], names: set[str]
 ) -> Iterator[tuple[set[str], list[Expr]]]:
-    """Yields expressions that share loop variables, with these; parts of an `and` are split."""
+    """Yields (loop variables, expressions) of expressions connected by variables; splits `and`."""
     groups: list[tuple[set[str], list[Expr]]] = []
     for expr in (*dims, *(part for guard in guards for part in _conjuncts(guard))):
         own, parts = variables_of(expr) & names, [expr]
@@ -651,7 +654,7 @@ def _exprs(place: _Place) -> tuple[Expr, ...]:
 
 
 def _guarded_loads(place: _Place) -> Iterator[tuple[Expr, tuple[Expr, ...]]]:
-    """Yields every load of a store with the conditions under which its value needs it."""
+    """Yields every load of a store with the conditions under which it is needed."""
 
     def visit(expr: Expr, guards: tuple[Expr, ...]) -> Iterator[tuple[Expr, tuple[Expr, ...]]]:
         if expr.op == "load":
@@ -682,7 +685,7 @@ def _bits(dtype: str) -> int:
 
 
 def _classes_of(expr: Expr) -> tuple[OperationClass, ...]:
-    """Returns which sorts of arithmetic an operation is; nothing where it is none."""
+    """Returns the classes of arithmetic of an operation; empty if it is not arithmetic on data."""
     if expr.op not in _ARITHMETIC and not (expr.op == "call" and expr.value in _MATH):
         return ()
     types = [one for one in map(_narrowest, expr.args) if one is not None]
@@ -696,8 +699,10 @@ def _classes_of(expr: Expr) -> tuple[OperationClass, ...]:
 
 
 def _narrowest(expr: Expr) -> tuple[bool, int] | None:
-    """Returns (is a float, bits) of the data that a value is made of, the narrowest of integers:
-    compilers make a product of bytes of one of widened bytes. None of what is no data.
+    """Returns (is a float, bits) of the data in a value; None if it has no data.
+
+    Integers count as their narrowest operand: compilers turn a product of widened bytes into a
+    product of bytes.
     """
     if expr.op in ("const", "var") or expr.dtype == "bool":
         return None

@@ -1,1 +1,1 @@
-"""Ansor's measure records: computations, transform steps, and the loop trees they make."""
+"""Ansor's measure records: computations, transform steps and the schedules that they describe."""

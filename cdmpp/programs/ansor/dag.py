@@ -1,4 +1,4 @@
-"""Tenset's pickled ComputeDAG as plain structures: operations, axes, expressions; without TVM."""
+"""Reads Tenset's pickled ComputeDAG without TVM: operations, axes and expressions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cdmpp.errors import DataError
 from cdmpp.programs.ansor.dag_json import ExprGraph
 from cdmpp.programs.loops.expr import Buffer, Expr, variables_of
 
-#: Largest number of points at which an extent is evaluated to see that it is constant.
+#: Maximum number of points at which an extent is evaluated to check that it is constant.
 _MAX_POINTS = 65536
 _EVALUATE: Mapping[str, Callable[[int, int], int]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "min": min, "max": max,
@@ -38,15 +38,15 @@ class Axis:
 
 @dataclass(frozen=True)
 class Reduction:
-    """How the values of a reduction are combined.
+    """The combiner of a reduction.
 
     Attributes:
-        kind: the well-known combiner, or `general`.
-        left: variable names that stand for the accumulators, one an output.
-        right: variable names that stand for the next values, one an output.
-        results: new accumulators in terms of `left` and `right`, one an output.
-        identities: start values, one an output.
-        condition: only points where this holds are combined; None = all.
+        kind: the standard combiner, or `general`.
+        left: variable names of the accumulators, one per output.
+        right: variable names of the next values, one per output.
+        results: new accumulators in terms of `left` and `right`, one per output.
+        identities: start values, one per output.
+        condition: restricts the combined points; None = all.
         init: start values that replace `identities`; empty = none.
     """
 
@@ -64,13 +64,13 @@ class DagOp:
     """One operation (one stage of Ansor's initial state). Compared by identity.
 
     Attributes:
-        name: name for people, not unique.
+        name: display name, not unique.
         kind: `placeholder` has outputs only; `compute` has axes and bodies.
-        axes: spatial axes, one a dimension.
+        axes: spatial axes, one per dimension.
         reduce_axes: reduction axes; empty without reduction.
-        body: one expression an output; with a reduction the value that is combined.
-        reduce: the combiner, or None.
-        outputs: tensors that this operation makes; all of one shape.
+        body: one expression per output; with a reduction, the combined value.
+        reduce: the combiner; None without reduction.
+        outputs: output tensors, all of the same shape.
         inputs: tensors read by `body`, each once, in order of first use (innermost first).
         tag: TVM's operator tag such as `conv2d_nhwc`, may be empty.
         attrs: TVM's attributes as plain values.
@@ -94,7 +94,7 @@ class DagOp:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Extents of every output, in elements."""
+        """Shape of every output, in elements."""
         return self.outputs[0].shape
 
 
@@ -103,9 +103,9 @@ class Dag:
     """A computation.
 
     Attributes:
-        ops: operations in the order of Ansor's stages: the stage numbers in steps index this tuple.
+        ops: operations in the order of Ansor's stages; stage numbers in steps index this tuple.
         outputs: indices of operations that no other operation reads.
-        parameters: tensors of the program's signature: inputs first, then outputs.
+        parameters: tensors of the program's signature, inputs before outputs.
     """
 
     ops: tuple[DagOp, ...]
@@ -113,7 +113,7 @@ class Dag:
     parameters: tuple[Buffer, ...]
 
     def producers(self) -> dict[Buffer, int]:
-        """Returns the index in `ops` of the operation that makes each tensor."""
+        """Returns tensor -> index in `ops` of the operation that computes it."""
         return {buffer: i for i, op in enumerate(self.ops) for buffer in op.outputs}
 
 
@@ -139,10 +139,10 @@ def evaluate_int(expr: Expr, values: dict[str, int]) -> int:
 
     Args:
         expr: an expression of constants, variables, arithmetic, comparisons and `select`.
-        values: the value of every variable.
+        values: variable -> value.
 
     Raises:
-        DataError: the expression holds a load, a call or an unknown variable.
+        DataError: the expression contains a load, a call or an unknown variable.
     """
     if expr.op == "const":
         return int(expr.value)
@@ -244,11 +244,11 @@ def _input_tensors(graph: ExprGraph, op: int) -> list[int]:
 
 
 def _stage_order(graph: ExprGraph, roots: list[int]) -> list[int]:
-    """Returns operation nodes in the order in which Ansor numbers its stages.
+    """Returns operation nodes in the order of Ansor's stage numbers.
 
-    Operations get a rank from a search with a stack that starts at the last tensor of the
-    signature and puts an operation on the stack when it is first read; then, among the operations
-    whose inputs are all placed, the one of the highest rank comes next.
+    A stack-based search from the last tensor of the signature ranks the operations; an operation is
+    pushed when it is first read. Then, among the operations whose inputs are all placed, the one of
+    the highest rank comes next.
     """
     rank: dict[int, int] = {}
     waiting: dict[int, int] = {}
@@ -333,9 +333,9 @@ def _read_axis(graph: ExprGraph, index: int, outer: tuple[Axis, ...] = ()) -> Ax
 
 
 def _constant_over(expr: Expr, axes: tuple[Axis, ...]) -> int:
-    """Returns the one value that an integer expression has on all points of `axes`.
+    """Returns the constant value of an integer expression on all points of `axes`.
 
-    Adaptive pooling writes its window like this: (i + 1) * n - i * n.
+    Adaptive pooling, for example, has windows of (i + 1) * n - i * n.
     """
     used = [axis for axis in axes if axis.name in variables_of(expr)]
     ranges = [range(axis.minimum, axis.minimum + axis.extent) for axis in used]

@@ -1,4 +1,4 @@
-"""Reading the expressions and buffers of TVM 0.8's JSON node graphs without TVM."""
+"""Reads expressions and buffers of TVM 0.8's JSON node graphs without TVM."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _ONE_RESULT_BOOL = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "and", "or"})
 class ExprGraph(JsonGraph):
     """A computation's node graph, read as expressions and buffers.
 
-    A malformed reference is a `DataError`, other malformed values raise what Python raises for
-    them (`cdmpp.programs.ansor.dag.parse_dag` turns that into a `DataError`).
+    A malformed reference raises a `DataError`. Other malformed values raise Python's exceptions,
+    which `cdmpp.programs.ansor.dag.parse_dag` converts to a `DataError`.
     """
 
     def __init__(self, text: str) -> None:
@@ -40,7 +40,7 @@ class ExprGraph(JsonGraph):
         """Returns the value of an integer constant.
 
         Raises:
-            DataError: the node is something else, or has no value.
+            DataError: the node is not an integer constant, or has no value.
         """
         value = self.integer(number)
         if value is None:
@@ -55,18 +55,18 @@ class ExprGraph(JsonGraph):
         return tuple(self.constant(item) for item in self.items(index))
 
     def op_of_tensor(self, index: int) -> tuple[int, int]:
-        """Returns (operation node, output number) of a tensor node: equal for equal tensors."""
+        """Returns (operation node, output number) of a tensor node; equal for equal tensors."""
         return self.reference(index, "op"), int(self.required(index, "value_index"))
 
     def buffer(self, index: int) -> Buffer:
-        """Returns the one `Buffer` of a tensor node; equal tensors share it."""
+        """Returns the `Buffer` of a tensor node, shared by equal tensors."""
         op, number = self.op_of_tensor(index)
         return self.output(
             op, number, self.required(index, "dtype"), self.shape(self.reference(index, "shape"))
         )
 
     def output(self, op: int, number: int, dtype: str, shape: tuple[int, ...]) -> Buffer:
-        """Returns the one `Buffer` of output `number` of an operation node."""
+        """Returns the shared `Buffer` of output `number` of an operation node."""
         if (op, number) not in self._buffers:
             name = self.required(op, "name")
             self._buffers[op, number] = Buffer(
@@ -75,7 +75,7 @@ class ExprGraph(JsonGraph):
         return self._buffers[op, number]
 
     def var_name(self, index: int) -> str:
-        """Returns the name of a variable node, made unique in the whole graph by a number."""
+        """Returns the name of a variable node, with a number if it is not unique in the graph."""
         if index not in self._var_names:
             base = self.nodes[self.reference(index, "name")].get("repr_str", "") or "v"
             name, count = base, 0
@@ -87,13 +87,13 @@ class ExprGraph(JsonGraph):
         return self._var_names[index]
 
     def expr(self, index: int) -> Expr:
-        """Returns the expression that starts at a node. Shared nodes give shared expressions."""
+        """Returns the expression of a node; shared nodes give shared expressions."""
         if index not in self._exprs:
             self._exprs[index] = self._convert(index)
         return self._exprs[index]
 
     def value(self, index: int) -> Any:
-        """Returns an attribute value as plain Python; a tensor becomes its `Buffer`."""
+        """Returns an attribute as a plain Python value; a tensor becomes its `Buffer`."""
         kind = self.type_key(index)
         if kind in ("IntImm", "FloatImm"):
             text = self.required(index, "value")

@@ -1,6 +1,6 @@
-"""TVM's JSON node graph (as `tvm.ir.save_json` writes it), read as plain data.
+"""Reads TVM's JSON node graphs (written by `tvm.ir.save_json`) as plain data.
 
-`cdmpp.programs.ansor.dag_json` reads expressions and buffers on top of it.
+`cdmpp.programs.ansor.dag_json` builds on it to read expressions and buffers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cdmpp.errors import DataError
 
 
 class JsonGraph:
-    """A graph of typed nodes that refer to each other by number; node 0 is null.
+    """A graph of typed nodes that reference each other by number; node 0 is null.
 
     Attributes:
         nodes: the nodes as parsed JSON: `type_key`, `attrs`, `data`, `keys`, `repr_str`.
@@ -42,10 +42,10 @@ class JsonGraph:
         return self.type_keys[number]
 
     def attribute(self, number: int, name: str) -> str:
-        """Returns an attribute's text; empty when the node has no such attribute.
+        """Returns the text of an attribute; empty if the node lacks it.
 
         Raises:
-            DataError: no such node.
+            DataError: the node does not exist.
         """
         try:
             return str(self.nodes[number].get("attrs", {}).get(name, ""))
@@ -55,10 +55,10 @@ class JsonGraph:
             raise _unreadable(f"the attributes of node {number} are not a JSON object") from None
 
     def required(self, number: int, name: str) -> str:
-        """Returns an attribute's text.
+        """Returns the text of an attribute.
 
         Raises:
-            DataError: no such node, or it has no such attribute.
+            DataError: the node or the attribute does not exist.
         """
         text = self.attribute(number, name)
         if not text and name not in self.nodes[number]["attrs"]:
@@ -66,10 +66,10 @@ class JsonGraph:
         return text
 
     def reference(self, number: int, name: str) -> int:
-        """Returns the number of the node that an attribute refers to; 0 = null.
+        """Returns the number of the node that an attribute references; 0 = null.
 
         Raises:
-            DataError: the attribute is no node number.
+            DataError: the attribute is not a node number.
         """
         text = self.attribute(number, name)
         try:
@@ -84,7 +84,7 @@ class JsonGraph:
         """Returns the node numbers in an array or the values of a map.
 
         Raises:
-            DataError: there is something else in it.
+            DataError: the node contains something else.
         """
         try:
             return [int(item) for item in self.nodes[number].get("data", [])]
@@ -95,7 +95,7 @@ class JsonGraph:
         """Returns a map with text keys as key -> node number.
 
         Raises:
-            DataError: the node is no such map.
+            DataError: the node is not a map with text keys.
         """
         items = self.items(number)
         keys = self.nodes[number].get("keys", [])
@@ -111,7 +111,7 @@ class JsonGraph:
         return str(node.get("repr_str", ""))
 
     def integer(self, number: int) -> int | None:
-        """Returns the value of an integer constant, or None for any other node.
+        """Returns the value of an integer constant; None for any other node.
 
         Raises:
             DataError: the constant has no value.

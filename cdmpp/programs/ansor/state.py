@@ -1,11 +1,9 @@
-"""Ansor's bookkeeping: a record's steps applied to a Dag, as stages, iterators and their relations.
-No TVM needed.
+"""Replays a record's transform steps on a Dag without TVM: stages, iterators, relations.
 
-Every stage keeps its root iterators (the axes of its operation), the relations that made its
-present (leaf) iterators out of them, and where it is attached. Steps number stages and iterators as
-Ansor does: the order of `ScheduleState.stages` and of `Stage.leaf`. `ScheduleState.lowering_order`
-is the order of the schedule that the original lowers; it decides which of two stages attached at
-one place comes first.
+Every stage has root iterators (the axes of its operation), relations that derive its current leaf
+iterators from them, and a place of attachment. Steps number stages and iterators as Ansor does, in
+the order of `ScheduleState.stages` and of `Stage.leaf`. `ScheduleState.lowering_order` is the stage
+order of the lowered schedule; it orders stages that are attached at the same place.
 """
 
 from __future__ import annotations
@@ -27,17 +25,17 @@ from cdmpp.programs.loops.expr import (
 )
 from cdmpp.programs.loops.loop_tree import LoopKind
 
-#: What an annotation number in an AN step asks for.
+#: Annotation number in an AN step -> kind of loop.
 ANNOTATIONS: dict[int, LoopKind] = {
     1: "unrolled", 2: "vectorized", 3: "parallel", 4: "vthread", 5: "blockIdx.x", 6: "threadIdx.x",
     7: "blockIdx.y", 8: "threadIdx.y", 9: "blockIdx.z", 10: "threadIdx.z",
 }  # fmt: skip
-#: Steps of a record; those of real ones are some hundred at most.
+#: Maximum number of steps; real records have up to about 100.
 MOST_STEPS = 4096
-#: Iterators and stages of a schedule, and bytes of a name: short records can double them with every
-#: step. Those of real ones are some 250, 20 and 300.
+#: Maximum number of iterators, of stages, and of bytes of a name, which short records can double
+#: with every step. Real records have up to about 250, 20 and 300.
 MOST_ITERATORS, MOST_STAGES, MOST_NAME_BYTES = 4096, 256, 4096
-#: A product of split lengths.
+#: Maximum product of split lengths.
 _MOST_LENGTH = 2**63 - 1
 THREAD_KINDS = frozenset(
     kind for kind in ANNOTATIONS.values() if "Idx" in kind or kind == "vthread"
@@ -46,14 +44,14 @@ THREAD_KINDS = frozenset(
 
 @dataclass(eq=False)
 class Iterator:
-    """One iterator of a stage. Compared by identity.
+    """An iterator of a stage. Compared by identity.
 
     Attributes:
         name: unique in the schedule.
-        is_reduction: whether it runs over a reduction (False for a mix of both).
+        is_reduction: whether it runs only over reduction axes.
         domain: (minimum, extent) of a root iterator; None for a derived one.
-        kind: annotation; `serial` when there is none.
-        pragmas: pragma name -> value, emitted around everything inside the loop.
+        kind: annotation; `serial` without one.
+        pragmas: pragma name -> value, emitted around the body of the loop.
     """
 
     name: str
@@ -95,7 +93,7 @@ class RebaseRelation:
 
 @dataclass(frozen=True, eq=False)
 class SingletonRelation:
-    """An iterator of extent 1 that comes from nothing (a fusion of no iterators)."""
+    """An iterator of extent 1 without a parent (a fusion of no iterators)."""
 
     iterator: Iterator
 
@@ -109,10 +107,10 @@ class Stage:
 
     Attributes:
         root: iterators of the operation's axes, spatial ones first.
-        relations: how `leaf` came out of `root`, oldest first.
-        leaf: present loops, outermost first.
-        attach: `root`, `inline`, or `at` (then `attach_stage` and `attach_iterator` are set).
-        scope: memory scope given by a cache step, or "".
+        relations: derive `leaf` from `root`, oldest first.
+        leaf: current loops, outermost first.
+        attach: `root`, `inline`, or `at` (which sets `attach_stage` and `attach_iterator`).
+        scope: memory scope set by a cache step, or "".
         storage_align: iterator -> (factor, offset).
     """
 
@@ -135,8 +133,8 @@ class ScheduleState:
         dag: the computation; it is not changed.
 
     Attributes:
-        stages: in Ansor's order, the numbers used by steps.
-        lowering_order: the same stages in the order in which the original lowers them (last first).
+        stages: in Ansor's order; steps index this list.
+        lowering_order: the same stages in the order of the lowered schedule (last first).
         parameters: tensors of the program's signature.
     """
 
@@ -152,7 +150,7 @@ class ScheduleState:
         """Applies the steps of a record in order.
 
         Raises:
-            ReplayError: a step is unknown, malformed or refers to something that is not there.
+            ReplayError: a step is unknown, malformed or references a missing stage or iterator.
         """
         for number, step in enumerate(steps):
             if number == MOST_STEPS:
@@ -187,10 +185,10 @@ class ScheduleState:
     def new_iterator(
         self, name: str, is_reduction: bool, domain: tuple[int, int] | None = None
     ) -> Iterator:
-        """Returns another iterator of this schedule.
+        """Returns a new iterator of this schedule.
 
         Raises:
-            ReplayError: it has too many.
+            ReplayError: the schedule has too many iterators.
         """
         self._iterators += 1
         if self._iterators > MOST_ITERATORS:
@@ -207,7 +205,7 @@ class ScheduleState:
         self._stages += 1
         if self._stages > MOST_STAGES:
             raise ReplayError("too many stages", f"at most {MOST_STAGES}")
-        # A root iterator carries its axis' own name, so that the bodies of operations refer to it.
+        # A root iterator has the name of its axis, which the bodies of operations use.
         root = [self.new_iterator(a.name, False, (a.minimum, a.extent)) for a in op.axes]
         root += [self.new_iterator(a.name, True, (a.minimum, a.extent)) for a in op.reduce_axes]
         return Stage(op, root, is_output, scope, leaf=list(root))
@@ -430,7 +428,7 @@ def _inputs(body: tuple[Expr, ...]) -> tuple[Buffer, ...]:
 
 
 def _related(stage: Stage, iterator: Iterator) -> set[Iterator]:
-    """Returns the iterators that share a root with `iterator`, roots and derived ones."""
+    """Returns all root and derived iterators that share a root with `iterator`."""
     related = {iterator}
     for relation in reversed(stage.relations):
         if isinstance(relation, SplitRelation) and related & {relation.outer, relation.inner}:
@@ -448,9 +446,7 @@ def _related(stage: Stage, iterator: Iterator) -> set[Iterator]:
 def _factor_reduction(
     unique: Callable[[str], str], stage: Stage, factored: Iterator, position: int
 ) -> tuple[DagOp, DagOp]:
-    """Returns (the partial reduction with `factored` as a spatial axis, the final reduction over
-    it).
-    """
+    """Returns the partial reduction, with `factored` as a spatial axis, and the final reduction."""
     op = stage.op
     assert op.reduce is not None
     extent: dict[Iterator, int] = {i: i.domain[1] for i in stage.root if i.domain is not None}
@@ -479,8 +475,8 @@ def _factor_reduction(
     root = {i.name: i for i in stage.root}
     if any(root[a.name] in touched for a in op.axes):
         raise ReplayError("rfactor touches a spatial axis", op.name)
-    # The new axes take over the names of the stage's loops, so that the body needs only the touched
-    # axis replaced.
+    # The new axes have the names of the stage's loops, so only the touched axis is replaced in the
+    # body.
     reduce_axes = [a for a in op.reduce_axes if root[a.name] not in touched]
     reduce_axes += [
         Axis(i.name, extent[i]) for i in stage.leaf if i in touched and i is not factored

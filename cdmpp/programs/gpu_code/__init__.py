@@ -1,1 +1,1 @@
-"""What NVIDIA's compiler made of a GPU program: kernels read from a CUBIN, and columns of them."""
+"""Machine code of GPU programs: kernels read from a CUBIN, and their feature columns."""

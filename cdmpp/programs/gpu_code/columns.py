@@ -1,7 +1,7 @@
-"""Columns of a compiled GPU program: resources, what fits on a multiprocessor, work, the hot loop.
+"""Feature columns of a compiled GPU program: resources, occupancy, work and the hottest loop.
 
-A loop nest does not say how many registers a thread takes, and so how many blocks a multiprocessor
-holds, what is spilled, which loops are unrolled and how wide memory is read. Machine code does.
+Machine code shows what a loop nest does not: registers per thread, and therefore blocks per
+multiprocessor, spills, unrolled loops, and the width of memory accesses.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from cdmpp.programs.gpu_code.cubin import KIND, KINDS, KernelCode
 
 #: Version of the meaning of the columns.
 GPU_CODE_SCHEMA_VERSION = 1
-#: Values are rounded to such parts, so that tables of them are small.
+#: Values are rounded to multiples of 1 / _STEPS, which keeps tables small.
 _STEPS = 256
-#: Iterations of a loop whose trip count is not in the code.
+#: Assumed iterations of a loop with an unknown trip count.
 UNKNOWN_TRIPS = 8.0
 
 _WARP = 32  # threads
@@ -56,14 +56,14 @@ GPU_CODE_NAMES: tuple[str, ...] = (
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """A kernel, and how it runs on a device.
+    """A kernel and its launch configuration on a device.
 
     Attributes:
         kernel: its machine code.
-        blocks: of the grid.
-        threads: of a block.
-        blocks_per_core: blocks that a multiprocessor holds at once; 0 = it cannot be launched.
-        occupancy: warps that it holds then, as a share of the most possible.
+        blocks: blocks of the grid.
+        threads: threads of a block.
+        blocks_per_core: resident blocks per multiprocessor; 0 = it cannot be launched.
+        occupancy: resident warps as a share of the maximum.
         cores: multiprocessors of the device.
     """
 
@@ -77,12 +77,12 @@ class KernelLaunch:
 
 @dataclass(frozen=True)
 class _Counted:
-    """A launch and what a thread of it does, by the trip counts of the loops.
+    """A launch with the work of one of its threads, from the trip counts of the loops.
 
     Attributes:
-        runs: float64 [N], how often each instruction runs.
-        depth: int64 [N], loops around it.
-        kinds: float64 [kinds], instructions.
+        runs: float64 [N], executions of each instruction.
+        depth: int64 [N], number of loops around each instruction.
+        kinds: float64 [kinds], executed instructions.
         moved: float64 [spaces], bytes.
     """
 
@@ -94,14 +94,15 @@ class _Counted:
 
     @property
     def sums(self) -> NDArray[np.float64]:
-        """float64 [sums] of a thread."""
+        """float64 [sums], totals of a thread."""
         return np.array([self.kinds.sum(), self.kinds @ _FLOPS, *self.moved])
 
     @property
     def cycles(self) -> NDArray[np.float64]:
-        """float64 [4], bounds for the multiprocessor with most blocks, by what it does a cycle: it
-        issues four instructions of a warp, two of them arithmetic, and moves 128 bytes of shared
-        memory and 64 of its cache (Volta; `docs/explanation/machine-code.md`).
+        """float64 [4], cycle bounds of the multiprocessor with the most blocks.
+
+        Per cycle it issues four warp instructions, two of them arithmetic, and moves 128 bytes of
+        shared memory and 64 bytes of its cache (Volta; `docs/explanation/machine-code.md`).
         """
         at = self.launch
         warps = -(-at.threads // _WARP) * -(-at.blocks // at.cores)
@@ -113,11 +114,11 @@ class _Counted:
 
 
 def gpu_code_columns(launches: Sequence[KernelLaunch]) -> NDArray[np.float32]:
-    """Returns float32 [len(GPU_CODE_NAMES)] of a program's kernels.
+    """Returns float32 [len(GPU_CODE_NAMES)], the columns of a program's kernels.
 
-    `program.*` and `cycles.*` are sums over the kernels, all others are of the kernel with most
-    cycles. Counts and numbers of blocks, threads and bytes are logarithms, log2(x + 1); all are
-    multiples of 1/256.
+    `program.*` and `cycles.*` are sums over the kernels; all others describe the kernel with the
+    most cycles. Counts and numbers of blocks, threads and bytes are logarithms, log2(x + 1). All
+    values are multiples of 1/256.
 
     Raises:
         DataError: there is no kernel.
@@ -164,7 +165,7 @@ def _counted(launch: KernelLaunch) -> _Counted:
 
 
 def _moved(kernel: KernelCode, runs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns float64 [spaces], bytes that a thread moves from and to each memory."""
+    """Returns float64 [spaces], bytes moved by a thread from and to each memory."""
     by_kind = np.bincount(kernel.kind, runs * kernel.width, len(KINDS))
     return np.array(
         [by_kind[KIND[f"load_{where}"]] + by_kind[KIND[f"store_{where}"]] for where in _SPACES]
@@ -172,7 +173,7 @@ def _moved(kernel: KernelCode, runs: NDArray[np.float64]) -> NDArray[np.float64]
 
 
 def _resources(launch: KernelLaunch) -> list[float]:
-    """Returns the columns of what a block takes and how the blocks fill the device."""
+    """Returns the columns of a block's resources and of the utilisation of the device."""
     waves = launch.blocks / (launch.cores * max(launch.blocks_per_core, 1))
     busiest = -(-launch.blocks // launch.cores)
     lanes = -(-launch.threads // _WARP) * _WARP
@@ -185,8 +186,9 @@ def _resources(launch: KernelLaunch) -> list[float]:
 
 
 def _hottest(one: _Counted) -> list[float]:
-    """Returns the columns of the innermost loop that runs most instructions; of all of the code
-    where there is no loop.
+    """Returns the columns of the innermost loop with the most executed instructions.
+
+    Without loops they describe the whole code.
     """
     kernel = one.launch.kernel
     innermost = [

@@ -1,11 +1,11 @@
-"""Kernels of a CUBIN: registers, shared memory, instructions and loops, without NVIDIA's tools.
+"""Reads registers, shared memory, instructions and loops of the kernels in a CUBIN.
 
-From compute capability 7.0 on an instruction has 16 bytes: bits 0 to 8 say which one, 9 to 11 the
-form of its operands, 12 to 15 its predicate, 16 to 23 and 24 to 31 two registers, 32 to 63 a
-constant or the distance of a jump, 73 to 75 the width of an access to memory, 81 to 83 the
-predicate that a comparison writes. NVIDIA documents none of it: the numbers below were read off
-`nvdisasm` 12.8, where they are the same for 7.0, 7.5, 8.0, 8.6 and 8.9; from 9.0 on jumps,
-registers and shared memory are written down in other places.
+No NVIDIA tools are needed. From compute capability 7.0 on, an instruction has 16 bytes: bits 0 to 8
+are the opcode, 9 to 11 the form of its operands, 12 to 15 its predicate, 16 to 23 and 24 to 31 two
+registers, 32 to 63 a constant or the distance of a jump, 73 to 75 the width of a memory access, 81
+to 83 the predicate that a comparison writes. NVIDIA does not document this encoding. The numbers
+below were derived from the output of `nvdisasm` 12.8 and are equal for 7.0, 7.5, 8.0, 8.6 and 8.9.
+From 9.0 on, jumps, registers and shared memory are encoded elsewhere.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NUMBERS: dict[str, tuple[int, ...]] = {
 }  # fmt: skip
 #: Kinds of instructions.
 KINDS = (*_NUMBERS, "other")
-#: Place of each kind in `KINDS`.
+#: Kind -> its index in `KINDS`.
 KIND: dict[str, int] = {name: place for place, name in enumerate(KINDS)}
 
 _KIND_OF = np.full(512, KIND["other"], np.int64)
@@ -61,14 +61,14 @@ _WIDTHS = np.array([1, 1, 2, 2, 4, 8, 16, 16])  # bytes
 _BYTES = 16
 _NOP, _BRA, _ISETP, _IADD3, _MOV = 0x118, 0x147, 0x0C, 0x10, 0x02
 _CONSTANT = 4  # form of the operands: the third is a constant
-_ALWAYS, _NEVER, _ZERO = 7, 15, 255  # predicates; the register that is zero
-_BEFORE = 200  # instructions before a loop among which its counter is set
-_NO_CONTENT = 8  # type of a section
+_ALWAYS, _NEVER, _ZERO = 7, 15, 255  # two predicates, and the zero register
+_BEFORE = 200  # number of instructions before a loop that are searched for its counter's start
+_NO_CONTENT = 8  # type of a section without content in the file
 
 
 @dataclass(frozen=True)
 class CodeLoop:
-    """Instructions [first, last] that a jump at the end repeats; trips is None where unknown."""
+    """Instructions [first, last] repeated by a jump at the end; `trips` is None if unknown."""
 
     first: int
     last: int
@@ -77,16 +77,16 @@ class CodeLoop:
 
 @dataclass(frozen=True)
 class KernelCode:
-    """A kernel's machine code, without fillers.
+    """Machine code of a kernel without padding instructions.
 
     Attributes:
-        name: of the function.
-        registers: of a thread.
+        name: name of the function.
+        registers: registers per thread.
         shared_bytes: static shared memory of a block.
-        kind: int64 [N], place in `KINDS` of each instruction.
-        width: int64 [N], bytes that an instruction moves from or to memory.
-        is_conditional: bool [N], whether it has a predicate.
-        loops: by their first instruction.
+        kind: int64 [N], index in `KINDS` of each instruction.
+        width: int64 [N], bytes moved from or to memory by each instruction.
+        is_conditional: bool [N], whether an instruction has a predicate.
+        loops: loops, sorted by their first instruction.
     """
 
     name: str
@@ -99,10 +99,10 @@ class KernelCode:
 
 
 def read_cubin(cubin: bytes) -> list[KernelCode]:
-    """Returns the kernels, in the order in which TVM numbers them.
+    """Returns the kernels in the order of TVM's numbering.
 
     Raises:
-        DataError: it is no CUBIN, is damaged, or holds no kernel.
+        DataError: the bytes are not a CUBIN, are damaged, or contain no kernel.
     """
     try:
         sections = {name: (info, content) for name, info, content in _sections(cubin)}
@@ -152,9 +152,9 @@ def _kernel(name: str, registers: int, shared_bytes: int, code: bytes) -> Kernel
 
 
 def _jumps_back(low: NDArray[np.uint64]) -> list[tuple[int, int]]:
-    """Returns (first, last) of each loop; the last jump where several go to one place.
+    """Returns (first, last) of each loop; of several jumps to one target, the last one counts.
 
-    The jump to itself behind the end of every kernel is none.
+    The jump to itself after the end of every kernel is not a loop.
     """
     last: dict[int, int] = {}
     for place in np.flatnonzero(low & 0x1FF == _BRA).tolist():
@@ -165,7 +165,7 @@ def _jumps_back(low: NDArray[np.uint64]) -> list[tuple[int, int]]:
 
 
 def _trips(low: list[int], high: NDArray[np.uint64], first: int, last: int) -> float | None:
-    """Returns how often a loop runs, None where constants do not say it."""
+    """Returns the trip count of a loop; None if constants do not determine it."""
     guards = [word >> 12 & 7 for word in low[max(first, last - 1) : last + 1]]
     predicate = guards[-1] if guards[-1] != _ALWAYS else guards[0]  # or a jump out, just before
     for place in range(last - 1, first - 1, -1):
@@ -187,7 +187,7 @@ def _trips(low: list[int], high: NDArray[np.uint64], first: int, last: int) -> f
 
 
 def _step(instructions: list[int], counter: int) -> int:
-    """Returns by how much an iteration changes a register; 0 where no constant says it."""
+    """Returns the constant that an iteration adds to a register; 0 if there is none."""
     for word in instructions:
         is_sum = word & 0x1FF == _IADD3 and word >> 9 & 7 == _CONSTANT
         if is_sum and counter in (word >> 16 & 0xFF, word >> 24 & 0xFF):
@@ -196,7 +196,7 @@ def _step(instructions: list[int], counter: int) -> int:
 
 
 def _start(instructions: list[int], counter: int) -> int:
-    """Returns the constant that a register is set to last, 0 where there is none."""
+    """Returns the last constant assigned to a register; 0 if there is none."""
     for word in reversed(instructions):
         if word & 0x1FF == _MOV and word >> 16 & 0xFF == counter:
             return _constant(word) if word >> 9 & 7 == _CONSTANT else 0

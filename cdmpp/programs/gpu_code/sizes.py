@@ -1,4 +1,4 @@
-"""How the kernels of a lowered GPU program are launched."""
+"""Launch configurations of the kernels of a lowered GPU program."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from cdmpp.programs.loops.loop_tree import Loop, LoopTree, stores_with_path
 
 @dataclass(frozen=True)
 class KernelSize:
-    """Blocks of a kernel's grid, and threads of a block."""
+    """Number of blocks of a kernel's grid and of threads of a block."""
 
     blocks: int
     threads: int
 
 
 def kernel_sizes(tree: LoopTree) -> list[KernelSize]:
-    """Returns how each kernel is launched, in order: each outermost thread binding is one.
+    """Returns the launch configuration of each kernel, in order.
 
-    Extents that are not constant count as 1.
+    Each outermost thread binding is a kernel. Extents that are not constant count as 1.
     """
     kernels: dict[int, dict[str, int]] = {}
     for _, path in stores_with_path(tree):

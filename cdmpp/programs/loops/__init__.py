@@ -1,1 +1,1 @@
-"""A lowered program before it becomes numbers: expressions, loop tree, simplifier, intervals."""
+"""Lowered programs: expressions, loop trees, a simplifier and region compaction."""

@@ -1,4 +1,4 @@
-"""Where a buffer is allocated in a loop tree that was read from TIR."""
+"""Placement of buffer allocations in a loop tree that was read from TIR."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cdmpp.programs.loops.loop_tree import (
 
 
 def without_empty_nodes(nodes: list[Node]) -> list[Node]:
-    """Returns the nodes that hold a store."""
+    """Removes nodes without stores."""
     kept: list[Node] = []
     for node in nodes:
         if isinstance(node, Condition):
@@ -32,13 +32,13 @@ def without_empty_nodes(nodes: list[Node]) -> list[Node]:
 
 @lru_cache(maxsize=4096)
 def _read_buffers(expr: Expr) -> frozenset[Buffer]:
-    """Returns the buffers that an expression reads; every allocation is looked for in each."""
+    """Returns the buffers that an expression reads; cached, as each allocation searches all."""
     own = (expr.value,) if expr.op == "load" else ()
     return frozenset(own).union(*map(_read_buffers, expr.args))
 
 
 def uses(nodes: list[Node], buffer: Buffer, *, only_stores: bool = False) -> bool:
-    """Returns whether a buffer is stored to (or read) anywhere in the nodes."""
+    """Returns whether any of the nodes stores to a buffer, or reads it unless `only_stores`."""
     for node in nodes:
         if isinstance(node, Store):
             if node.buffer is buffer:
@@ -57,10 +57,10 @@ def uses(nodes: list[Node], buffer: Buffer, *, only_stores: bool = False) -> boo
 
 
 def place_allocations(nodes: list[Node], allocated: Sequence[Buffer]) -> list[Node]:
-    """Puts every allocation around the statements of the innermost list that has all its uses.
+    """Puts every allocation into the innermost list of statements with all its uses.
 
-    It spans from the first use to the end of that list: allocations nest like the original's. What
-    is used first is placed first. Extents are the buffers' full shapes.
+    It spans from the first use to the end of the list, so allocations nest as in the original.
+    Buffers are placed in order of first use. Extents are the buffers' full shapes.
     """
     for buffer in _in_order_of_use(nodes, set(allocated)):
         nodes = _place(nodes, buffer, through=(Loop, Attribute, Allocation))
@@ -68,7 +68,7 @@ def place_allocations(nodes: list[Node], allocated: Sequence[Buffer]) -> list[No
 
 
 def place_outputs(nodes: list[Node], parameters: Sequence[Buffer]) -> list[Node]:
-    """Puts the allocations of all parameters that are written around the whole program."""
+    """Puts allocations of all written parameters around the whole program."""
     for buffer in parameters:
         if uses(nodes, buffer, only_stores=True):
             nodes = _place(nodes, buffer, through=(Allocation,))
@@ -76,7 +76,7 @@ def place_outputs(nodes: list[Node], parameters: Sequence[Buffer]) -> list[Node]
 
 
 def _place(nodes: list[Node], buffer: Buffer, *, through: tuple[type, ...]) -> list[Node]:
-    """Returns nodes with an allocation put in, below nodes of the types in `through`."""
+    """Inserts an allocation into the nodes; it may move below nodes of the types in `through`."""
     using = [i for i, node in enumerate(nodes) if uses([node], buffer)]
     only = nodes[using[0]]
     if len(using) == 1 and isinstance(only, through) and not isinstance(only, Condition | Store):
@@ -86,7 +86,7 @@ def _place(nodes: list[Node], buffer: Buffer, *, through: tuple[type, ...]) -> l
 
 
 def _in_order_of_use(nodes: list[Node], buffers: set[Buffer]) -> list[Buffer]:
-    """Returns the buffers that are used, each once; a store's own buffer before its reads."""
+    """Returns the used buffers in order of first use; a store's target comes before its reads."""
     found: dict[Buffer, None] = {}
 
     def read(expr: Expr) -> None:

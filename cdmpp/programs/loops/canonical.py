@@ -1,6 +1,4 @@
-"""The canonical level of a loop tree that was lowered by a compiler: simple indices, allocations in
-their places, regions compacted.
-"""
+"""Canonical form of lowered loop trees: simple indices, placed and compacted allocations."""
 
 from __future__ import annotations
 
@@ -23,10 +21,10 @@ from cdmpp.programs.loops.simplify import Simplifier
 
 
 def canonical(tree: LoopTree, allocated: Sequence[Buffer]) -> LoopTree:
-    """Returns a program at the canonical level of the compact AST.
+    """Returns a program in the canonical form of the compact AST.
 
     Args:
-        tree: loops, conditions, attributes and stores, as lowered; used up.
+        tree: loops, conditions, attributes and stores, as lowered; modified in place.
         allocated: buffers that the program allocates, in any order.
     """
     body = without_empty_nodes(simplified(tree).body)
@@ -38,9 +36,9 @@ def canonical(tree: LoopTree, allocated: Sequence[Buffer]) -> LoopTree:
 def simplified(tree: LoopTree) -> LoopTree:
     """Returns the program with simplified extents, indices, values and conditions.
 
-    Conditions that always hold are dropped, and so is what can never run; the variable of a loop
-    that runs once is replaced by its value. TVM's own simplification differs from version to
-    version; here every source of programs gets the same.
+    Conditions that always hold and code that never runs are removed; the variable of a loop with
+    one iteration is replaced by its value. TVM's simplification differs between versions; this one
+    is the same for all sources of programs.
     """
     return LoopTree(tree.parameters, _Pass().nodes(tree.body), tree.is_gpu)
 

@@ -1,8 +1,8 @@
-"""How large the region of every allocation is: the box around all its accesses, by intervals.
+"""Region compaction: computes the bounding box of all accesses of each allocation by intervals.
 
-The box moves with the loops around the allocation (and stands still over the loops inside it and
-over threads that share the memory): what those loops add to an index is the same in every access
-and is taken off before its bounds are looked at.
+The box moves with the loops around the allocation. It is fixed over the loops inside the allocation
+and over threads that share the memory. The terms of the outer loops are equal in every access and
+are subtracted before an index is bounded.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from cdmpp.programs.loops.simplify import Linear, Simplifier
 
 
 def compact_allocations(nodes: Sequence[Node]) -> None:
-    """Sets the extents of all allocations to the region that is accessed, in place.
+    """Sets the extents of all allocations to the accessed region, in place.
 
-    An extent is the buffer's own where an access cannot be bounded.
+    An extent is that of the buffer if an access cannot be bounded.
 
     Args:
-        nodes: a whole program, simplified; every loop variable has its own name.
+        nodes: a whole simplified program with unique loop variables.
     """
     _Compaction().visit(nodes)
 
@@ -34,9 +34,9 @@ class _Box:
 
     Attributes:
         moving: loop variables that the region moves with.
-        origins: one entry a dimension: what those variables add to the first access.
-        lows: smallest index seen, counted from the origin, one entry a dimension.
-        highs: largest.
+        origins: terms of these variables in the first access, one entry per dimension.
+        lows: minimum index relative to the origin, one entry per dimension.
+        highs: maximum index relative to the origin, one entry per dimension.
     """
 
     moving: frozenset[str]
@@ -120,7 +120,7 @@ class _Compaction:
             box.highs[dimension] = max(box.highs[dimension], high)
 
     def _origin(self, form: Linear, moving: frozenset[str]) -> Linear:
-        """Returns the terms of an index that the variables in `moving` alone decide."""
+        """Returns the terms of an index that depend only on variables in `moving`."""
         terms = {}
         for term, coefficient in form.terms.items():
             variables = self._variables_of(term[0])
@@ -129,7 +129,7 @@ class _Compaction:
         return Linear(terms)
 
     def _variables_of(self, expr: Expr) -> frozenset[str] | None:
-        """Returns the variables in an expression; None where memory is read."""
+        """Returns the variables in an expression; None if it reads memory."""
         if expr.op == "var":
             return frozenset((expr.value,))
         if expr.op == "load":
@@ -144,9 +144,9 @@ class _Compaction:
 
 
 def shares_memory(kind: LoopKind, scope: str) -> bool:
-    """Whether all rounds of a loop see one copy of a buffer, wherever the buffer is allocated.
+    """Returns whether all iterations of a loop share one copy of a buffer.
 
-    Threads of a block share `shared` memory, blocks and threads share `global` memory.
+    Threads of a block share `shared` memory; blocks and threads share `global` memory.
     """
     if kind.startswith("blockIdx"):
         return scope == "global"

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-#: Operations with two operands. `div`/`mod` are float division and truncating integer
-#: division/remainder.
+#: Operations with two operands. `div` is float division or truncating integer division, `mod` the
+#: truncating integer remainder.
 BINARY_OPS = frozenset(
     (
         "add", "sub", "mul", "div", "mod", "floordiv", "floormod", "min", "max",
@@ -27,7 +27,7 @@ class Buffer:
     """A tensor in memory. Compared by identity: two buffers may share a name.
 
     Attributes:
-        name: name for people, not unique.
+        name: display name, not unique.
         dtype: element type such as `float32`.
         shape: full extents in elements.
         scope: memory scope (`global`, `shared`, `local`, ...).
@@ -45,9 +45,7 @@ class Buffer:
 
 
 def dtype_bytes(dtype: str) -> int:
-    """Returns the size in bytes of a scalar dtype name such as `float32`, `float8_e4m3fn`, `int8`
-    or `bool`.
-    """
+    """Returns the size in bytes of a scalar dtype such as `float32`, `float8_e4m3fn` or `bool`."""
     bits = _BITS.search(dtype)
     return max(1, int(bits[0]) // 8) if bits else 1
 
@@ -60,7 +58,7 @@ class Expr:
         dtype: type of the result (`int32`, `float32`, `bool`, ...).
         args: operands; the indices of a `load`; (condition, true value, false value) of a `select`.
         value: the number of a `const`, the name of a `var`, the `Buffer` of a `load`, the
-            intrinsic's name of a `call` (as the original TVM prints it, e.g. `tir.exp`,
+            intrinsic's name of a `call` (as printed by the original TVM, e.g. `tir.exp`,
             `tir.if_then_else`), else None.
     """
 
@@ -120,24 +118,24 @@ def int_const(value: int) -> Expr:
 
 
 def int_var(name: str) -> Expr:
-    """Returns the int32 variable of that (unique) name."""
+    """Returns an int32 variable with a (unique) name."""
     return Expr("var", "int32", (), name)
 
 
 def load(buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
-    """Returns the read of one element of `buffer`."""
+    """Returns a read of one element of `buffer`."""
     return Expr("load", buffer.dtype, indices, buffer)
 
 
 def with_args(expr: Expr, args: tuple[Expr, ...]) -> Expr:
-    """Returns the operation on other operands; `expr` itself where they are its own."""
+    """Returns the operation with other operands; `expr` itself if they are unchanged."""
     if all(own is new for own, new in zip(expr.args, args, strict=True)):
         return expr
     return Expr(expr.op, expr.dtype, args, expr.value)
 
 
 def loads_in(expr: Expr) -> Iterator[Expr]:
-    """Yields every read of memory in an expression, before those in its indices."""
+    """Yields every read of memory in an expression; an outer read comes before its indices."""
     left = [expr]
     while left:
         node = left.pop()
@@ -171,7 +169,7 @@ def substitute(expr: Expr, values: dict[str, Expr]) -> Expr:
 
 
 def replace_buffers(expr: Expr, buffers: dict[Buffer, Buffer]) -> Expr:
-    """Returns `expr` with the reads of some buffers redirected to others at the same indices."""
+    """Returns `expr` with reads of some buffers replaced by reads of others at the same indices."""
     args = tuple(replace_buffers(argument, buffers) for argument in expr.args)
     if expr.op == "load" and expr.value in buffers:
         return Expr(expr.op, expr.dtype, args, buffers[expr.value])

@@ -1,8 +1,7 @@
 """The loop tree: a lowered tensor program as nested loops, allocations, conditions and stores.
 
-It is the one form that every source of programs is turned into (replayed Tenset records, TIR
-modules) and the only input of the compact AST. Buffers keep their full, un-flattened indices;
-regions are given by allocations.
+All sources of programs (replayed Tenset records, TIR modules) are converted to it, and the compact
+AST is computed from it. Buffers have full, unflattened indices; allocations define regions.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ class Loop:
 
     Attributes:
         var: unique name of the loop variable.
-        extent: trip count; an `Expr` where it is not constant (such programs are rejected, not
-            dropped).
+        extent: trip count; an `Expr` if it is not constant (such programs are kept but rejected).
     """
 
     var: str
@@ -38,7 +36,7 @@ class Loop:
 
 @dataclass
 class Allocation:
-    """A buffer that lives inside `body`; `extents` is the region in use, one entry a dimension."""
+    """A buffer allocated around `body`; `extents` is the used region, one entry per dimension."""
 
     buffer: Buffer
     extents: tuple[int | Expr, ...]
@@ -47,7 +45,7 @@ class Allocation:
 
 @dataclass
 class Condition:
-    """A guarded body (`else_body` is empty where there is no else branch)."""
+    """A guarded body (`else_body` is empty without an else branch)."""
 
     condition: Expr
     body: list[Node] = field(default_factory=list)
@@ -65,10 +63,10 @@ class Attribute:
 
 @dataclass
 class Store:
-    """One buffer store; becomes one leaf of the compact AST.
+    """A buffer store; it becomes a leaf of the compact AST.
 
     Attributes:
-        is_across_threads: whether the value is what the threads of a block have of it, combined.
+        is_across_threads: whether the value is combined over the threads of a block.
     """
 
     buffer: Buffer
@@ -85,10 +83,10 @@ class LoopTree:
     """A whole program.
 
     Attributes:
-        parameters: buffers passed in from outside (inputs and outputs), in signature order.
+        parameters: input and output buffers, in signature order.
         body: top-level nodes.
         is_gpu: whether the program is compiled for a GPU target.
-        uncounted: calls that do work beside the stores, which is not known.
+        uncounted: calls that do an unknown amount of work beside the stores.
     """
 
     parameters: tuple[Buffer, ...]

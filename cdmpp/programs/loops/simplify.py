@@ -1,10 +1,8 @@
-"""Integer simplification of index expressions: one canonical form, as TVM's canonical simplifier
-has it.
+"""Integer simplification of index expressions to the form of TVM's canonical simplifier.
 
 An integer expression becomes a sum of terms `coefficient * ((base mod upper) div lower)` and a
-constant. The rules (and the ones that are missing) follow the original: what it cannot simplify
-stays as it is here, because the compact AST counts the operations that are left and rejects loops
-whose extent stays symbolic.
+constant. The rules follow the original, including its gaps: the compact AST counts the remaining
+operations and rejects loops with a symbolic extent, so simplifying more would change features.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ class Linear:
 
     @property
     def is_constant(self) -> bool:
-        """Whether there are no terms."""
+        """Whether the expression has no terms."""
         return not self.terms
 
     def __hash__(self) -> int:
@@ -79,7 +77,7 @@ class Simplifier:
 
     @contextmanager
     def assume(self, condition: Expr) -> Iterator[None]:
-        """Lets `condition` (comparisons with a constant, joined by and) hold in a `with` block."""
+        """Assumes `condition` (comparisons with a constant, joined by and) in a `with` block."""
         before = dict(self._known)
         self._learn(condition)
         self._forget()
@@ -143,7 +141,7 @@ class Simplifier:
         return Linear({t: c * factor for t, c in form.terms.items()}, form.constant * factor)
 
     def _divisible_parts(self, form: Linear, divisor: int) -> tuple[Linear, Linear]:
-        """Returns (quotient of the part that `divisor` divides, the rest)."""
+        """Returns the quotient of the terms divisible by `divisor`, and the other terms."""
         quotient = {t: c // divisor for t, c in form.terms.items() if c % divisor == 0}
         rest = {t: c for t, c in form.terms.items() if c % divisor}
         if form.constant % divisor == 0:
@@ -232,7 +230,7 @@ class Simplifier:
         return low + form.constant, high + form.constant
 
     def expr_bounds(self, expr: Expr) -> Bounds:
-        """Returns inclusive bounds of an integer expression that need not be canonical."""
+        """Returns inclusive bounds of any integer expression."""
         if expr.op == "const":
             return float(expr.value), float(expr.value)
         if expr.op == "var":
@@ -302,8 +300,9 @@ class Simplifier:
         return _of_term((Expr(expr.op, expr.dtype, args), 1, 0), 1)
 
     def to_expr(self, form: Linear) -> Expr:
-        """Returns the expression of a canonical form: positive terms first, then the constant, then
-        the rest.
+        """Returns the expression of a canonical form: positive terms, then negative ones.
+
+        The constant comes after the positive terms, or last if it is negative.
         """
         result: Expr | None = None
         negative: list[tuple[Term, int]] = []
@@ -321,9 +320,7 @@ class Simplifier:
         return int_const(0) if result is None else result
 
     def simplify(self, expr: Expr) -> Expr:
-        """Returns the expression with every integer part in canonical form and decided conditions
-        removed.
-        """
+        """Returns the expression with canonical integer parts and without decided conditions."""
         if not expr.args:
             return expr
         found = self._simple.get(expr)
@@ -388,7 +385,7 @@ class Simplifier:
     def _balanced_comparison(
         self, op: str, difference: Linear, left: Linear, right: Linear
     ) -> Expr:
-        """Returns the comparison with one constant, on the side that had one before."""
+        """Returns the comparison with its constant terms combined on the side that was constant."""
         if op in ("lt", "le") and (left.is_constant or right.is_constant):
             moved = difference.constant
             variable = Linear(difference.terms)
@@ -413,7 +410,7 @@ def _of_term(term: Term, coefficient: int) -> Linear:
 
 
 def _divide_limit(variable: Linear, limit: int) -> tuple[Linear, int]:
-    """Returns `variable <= limit` without the coefficient and the division of a single term."""
+    """Removes the coefficient and the division of a single term from `variable <= limit`."""
     if len(variable.terms) == 1:
         ((base, lower, upper), coefficient) = next(iter(variable.terms.items()))
         limit = limit // abs(coefficient)
@@ -441,7 +438,7 @@ def _divide_term(term: Term, coefficient: int, divisor: int, opaque: object) -> 
 
 
 def _merge_divided(terms: dict[Term, int]) -> None:
-    """Joins (x div l) mod-parts that are neighbours: (x div c)*c + x mod c = x. Changes `terms`."""
+    """Merges adjacent div and mod parts, (x div c)*c + x mod c = x, in place."""
     changed = True
     while changed:
         changed = False
@@ -490,7 +487,7 @@ def _minus(left: Expr | None, right: Expr) -> Expr:
 
 
 def _fold_constants(expr: Expr) -> Expr:
-    """Returns a cast or float operation with constant, neutral or zero operands folded away."""
+    """Folds constant, neutral and zero operands of a cast or float operation."""
     if expr.op == "cast" and expr.args[0].op == "const":
         value = expr.args[0].value
         return Expr("const", expr.dtype, (), int(value) if _is_int(expr.dtype) else float(value))

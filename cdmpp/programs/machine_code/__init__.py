@@ -1,1 +1,1 @@
-"""What a compiler made of a program: LLVM's text of it, and columns that are read off it."""
+"""Machine code of CPU programs: a parser of LLVM's text, and feature columns of it."""

@@ -1,8 +1,8 @@
-"""What a compiler made of a program, as columns: how often each kind of instruction runs.
+"""Feature columns of a compiled CPU program: executions of each kind of instruction.
 
-A loop nest does not say which loops the compiler vectorised and unrolled. LLVM's code after its
-optimiser does, without a run. It is the same for every processor, and says how often its loops run;
-what becomes of registers is not in it.
+LLVM's code after its optimiser shows which loops are vectorised and unrolled, which a loop nest
+does not, without running the program. It has the same form for every processor and contains the
+trip counts of loops; register allocation is not in it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from cdmpp.programs.machine_code.llvm_text import LlvmFunction, functions_of
 
 #: Version of the meaning of the columns.
 MACHINE_CODE_SCHEMA_VERSION = 2
-#: Values are rounded to such parts, so that tables of them are small.
+#: Values are rounded to multiples of 1 / _STEPS, which keeps tables small.
 _STEPS = 256
-#: Iterations of a loop whose trip count is not in the code.
+#: Assumed iterations of a loop with an unknown trip count.
 UNKNOWN_TRIPS = 8.0
 
 _WIDE = ("fma", "float", "divide", "load", "store")
@@ -34,12 +34,12 @@ KINDS: tuple[str, ...] = (
     "integer", "integer_divide", "address", "branch", "compare", "call", "math", "convert", "phi",
     "memory_call",
 )  # fmt: skip
-#: What else is summed over the instructions of a block: values that an iteration hands to the next,
-#: and numbers of 4 bytes that are loaded and stored.
+#: Further sums over the instructions of a block: loop-carried values, and 4-byte numbers that are
+#: loaded and stored.
 _AMOUNTS = ("carried_floats", "loaded", "stored")
 _COUNTED = (*KINDS, *_AMOUNTS)
 _PLACE = {name: number for number, name in enumerate(_COUNTED)}
-#: What a block's cycles are bounded by.
+#: Bounds on the cycles of a block.
 BOUNDS = ("arithmetic", "load", "store", "shuffle", "issue", "chain")
 _BLOCK = (
     "instructions", "flops", "cycles", "depth", "share", "flops_each", "trips", "blocks", "runs",
@@ -72,7 +72,7 @@ _KIND_OF = {
         "convert",
     ),
 }  # fmt: skip
-#: Beginnings of what is called -> kind; nothing where it makes no instruction.
+#: Prefix of a called function -> kind; empty if the call has no instruction.
 _CALLS: tuple[tuple[str, str], ...] = (
     ("llvm.fmuladd", "fma"), ("llvm.fma.", "fma"), ("llvm.masked.gather", "gather"),
     ("llvm.masked.scatter", "scatter"), ("llvm.masked.load", "masked_load"),
@@ -87,21 +87,21 @@ _CALLS: tuple[tuple[str, str], ...] = (
        "log", "pow", "sqrt", "tanh", "erf", "sin", "cos")),
 )  # fmt: skip
 _FLOPS = {"fma": 2.0, "float": 1.0, "divide": 1.0}
-#: Bodies of loops whose runs are shared out over threads.
+#: Prefix of functions that are bodies of parallel loops.
 _PARALLEL = "__tvm_parallel_lambda"
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Instructions that run one after another.
+    """A basic block.
 
     Attributes:
-        counts: float64 [counted], of one run.
-        flops, instructions: of one run.
-        runs: how often.
-        depth: loops around it.
-        trips: of the innermost loop around it, 1 without one.
-        blocks: of that loop.
+        counts: float64 [counted], per execution.
+        flops, instructions: per execution.
+        runs: number of executions.
+        depth: number of loops around it.
+        trips: trip count of the innermost loop around it, 1 without one.
+        blocks: number of blocks of that loop, 0 without one.
     """
 
     counts: NDArray[np.float64]
@@ -113,17 +113,19 @@ class _Block:
     blocks: int
 
     def count(self, *names: str) -> float:
-        """Returns how many instructions of some kinds there are."""
+        """Returns the number of instructions of some kinds."""
         return float(sum(self.counts[_PLACE[name]] for name in names))
 
     def _of_all_widths(self, kind: str) -> float:
-        """Returns how many operations of 256 bits at most a kind by width comes to."""
+        """Returns the number of operations of a kind; 512-bit ones count twice."""
         return self.count(*(f"{kind}{width}" for width in _WIDTHS), f"{kind}512")
 
     @property
     def bounds(self) -> tuple[float, ...]:
-        """Cycles of one run by each of `BOUNDS`, on a core of two 256 bit units for arithmetic, two
-        loads, one store and four instructions a cycle; of a chain of sums, four cycles each.
+        """Cycles of one execution by each of `BOUNDS`.
+
+        The assumed core does two 256-bit arithmetic operations, two loads, one store and four
+        instructions per cycle; a dependent sum takes four cycles.
         """
         arithmetic = self._of_all_widths("fma") + self._of_all_widths("float")
         carried = self.count("carried_floats")
@@ -148,17 +150,17 @@ class _Block:
 
 
 def machine_code_columns(llvm: str) -> NDArray[np.float32] | None:
-    """Returns float32 [len(MACHINE_CODE_NAMES)] of a compiled program; None where it does nothing
-    but call a library (a copy is a call of memcpy): its own code says nothing of the time.
+    """Returns float32 [len(MACHINE_CODE_NAMES)], the columns of a compiled program.
 
-    Totals, bounds and sizes are logarithms, log2(x + 1); the kinds of a block are shares of its
-    instructions. All are multiples of 1/256.
+    None if the program only calls memory functions (a copy is a call of memcpy), whose time its own
+    code does not show. Totals, bounds and sizes are logarithms, log2(x + 1); the kinds of a block
+    are shares of its instructions. All values are multiples of 1/256.
 
     Args:
-        llvm: the module after the optimiser, LLVM's text.
+        llvm: LLVM's text of the module after the optimiser.
 
     Raises:
-        DataError: there is no function of a program in it.
+        DataError: the module has no function of a program.
     """
     blocks: list[_Block] = []
     loops = unknown = parallel = 0
@@ -192,7 +194,7 @@ def _of_block(block: _Block, share: float) -> list[float]:
     """Returns the columns of one block.
 
     Args:
-        share: of all cycles that are its.
+        share: its share of all cycles.
     """
     sizes = (block.instructions, block.flops, block.cycles)
     around = (block.trips, block.blocks, block.runs)
@@ -224,12 +226,12 @@ def _trips(known: float | None) -> float:
 
 
 def _count(line: str, counts: NDArray[np.float64]) -> float:
-    """Adds an instruction to what it is counted as; returns its floating point operations."""
+    """Adds an instruction to `counts`; returns its floating-point operations."""
     text = line.partition(" = ")[2] if line.startswith("%") else line
     name = text.partition(" ")[0]
     if name in ("tail", "musttail", "notail"):
         name = "call"
-    if not name.isalpha():  # goes on with the line before
+    if not name.isalpha():  # continues the previous line
         return 0.0
     kind = _kind_of_call(text) if name == "call" else _KIND_OF.get(name, "integer")
     if name == "shufflevector":

@@ -1,8 +1,8 @@
-"""LLVM's text of a compiled module: its functions, their loops, and how often each loop runs.
+"""Parses LLVM's text of a compiled module: functions, loops and trip counts.
 
-The optimiser leaves loops in one form: a counter that begins at a constant, grows by a constant and
-is compared with a constant at the end. So the text says exactly how often nearly every loop runs,
-which the assembly does for half of them.
+The optimiser leaves loops in one form: a counter starts at a constant, is incremented by a constant
+and compared with a constant at the end. The text therefore gives the exact trip counts of nearly
+all loops, the assembly only those of half of them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-#: Functions of the runtime that every module has: they check arguments or convert numbers.
+#: Prefixes of runtime functions in every module, which check arguments or convert numbers.
 _OF_THE_RUNTIME = (
     "__tvm_ffi_", "__tvm_module", "__tvm_set_raised", "__tvm_library", "__truncsfhf2",
     "__extendhfsf2",
 )  # fmt: skip
 
 _FUNCTION = re.compile(r"@\"?([\w.$]+)\"?\(")
-#: What follows an instruction and says nothing of what it does.
+#: Start of the metadata after an instruction.
 _METADATA = ", !"
 _LABEL = re.compile(r'^("[^"]+"|[\w.$-]+):')
 _TARGET = re.compile(r'label %("[^"]+"|[\w.$-]+)')
@@ -36,7 +36,7 @@ _DIFFERENCE = re.compile(r"sub (?:nuw |nsw )*i\d+ (\S+), ")
 _MASK = re.compile(r"and i\d+ (\S+), (-?\d+)$")
 _SHIFT = re.compile(r"lshr (?:exact )?i\d+ (\S+), (\d+)$")
 _INTEGER = re.compile(r"-?\d+$")
-#: Values that a value is followed through.
+#: Maximum number of definitions that are followed to evaluate a value.
 _MOST_STEPS = 8
 
 
@@ -46,8 +46,8 @@ class LlvmLoop:
 
     Attributes:
         blocks: names of its blocks.
-        trips: how often its body runs each time it is entered, None where the code does not say it;
-            of a loop whose runs are shared out over threads those of all of them.
+        trips: iterations per entry of the loop, over all threads for a parallel loop; None if
+            unknown.
     """
 
     blocks: frozenset[str]
@@ -59,8 +59,8 @@ class LlvmFunction:
     """A function in LLVM's text.
 
     Attributes:
-        name: without the `@`.
-        blocks: name -> its instructions, in the order of the text, the entry first.
+        name: name without the `@`.
+        blocks: name -> instructions, in the order of the text, the entry first.
     """
 
     name: str
@@ -68,13 +68,13 @@ class LlvmFunction:
 
     @cached_property
     def values(self) -> Mapping[str, str]:
-        """What defines each value: name (with its `%`) -> instruction."""
+        """Name of a value (with its `%`) -> the instruction that defines it."""
         defined = (line.partition(" = ") for lines in self.blocks.values() for line in lines)
         return {name: text for name, is_value, text in defined if is_value and name[0] == "%"}
 
     @cached_property
     def successors(self) -> Mapping[str, list[str]]:
-        """Where each block may go on."""
+        """Block -> blocks that may follow it."""
         return {name: self._targets(lines) for name, lines in self.blocks.items()}
 
     def _targets(self, lines: list[str]) -> list[str]:
@@ -84,7 +84,7 @@ class LlvmFunction:
 
     @cached_property
     def loops(self) -> list[LlvmLoop]:
-        """The natural loops: what a jump back to a block that dominates it repeats."""
+        """The natural loops: bodies of jumps to a block that dominates the jump."""
         import networkx as nx
 
         graph = nx.DiGraph()
@@ -106,7 +106,7 @@ class LlvmFunction:
         return [LlvmLoop(frozenset(body), self._trips(body)) for body in bodies.values()]
 
     def _trips(self, body: set[str]) -> float | None:
-        """Returns the least number of runs after which a comparison of a counter ends a loop."""
+        """Returns the lowest trip count at which a comparison of a counter ends the loop."""
         found = [
             trips
             for name in body
@@ -120,7 +120,7 @@ class LlvmFunction:
     def _trips_until_exit(self, name: str, body: set[str]) -> float | None:
         branch = next((one for one in self.blocks[name] if one.startswith("br i1 ")), "")
         condition = self.values.get(branch.partition(",")[0].split(" ")[-1], "")
-        if condition.startswith("phi i1 "):  # true in the first run and false in the second
+        if condition.startswith("phi i1 "):  # true in the first iteration, false in the second
             incoming = sorted(value for value, _ in _PHI.findall(condition))
             return 2.0 if incoming == ["false", "true"] else None
         compared = _COMPARE.match(condition)
@@ -134,7 +134,7 @@ class LlvmFunction:
         return None
 
     def _counter(self, value: str, body: set[str]) -> _Counter | None:
-        """Returns the counter that a value is, None where it is none."""
+        """Returns the counter of a value; None if the value is not a counter."""
         name = self._without_casts(value)
         moved = _STEP.match(self.values.get(name, ""))
         name = moved[1] if moved is not None else name
@@ -165,7 +165,7 @@ class LlvmFunction:
         return value
 
     def _most(self, value: str, steps: int = 0) -> int | None:
-        """Returns the largest number that an integer may be, as far as constants say it."""
+        """Returns an upper bound of an integer from constants; None if there is none."""
         value = self._without_casts(value)
         if _INTEGER.match(value):
             return int(value)
@@ -194,12 +194,12 @@ _WITH_CONSTANT: tuple[tuple[re.Pattern[str], Callable[[int, int], int]], ...] = 
 
 @dataclass(frozen=True)
 class _Counter:
-    """What a loop counts with.
+    """The counter of a loop.
 
     Attributes:
-        begins: its first value; None where that is where a thread's part of the runs begins.
-        step: what a run adds.
-        is_after_step: whether it is compared after that was added.
+        begins: its first value; None if not constant, as for a thread's part of a parallel loop.
+        step: increment per iteration.
+        is_after_step: whether it is compared after the increment.
     """
 
     begins: int | None
@@ -207,14 +207,14 @@ class _Counter:
     is_after_step: bool
 
     def trips(self, end: int) -> float:
-        """Returns how often a loop runs that ends when the counter is `end`."""
+        """Returns the trip count of a loop that ends when the counter is `end`."""
         begins = self.begins if self.begins is not None else (0 if self.step > 0 else end)
         runs = (end - begins) / self.step
         return float(math.ceil(runs) if self.is_after_step else math.floor(runs) + 1)
 
 
 def functions_of(text: str) -> Iterator[LlvmFunction]:
-    """Yields the functions of a module that are the program's."""
+    """Yields the functions of a module without those of the runtime."""
     function: LlvmFunction | None = None
     block = ""
     for line in text.splitlines():
@@ -238,10 +238,10 @@ def functions_of(text: str) -> Iterator[LlvmFunction]:
 
 
 def _dominates(block: str, other: str, above: Mapping[str, str]) -> bool:
-    """Returns whether every way to a block leads over another.
+    """Returns whether `block` dominates `other`.
 
     Args:
-        above: immediate dominator of each block; of the entry itself or nothing.
+        above: immediate dominator of each block; that of the entry is itself or missing.
     """
     place: str | None = other
     while place is not None and place != block:

@@ -1,4 +1,4 @@
-"""What a compiler made of a program, for people: read off the columns of its machine code."""
+"""Summary of a compiled CPU program, from its machine-code columns."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _WIDTHS = {"512": 512, "256": 256, "128": 128, "_scalar": 32}
 
 @dataclass(frozen=True)
 class CodeSummary:
-    """A compiled program.
+    """Summary of a compiled program.
 
     Attributes:
-        vector_bits: width of most of its floating-point arithmetic; None where it has none.
-        flop: floating-point operations of a run.
-        cycles: of a run on a plain core, as its blocks bound them; no cache misses.
-        bounds: what bounds the blocks' cycles -> its part of the sum over all bounds.
-        hottest_share: part of the cycles in the hottest block.
-        hottest_flop_per_cycle: of that block.
-        hottest_depth: loops around it.
-        hottest_trips: iterations of the innermost one.
-        unknown_loops: part of the loops whose iterations the code does not tell.
+        vector_bits: width of most of its floating-point arithmetic; None without any.
+        flop: floating-point operations per run.
+        cycles: estimated cycles per run on a generic core, without cache misses.
+        bounds: kind of bound -> its share of the sum over all bounds.
+        hottest_share: share of the cycles in the hottest block.
+        hottest_flop_per_cycle: floating-point operations per cycle of the hottest block.
+        hottest_depth: number of loops around the hottest block.
+        hottest_trips: iterations of the innermost of these loops.
+        unknown_loops: share of loops with an unknown trip count.
     """
 
     vector_bits: int | None
@@ -45,7 +45,7 @@ class CodeSummary:
 
     @property
     def text(self) -> str:
-        """One line."""
+        """The summary as one line."""
         wide = "no floating-point arithmetic" if self.vector_bits is None else (
             "scalar arithmetic" if self.vector_bits == 32 else f"{self.vector_bits} bit vectors"
         )  # fmt: skip
@@ -58,7 +58,7 @@ class CodeSummary:
 
 
 def summary_of(columns: NDArray[np.float32]) -> CodeSummary:
-    """Returns what the columns of a program's machine code say.
+    """Returns the summary of a program's machine-code columns.
 
     Args:
         columns: float32 [len(MACHINE_CODE_NAMES)].

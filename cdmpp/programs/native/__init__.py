@@ -1,7 +1,7 @@
-"""Records and loop trees to compact ASTs in C++: the only featuriser.
+"""The C++ featuriser: converts records and loop trees to compact ASTs.
 
-Begin with `build` (where the library is) and `binding` (its functions). It is tested on a Python
-reference, `tests/programs/reference`.
+Start with `build` (compiles and loads the library) and `binding` (its functions). It is tested
+against a Python reference, `tests/programs/reference`.
 """
 
 from cdmpp.programs.native.binding import (

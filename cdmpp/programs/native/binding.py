@@ -1,4 +1,4 @@
-"""The native featuriser of a task: records in, arrays of compact ASTs out."""
+"""Python binding of the native featuriser: converts records to arrays of compact ASTs."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from cdmpp.programs.gpu_limits import GpuLimits
 from cdmpp.programs.loops.loop_tree import LoopTree
 from cdmpp.programs.native.flatten import flatten_dag, flatten_tree
 
-#: What the native code measures, in the order of its counters.
+#: Phases timed by the native code, in the order of its counters.
 PHASES = ("parse", "replay", "lower", "simplify", "features")
 _ERROR_BYTES = 200
 
 
 class Status(IntEnum):
-    """What became of a record.
+    """Result of a record.
 
     Attributes:
         VALID: it has a compact AST.
-        REJECTED: it has one, but the original toolchain rejects the program.
+        REJECTED: it has a compact AST, but the original toolchain rejects the program.
         FAILED: its steps cannot be replayed.
-        DECLINED: it holds something that is not represented, such as a number above 64 bits.
+        DECLINED: it contains something without a native form, such as an integer above 64 bits.
     """
 
     VALID = 0
@@ -58,15 +58,15 @@ class NativeBatch:
 
     Attributes:
         status: uint8 [R], see `Status`.
-        reasons: why a record is rejected, failed or declined; empty otherwise.
-        details: what a failure is about; often empty.
+        reasons: why a record is rejected, failed or declined; otherwise empty.
+        details: details of a failure; often empty.
         leaf_offset: int64 [R + 1]; leaves of record r are rows leaf_offset[r]:leaf_offset[r + 1].
         leaf_features: float32 [L, 164].
         leaf_extra: float32 [L, E].
         leaf_position: int32 [L].
         tree_offset: int64 [R + 1].
-        tree: int32 [T], serialised trees one after another.
-        seconds: time spent in each of `PHASES`, added up over threads.
+        tree: int32 [T], concatenated serialised trees.
+        seconds: time of each of `PHASES`, summed over threads.
     """
 
     status: NDArray[np.uint8]
@@ -101,7 +101,7 @@ class _Result(ctypes.Structure):
 
 
 class NativeTask:
-    """The native featuriser of one computation. Calls from several threads are safe.
+    """The native featuriser of one computation; thread-safe.
 
     Args:
         dag: the computation.
@@ -143,10 +143,10 @@ class NativeTask:
         """Replays, lowers and featurises programs given by their steps as JSON text.
 
         Args:
-            steps: one UTF-8 text a record, `[[code, argument, ...], ...]`.
-            is_gpu: whether a program is a GPU kernel, one a record.
-            limits: what their kernels may use, one a record; None = unlimited.
-            threads: how many threads work inside this call.
+            steps: one UTF-8 text per record, `[[code, argument, ...], ...]`.
+            is_gpu: whether a program is a GPU kernel, one per record.
+            limits: limits of the kernels, one per record; None = unlimited.
+            threads: number of threads of this call.
         """
         settings = _settings(is_gpu, limits)
         offsets = np.zeros(len(steps) + 1, dtype=np.int64)
@@ -166,13 +166,13 @@ class NativeTask:
 def featurise_trees(
     trees: Sequence[LoopTree], limits: Sequence[GpuLimits | None], library: ctypes.CDLL
 ) -> NativeBatch:
-    """Featurises loop trees that were made elsewhere.
+    """Featurises loop trees.
 
-    A tree that has no native form is declined (`Status.DECLINED`).
+    A tree without a native form is declined (`Status.DECLINED`).
 
     Args:
         trees: the programs.
-        limits: what their kernels may use, one a program; None = unlimited.
+        limits: limits of the kernels, one per program; None = unlimited.
         library: the compiled library (`cdmpp.programs.native.build.native_library`).
     """
     _set_types(library)
@@ -182,7 +182,7 @@ def featurise_trees(
     for number, tree in enumerate(trees):
         try:
             data, names = flatten_tree(tree)
-        except DataError as error:  # an empty form, which the native code declines
+        except DataError as error:  # the native code declines an empty form
             data, names = array("q"), b""
             without_form[number] = str(error)
         numbers.extend(data)
@@ -206,10 +206,10 @@ def featurise_trees(
 
 
 def call(library: ctypes.CDLL, function: Any, *arguments: Any) -> NativeBatch:
-    """Calls a function of a library that featurises programs.
+    """Calls a function of the library that returns a batch.
 
     Raises:
-        MemoryError: it has not enough memory.
+        MemoryError: the native code ran out of memory.
     """
     function.restype = POINTER(_Result)
     library.cdmpp_result_free.argtypes = (POINTER(_Result),)
@@ -224,7 +224,7 @@ def call(library: ctypes.CDLL, function: Any, *arguments: Any) -> NativeBatch:
 
 
 def _settings(is_gpu: Sequence[bool], limits: Sequence[GpuLimits | None]) -> NDArray[np.int64]:
-    """Returns int64 [programs, 5], as `settings_at` in `featurise.cc` reads them."""
+    """Returns int64 [programs, 5], the layout that `settings_at` in `featurise.cc` reads."""
     rows = [
         (gpu, 0, 0, 0, 0)
         if limit is None
@@ -280,7 +280,7 @@ def _copied(result: _Result) -> NativeBatch:
 def _vector(pointer: Any, count: int) -> NDArray[Any]:
     """Returns a copy of an array of the library.
 
-    Not by `numpy.ctypeslib`: that makes a ctypes type for every length, which is never freed.
+    `numpy.ctypeslib` would create a ctypes type for every length, which is never freed.
     """
     vector = np.empty(count, np.dtype(pointer._type_))
     if count:

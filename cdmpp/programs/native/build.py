@@ -1,9 +1,9 @@
-"""Finds and loads the native code.
+"""Finds, compiles and loads the native code.
 
-The record featuriser is part of the package: `setup.py` compiles it into a wheel, and beside the
-sources of an editable install. Where the sources of a checkout have changed since, it is compiled
-on use. Code that is always compiled on first use (`tvm_helper.native`) is kept in the user's cache
-folder where the package's own cannot be written.
+The featuriser is part of the package: `setup.py` compiles it into a wheel, or next to the sources
+of an editable install. A checkout with changed sources compiles it on first use. Code that is
+always compiled on first use (`tvm_helper.native`) is stored in the user's cache folder if the
+package folder is not writable.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _log = logging.getLogger("cdmpp")
 
 
 class NativeBuildError(DataError):
-    """The native code cannot be compiled or loaded here."""
+    """Raised if the native code cannot be compiled or loaded."""
 
 
 @lru_cache(maxsize=1)
 def native_library() -> ctypes.CDLL:
-    """Returns the library that featurises records and loop trees.
+    """Returns the library of the featuriser.
 
     Raises:
-        NativeBuildError: an installation lacks it, or a checkout cannot compile it.
+        NativeBuildError: the installation lacks it, or the checkout cannot compile it.
     """
     if os.environ.get("CDMPP_NATIVE") == "0":
         _log.warning("CDMPP_NATIVE=0 is ignored: the native code is the only featuriser.")
@@ -54,7 +54,7 @@ def load_library(path: Path) -> ctypes.CDLL:
     """Loads a compiled library.
 
     Raises:
-        NativeBuildError: the file is no such library, or one of another version.
+        NativeBuildError: the file is not such a library, or has another interface version.
     """
     try:
         library = ctypes.CDLL(str(path))
@@ -75,18 +75,18 @@ def library_path(
     source: Path = RECORDS,
     libraries: Sequence[str] = (),
 ) -> Path:
-    """Returns the compiled library; compiles it when it is not there yet.
+    """Returns the path of the compiled library and compiles it if it is missing.
 
     Args:
-        flags: of the compiler.
-        cache_dirs: folders for the library, the first that can be used is; None = the package's
-            own in a checkout, then the user's. A library that others could have written there is
-            not used.
+        flags: flags of the compiler.
+        cache_dirs: candidate folders for the library, the first usable one is chosen; None = the
+            package folder in a checkout, then the user's cache. A library that other users can
+            write to is ignored.
         source: the file to compile.
-        libraries: flags of the compiler that name libraries to link with.
+        libraries: compiler flags of libraries to link with.
 
     Raises:
-        NativeBuildError: there is no compiler, it fails, or no folder can be written.
+        NativeBuildError: the compiler is missing or fails, or no folder is writable.
     """
     package = source.parent.parent
     name = library_name(source, [*flags, *libraries])
@@ -122,10 +122,10 @@ def library_path(
 
 
 def is_ours(path: Path) -> bool:
-    """Returns whether a file or folder is there and nobody but this user and root can change it.
+    """Returns whether a file or folder exists and only this user and root can write to it.
 
-    What is stored in such a place is loaded into the process, so that whoever can write it runs as
-    this user. A group counts as this user where it is the user's own.
+    Libraries in such a place are loaded into the process, so anyone who can write to it could run
+    code as this user. The user's own group counts as this user.
     """
     try:
         found = path.stat()

@@ -1,5 +1,6 @@
-"""Compiles C++ to a library, under a name that says of which sources. Imports nothing of ours:
-`setup.py` runs this file by its path.
+"""Compiles C++ sources to a shared library named by their hash.
+
+`setup.py` runs this file by its path, so it imports nothing of cdmpp.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-#: The sources of the record featuriser; others may include their headers.
+#: Sources of the featuriser; other code may include their headers.
 SOURCE_DIR = Path(__file__).parent / "src"
 RECORDS = SOURCE_DIR / "featurise.cc"
 FLAGS = (
@@ -24,12 +25,13 @@ _TIMEOUT_S = 600
 
 
 class CompilerError(Exception):
-    """The sources cannot be compiled here; the text says what is missing and what to do."""
+    """Raised if the sources cannot be compiled; the message names the cause and the fix."""
 
 
 def library_name(source: Path = RECORDS, flags: Sequence[str] = FLAGS) -> str:
-    """Returns the library's file name: the source's, and a hash of all sources, flags and the
-    platform.
+    """Returns the library's file name: that of the source and a hash.
+
+    The hash covers all sources, the flags and the platform.
     """
     digest = hashlib.sha256("\0".join([sysconfig.get_platform(), *flags]).encode())
     found = [path for folder in {SOURCE_DIR, source.parent} for path in folder.iterdir()]
@@ -44,20 +46,20 @@ def compile_library(
     flags: Sequence[str] = FLAGS,
     libraries: Sequence[str] = (),
 ) -> None:
-    """Compiles a source file with `CXX` (g++ when unset). The library appears whole or not at all.
+    """Compiles a source file with `CXX` (g++ if unset) and writes the library atomically.
 
     Args:
-        target: the library.
+        target: path of the library.
         source: the file to compile.
-        flags: of the compiler.
-        libraries: flags that name the libraries to link with.
+        flags: flags of the compiler.
+        libraries: compiler flags of libraries to link with.
 
     Raises:
-        CompilerError: there is no compiler, or it fails.
+        CompilerError: the compiler is missing or fails.
         OSError: the target's folder cannot be written.
     """
     compiler = shlex.split(os.environ.get("CXX") or "g++")
-    # Every process writes a file of its own; whoever is last puts the same in its place.
+    # Every process writes its own temporary file; the last one replaces equal content.
     own = f".{os.getpid()}.tmp"
     handle, temporary = tempfile.mkstemp(prefix=f"{target.name}.", suffix=own, dir=target.parent)
     os.close(handle)

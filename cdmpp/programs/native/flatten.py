@@ -1,4 +1,4 @@
-"""A computation or a loop tree as flat arrays: what the native code reads instead of objects."""
+"""Converts computations and loop trees to flat arrays, the input format of the native code."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _UNROLL_KEY = "pragma_auto_unroll_max_step"
 
 @dataclass(frozen=True)
 class FlatDag:
-    """A computation as `DagReader` in `dag.hpp` reads it.
+    """A computation in the input format of `DagReader` in `dag.hpp`.
 
     Attributes:
-        data: 64-bit integers; lists are their length followed by their items, names, buffers and
-            expressions are indices into the lists that come first.
-        text: the names, one after another.
+        data: 64-bit integers. A list is its length followed by its items. Names, buffers and
+            expressions are indices into the lists at the start.
+        text: the concatenated names.
     """
 
     data: array[int]
@@ -60,7 +60,7 @@ def flatten_dag(dag: Dag) -> FlatDag:
     """Returns the flat form of a computation.
 
     Raises:
-        DataError: it holds something that the flat form has no place for.
+        DataError: the flat form does not support a part of the computation.
     """
     try:
         return _DagWriter().flatten(dag)
@@ -72,7 +72,7 @@ def flatten_dag(dag: Dag) -> FlatDag:
 
 
 class FlatWriter:
-    """Names, buffers and expressions as numbers, in the order in which they are first used."""
+    """Numbers names, buffers and expressions in order of first use."""
 
     def __init__(self) -> None:
         self._names: dict[str, int] = {}
@@ -83,7 +83,7 @@ class FlatWriter:
         self._expr_data = array("q")
 
     def finished(self, rest: array[int]) -> tuple[array[int], bytes]:
-        """Returns the numbers (names, buffers and expressions before `rest`) and the text."""
+        """Returns the data (names, buffers and expressions, then `rest`) and the text."""
         encoded = [name.encode() for name in self._names]
         data = array("q", [len(encoded), *map(len, encoded)])
         data.append(len(self._buffers))
@@ -113,13 +113,13 @@ class FlatWriter:
         return self._buffers[buffer]
 
     def expr(self, expr: Expr) -> int:
-        """Returns the number of an expression, operands first. Shared expressions count once."""
+        """Returns the number of an expression; operands come first, shared expressions once."""
         if id(expr) not in self._exprs:
             operands = [self.expr(operand) for operand in expr.args]
             is_text = expr.op == "const" and isinstance(expr.value, str)
             op = "var" if is_text else expr.op
             self._expr_data.extend((_NUMBER_OF[op], self.name(expr.dtype)))
-            if is_text:  # such as the name of a function that is called; no variable has its name
+            if is_text:  # e.g. the name of a called function; quotes keep it apart from variables
                 self._expr_data.append(self.name(f'"{expr.value}"'))
             elif expr.op == "const":
                 self._expr_data.append(_constant(expr))
@@ -176,7 +176,7 @@ class _DagWriter(FlatWriter):
 
 
 def _constant(expr: Expr) -> int:
-    """Returns an integer, or the bits of a float."""
+    """Returns an integer constant, or the bits of a float constant."""
     if expr.dtype.startswith(_FLOAT_PREFIXES):
         (bits,) = struct.unpack("q", struct.pack("d", float(expr.value)))
         return int(bits)
@@ -187,7 +187,7 @@ def flatten_tree(tree: LoopTree) -> tuple[array[int], bytes]:
     """Returns the flat form of a program: 64-bit integers, and the text of its names.
 
     Raises:
-        DataError: it holds something that the flat form has no place for.
+        DataError: the flat form does not support a part of the program.
     """
     try:
         return _TreeWriter().flatten(tree)
@@ -241,7 +241,7 @@ class _TreeWriter(FlatWriter):
 
 
 def _without_marks(nodes: Sequence[Node]) -> Sequence[Node]:
-    """Returns the nodes with annotations that change no feature replaced by their bodies."""
+    """Replaces annotations that do not affect features by their bodies."""
     result: list[Node] = []
     for node in nodes:
         if isinstance(node, Attribute) and node.key != _UNROLL_KEY:
