@@ -6,12 +6,12 @@
 
 namespace cdmpp {
 
-// What the stores seen so far touch in one run of a loop.
+// Data touched by the stores so far in one run of a loop.
 struct Traffic {
   struct Touched {
     BufferId buffer;
     u32 count;
-    i64 first, least;  // elements, of the first store and of the one that touches least
+    i64 first, least;  // elements touched by the first store, and the minimum over stores
   };
   std::vector<Touched> touched;
   i64 total_bytes = 0, read_bytes = 0, element_bytes = 0;
@@ -57,7 +57,7 @@ struct Access {
   BufferId buffer;
   Kind kind;
   u32 rank;
-  std::vector<ExprId> indices;  // `rank` an access, one access after another
+  std::vector<ExprId> indices;  // `rank` per access, concatenated
   Mask mask;
 };
 
@@ -84,12 +84,12 @@ class AccessAnalysis {
 
   size_t count() const { return count_; }
 
-  // Where `box` has the extents of what an access of the latest store touches in one run of a loop
-  // (0 = innermost). A box that does not grow with a loop is that of the loop inside.
+  // Position for `box` of the extents that an access of the latest store touches in one run of a
+  // loop (0 = innermost). A box that does not grow with a loop is shared with the inner loop.
   size_t box_of(size_t loop, size_t number) const { return box_of_[loop * count_ + number]; }
   const i64* box(size_t at) const { return boxes_.data() + at; }
 
-  // Finds the accesses of a store, adds them to the traffic of its loops, returns their features.
+  // Finds a store's accesses, adds them to the traffic of its loops and returns their features.
   const std::vector<AccessFeatures>& run(TreeId store, double iterations) {
     find_accesses(tree_[store]);
     touch();
@@ -129,7 +129,7 @@ class AccessAnalysis {
   void find_reads(ExprId id) {
     const Node& node = p_.node(id);
     if (node.arg_count == 0 && node.op != LOAD) return;
-    // Another read at the same indices changes nothing.
+    // A repeated read at the same indices has no effect.
     if (seen_.has(id)) return;
     seen_.set(id);
     if (node.op == LOAD) add_read(static_cast<BufferId>(node.value), &p_.args[node.first_arg]);
@@ -149,7 +149,7 @@ class AccessAnalysis {
     add_indices(new_access(buffer, Access::READ), indices, p_.buffers[buffer].rank);
   }
 
-  // Elements of the smallest box around all accesses; its extents go to `region_`.
+  // Number of elements of the bounding box of all accesses; stores its extents in `region_`.
   i64 touched_elements(const Access& access, const Mask& wide) {
     region_.clear();
     i64 elements = 1;
@@ -159,7 +159,7 @@ class AccessAnalysis {
         const Span other = intervals_.interval(access.indices[at + dimension], wide);
         span = {std::min(span.low, other.low), std::max(span.high, other.high)};
       }
-      // An index that is read from memory may be anything: then it is the whole dimension.
+      // An index that is read from memory is unknown and covers the whole dimension.
       const i64 width = add(sub(span.high, span.low), 1);
       region_.push_back(width < kUnknownWidth ? width : p_.extent(access.buffer, dimension));
       elements = mul(elements, region_.back());

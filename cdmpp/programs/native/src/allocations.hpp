@@ -1,4 +1,4 @@
-// Where buffers are allocated in a loop tree that was read from TIR (see
+// Placement of buffer allocations in a loop tree that was read from TIR (see
 // cdmpp/programs/loops/allocations.py).
 #pragma once
 
@@ -10,7 +10,7 @@ class Placement {
  public:
   Placement(const Program& program, Tree& tree) : p_(program), tree_(tree) {}
 
-  // Finds out which buffers the nodes use; the other functions go by that.
+  // Collects the buffers that the nodes use, for the other functions.
   void look_at(const std::vector<TreeId>& nodes, const std::vector<BufferId>& allocated,
                const std::vector<BufferId>& parameters) {
     role_.clear();
@@ -25,13 +25,13 @@ class Placement {
     for (const TreeId id : nodes) uses(id);
   }
 
-  // Puts every allocation around the statements of the innermost list that has all its uses.
+  // Puts every allocation into the innermost list of statements with all its uses.
   std::vector<TreeId> place_allocations(std::vector<TreeId> nodes) {
     for (const BufferId buffer : in_order_) nodes = place(std::move(nodes), buffer, true);
     return nodes;
   }
 
-  // Puts the allocations of all parameters that are written around the whole program.
+  // Puts allocations of all written parameters around the whole program.
   std::vector<TreeId> place_outputs(std::vector<TreeId> nodes,
                                     const std::vector<BufferId>& parameters) {
     for (const BufferId buffer : parameters) {

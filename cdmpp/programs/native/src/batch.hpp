@@ -1,4 +1,4 @@
-// Many programs at once: threads, what they make, and the arrays that go to Python.
+// Batches of programs: threads, their results, and the arrays that are passed to Python.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@ namespace cdmpp {
 enum Status : u8 { VALID, REJECTED, FAILED, DECLINED };
 enum Phase : u8 { PARSE, REPLAY, BOUNDS_AND_LOWER, SIMPLIFY, FEATURES, PHASES };
 
-// Where the output of one record lies in its worker's arrays.
+// Position of a record's output in its worker's arrays.
 struct Piece {
   u32 worker;
   Status status;
@@ -21,7 +21,7 @@ struct Piece {
   std::string reason, detail;
 };
 
-// What a worker has made of its programs, one after another.
+// Concatenated results of a worker's programs.
 struct Output : CompactAsts {
   i64 nanoseconds[PHASES] = {};
 
@@ -45,11 +45,11 @@ struct Output : CompactAsts {
   }
 };
 
-// Workers between two calls: their arrays have grown to what the programs need.
+// Pool of idle workers, whose arrays are reused by later calls.
 template <typename Worker>
 class Idle {
  public:
-  // A worker that was given back, or a new one.
+  // Returns an idle worker or a new one.
   template <typename Argument>
   std::unique_ptr<Worker> take(Argument& argument) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -74,7 +74,7 @@ class Idle {
 
 extern "C" {
 
-// All of it belongs to the library until `cdmpp_result_free`. Field order as in `binding.py`.
+// Owned by the library until `cdmpp_result_free`. Field order as in `binding.py`.
 struct cdmpp_result {
   cdmpp::i64 record_count, leaf_count, tree_size, text_size;
   float* features;          // [leaf, 164]
@@ -84,12 +84,12 @@ struct cdmpp_result {
   cdmpp::i64* leaf_offsets;  // [record + 1]
   cdmpp::i64* tree_offsets;  // [record + 1]
   cdmpp::u8* status;         // [record]
-  char* text;         // reason and detail of every record, one after another
+  char* text;         // concatenated reason and detail of every record
   cdmpp::i64* text_offsets;  // [2 * record + 1]
   cdmpp::i64 nanoseconds[cdmpp::PHASES];
 };
 
-// A library has one source file that includes this.
+// Exactly one source file of a library includes this.
 int cdmpp_interface_version() { return 3; }
 
 void cdmpp_result_free(cdmpp_result* result) {
@@ -167,13 +167,13 @@ inline ResultPointer assemble(const std::vector<Piece>& pieces,
   return result;
 }
 
-constexpr size_t kShare = 8;  // programs a thread takes at once
+constexpr size_t kShare = 8;  // number of programs that a thread takes at a time
 
 inline size_t useful_threads(size_t wanted, size_t count) {
   return std::max<size_t>(1, std::min(wanted, (count + kShare - 1) / kShare));
 }
 
-// Calls `run(thread, program)` for all programs, in so many threads.
+// Calls `run(thread, program)` for all programs in `thread_count` threads.
 template <class Run>
 void share_out(size_t count, size_t thread_count, const Run& run) {
   std::atomic<size_t> next{0};
@@ -192,7 +192,7 @@ void share_out(size_t count, size_t thread_count, const Run& run) {
     try {
       threads.emplace_back(work, static_cast<u32>(i));
     } catch (const std::exception&) {
-      break;  // the others take its share
+      break;  // the other threads do its work
     }
   }
   work(0);

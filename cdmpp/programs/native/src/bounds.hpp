@@ -10,7 +10,7 @@ struct Range {
   Linear minimum, extent;
 };
 
-// Lowest and highest value, both included.
+// Inclusive minimum and maximum.
 struct Interval {
   bool bounded = false;
   Linear low, high;
@@ -28,7 +28,7 @@ class BoundInference {
 
   const Range& range(IterId id) const { return ranges_.at(id); }
 
-  // `stages` are in lowering order; none is inlined.
+  // `stages` are in lowering order, without inlined ones.
   void run(const std::vector<StageId>& stages) {
     ranges_.clear();
     paths_.clear();
@@ -43,7 +43,7 @@ class BoundInference {
     }
   }
 
-  // All iterators: root ones, then derived ones in the order they were made.
+  // All iterators: root ones, then derived ones in order of creation.
   static std::vector<IterId> derived_iterators(const Stage& stage) {
     std::vector<IterId> found = stage.root;
     for (const Relation& r : stage.relations) {
@@ -132,7 +132,7 @@ class BoundInference {
     }
   }
 
-  // The range that covers all intervals; the whole axis when one is unbounded.
+  // The range that covers all intervals; the whole axis if one is unbounded.
   Range cover(const Interval* intervals, size_t count, IterId id) {
     bool whole = count == 0;
     for (size_t i = 0; i < count; ++i) whole = whole || !intervals[i].bounded;
@@ -176,7 +176,7 @@ class BoundInference {
     return rank;
   }
 
-  // Adds to `found_` (one list a dimension) what the consumer reads of the tensors of a stage.
+  // Adds the intervals that the consumer reads of a stage's tensors to `found_` (per dimension).
   void regions_read(size_t number, size_t consumer_number) {
     const Stage& stage = s_.stage((*stages_)[number]);
     const Stage& consumer = s_.stage((*stages_)[consumer_number]);
@@ -256,7 +256,7 @@ class BoundInference {
     }
   }
 
-  // The whole dimension where it is provably inside the interval.
+  // The whole dimension if it is provably inside the interval.
   Interval clip(const Interval& interval, i64 extent) {
     const Interval whole{true, constant(0), constant(sub(extent, 1))};
     if (!interval.bounded) return whole;
@@ -270,7 +270,7 @@ class BoundInference {
     return {true, range.minimum, last_of(range.minimum, range.extent)};
   }
 
-  // Messages between iterators of one stage.
+  // Propagation of ranges between iterators of one stage.
 
   void pass_down(const Stage& stage) {
     derive_threads(stage);
@@ -297,7 +297,7 @@ class BoundInference {
     }
   }
 
-  // Sets `is_bound_`: whether a thread binding was made out of an iterator.
+  // Sets `is_bound_`: whether an iterator is part of a thread binding.
   void derive_threads(const Stage& stage) {
     is_bound_.clear();
     for (const IterId id : stage.leaf) is_bound_.set(id, is_thread(s_.iterator(id).kind));
@@ -392,7 +392,7 @@ class BoundInference {
     }
   }
 
-  // The interval of values of an index while the variables in `domains_` vary.
+  // The interval of an index over the variables in `domains_`.
   Interval evaluate(ExprId id) {
     const Node node = p_.node(id);
     if (node.op == VAR) {

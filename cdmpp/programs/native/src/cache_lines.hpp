@@ -1,4 +1,4 @@
-// Cache lines and pages that a box of a buffer covers, and the cache sets that they fall into (see
+// Cache lines, pages and cache sets covered by a box of a buffer (see
 // tests/programs/reference/cache_lines.py).
 #pragma once
 
@@ -8,8 +8,8 @@
 
 namespace cdmpp {
 
-// What a box covers of a buffer that lies row by row; bytes of lines, the same times the share of
-// the sets of a near and a far cache that they leave unused, pages.
+// Coverage of a row-major buffer by a box: bytes of the cache lines; these bytes scaled by the
+// usable over the used sets of a near and of a far cache; pages.
 struct Cover {
   double line_bytes = 0, near_bytes = 0, far_bytes = 0, pages = 0;
 
@@ -25,7 +25,7 @@ class CacheLines {
  public:
   static constexpr i64 kLineBytes = 64, kPageBytes = 4096;
 
-  // A box of `rank` extents in a buffer. Rows less than a line (a page) apart are one piece.
+  // Coverage of a box of `rank` extents. Rows less than a line (a page) apart are one piece.
   Cover cover(const i64* region, const i64* extents, u32 rank, i64 element_bytes) {
     i64 piece = element_bytes, page_piece = element_bytes, step = element_bytes;
     i64 pieces = 1, page_pieces = 1;
@@ -64,7 +64,7 @@ class CacheLines {
     i64 bytes, count;
   };
 
-  // One bit a set of a cache, 64 sets a word.
+  // Bit set of cache sets, 64 per word.
   template <size_t kWords>
   struct Sets {
     static constexpr i64 kCount = 64 * kWords;
@@ -80,7 +80,7 @@ class CacheLines {
       for (const u64 word : words) count += __builtin_popcountll(word);
       return count;
     }
-    // The union with the same sets `turn` further on.
+    // Adds the same sets shifted by `turn`.
     void spread(i64 turn) {
       const std::array<u64, kWords> before = words;
       const size_t first = static_cast<size_t>(turn) / 64;
@@ -92,7 +92,7 @@ class CacheLines {
     }
   };
 
-  // Sets that so many lines could use for each that they do, where a piece has `lines_of_piece`.
+  // Ratio of the sets that `lines` could use to those they do use, with pieces of `lines_of_piece`.
   template <size_t kWords>
   double unused(i64 lines, i64 lines_of_piece) const {
     Sets<kWords> sets(lines_of_piece);

@@ -1,4 +1,4 @@
-// Simple indices and no decided conditions, for a program that was lowered by a compiler (see
+// Simplifies indices and removes decided conditions of a program lowered by a compiler (see
 // cdmpp/programs/loops/canonical.py).
 #pragma once
 
@@ -83,7 +83,7 @@ class Canonical {
     keep(id, std::move(body), result);
   }
 
-  // A variable that is always 0.
+  // Replaces a variable by 0.
   void enter_unit_loop(NameId name) {
     unit_loops_.push_back(name);
     p_.begin_substitution();

@@ -1,4 +1,4 @@
-// Numbers, errors and arithmetic as Python has them.
+// Number types, errors, and arithmetic with Python's semantics.
 #pragma once
 
 #include <cmath>
@@ -18,16 +18,16 @@ using u64 = std::uint64_t;
 
 constexpr u32 kNone = 0xffffffffu;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// What is deeper is declined.
+// Deeper programs are declined.
 constexpr int kMaxExprDepth = 180;
 constexpr int kMaxTreeDepth = 200;
 
-// The program holds something that is not represented here.
+// The program contains something without a native form.
 struct Declined {
   const char* why;
 };
 
-// The record cannot be replayed; the texts are those of the Python reference.
+// The record cannot be replayed; the messages equal those of the Python reference.
 struct ReplayFailure {
   std::string reason;
   std::string detail;
@@ -88,7 +88,7 @@ inline u64 mix(u64 hash, u64 value) {
   return hash ^ (hash >> 32);
 }
 
-// Marks entries of an array as set for the time until the next `clear`.
+// Marks entries of an array as set until the next `clear`.
 class Stamps {
  public:
   void clear() {

@@ -1,17 +1,17 @@
-// Loop tree -> compact AST (see tests/programs/reference/tree.py): the entry for whatever makes loop trees.
+// Converts loop trees of all sources to compact ASTs (see tests/programs/reference/tree.py).
 #pragma once
 
 #include "leaf.hpp"
 
 namespace cdmpp {
 
-// Compact ASTs of programs, one after another.
+// Concatenated compact ASTs of programs.
 struct CompactAsts {
   std::vector<float> features, extra;
   std::vector<std::int32_t> positions, tree;
 
   void clear() { truncate(0, 0); }
-  // Drops what comes after the given numbers of leaves and tree entries.
+  // Truncates to the given numbers of leaves and tree entries.
   void truncate(size_t leaves, size_t tree_size) {
     features.resize(leaves * kLeafFeatures);
     extra.resize(leaves * kLeafExtra);
@@ -20,7 +20,7 @@ struct CompactAsts {
   }
 };
 
-// Appends the compact AST of a program, one leaf a store in program order.
+// Appends the compact AST of a program, one leaf per store in program order.
 inline void append_compact_ast(const Tree& tree, const std::vector<TreeId>& top, bool is_gpu,
                                LeafWalk* walk, CompactAsts* out) {
   walk->run(top, is_gpu, &out->features, &out->extra);

@@ -1,4 +1,4 @@
-// How large the region of every allocation is (see cdmpp/programs/loops/compaction.py).
+// Computes the region of every allocation (see cdmpp/programs/loops/compaction.py).
 #pragma once
 
 #include "intervals.hpp"
@@ -25,7 +25,7 @@ class Compaction {
   }
 
  private:
-  // Of a variable that no open loop has, and of what is read from memory.
+  // Bit of variables without an open loop, and of values read from memory.
   static constexpr u32 kUnknown = Mask::kBits - 1;
 
   struct Side {
@@ -33,7 +33,7 @@ class Compaction {
     double low, high;
   };
   struct Box {
-    Mask still;  // what the region does not move with
+    Mask still;  // variables that the region does not move with
     bool is_touched;
     std::vector<Side> sides;
   };
@@ -116,7 +116,7 @@ class Compaction {
     if (seen_.has(id)) return;
     seen_.set(id);
     if (node.op == LOAD) touch(static_cast<BufferId>(node.value), &p_.args[node.first_arg]);
-    // Simplifying made nodes: the reference is no longer good.
+    // The simplifier created nodes, which invalidates the reference.
     const u32 count = p_.node(id).arg_count;
     for (u32 i = 0; i < count; ++i) reads(p_.arg(id, i));
   }
@@ -139,7 +139,7 @@ class Compaction {
     }
   }
 
-  // The terms of an index that the loops around the allocation alone decide.
+  // The terms of an index that depend only on loops around the allocation.
   Linear origin(const Linear& form, const Mask& still) {
     Term* terms = origins_.allocate(form.count);
     u32 count = 0;
@@ -164,7 +164,7 @@ class Compaction {
     return result;
   }
 
-  // Whether all rounds of a loop see one copy of a buffer, wherever the buffer is allocated.
+  // Whether all iterations of a loop share one copy of a buffer.
   bool shares_memory(LoopKind kind, NameId scope) const {
     if (is_block_index(kind)) return scope == global_;
     if (!is_thread(kind)) return false;

@@ -1,4 +1,4 @@
-// A task's computation, read from the arrays that `flatten.py` makes.
+// A task's computation, read from the arrays of `flatten.py`.
 #pragma once
 
 #include "flat.hpp"
@@ -32,7 +32,7 @@ struct DagOp {
   }
 };
 
-// Everything that the programs of one task share. Copied by every worker.
+// State shared by all programs of a task; copied by every worker.
 struct Dag {
   Program program;
   std::vector<DagOp> ops;

@@ -1,11 +1,11 @@
-// How often a store runs, and its integer operations (see tests/programs/reference/executed.py).
+// Executions of a store and its integer operations (see tests/programs/reference/executed.py).
 #pragma once
 
 #include "tree.hpp"
 
 namespace cdmpp {
 
-// Shares of iterations in which conditions hold. Values of an index count as evenly spread.
+// Shares of iterations in which conditions hold, assuming uniformly distributed indices.
 class Shares {
  public:
   explicit Shares(const Program& program) : p_(program) {}
@@ -20,7 +20,7 @@ class Shares {
     ranges_.set(var, range);
   }
 
-  // 1 where it is not known.
+  // 1 if unknown.
   double of(ExprId condition) const {
     const Node& node = p_.node(condition);
     const auto part = [&](u32 i) { return p_.arg(condition, i); };
@@ -45,7 +45,7 @@ class Shares {
                                     : (count - place) / count;
     return std::min(std::max(share, 0.0), 1.0);
   }
-  // Of the branch that runs where a condition does not hold.
+  // Share of the else branch.
   static double otherwise(double share) { return share < 1 ? 1 - share : 1; }
 
  private:
@@ -94,10 +94,10 @@ inline bool is_opaque(const std::string& name) {
   return false;
 }
 
-// Integer operations on data, index arithmetic not among them, by the narrowest operand.
+// Integer operations on data (without index arithmetic) by the width of the narrowest operand.
 class IntegerOps {
  public:
-  // Per width of 8, 16, 32 and 64 bits: sums, products, others; then intrinsics of any width.
+  // For 8, 16, 32 and 64 bits: sums, products and others; then intrinsics of any width.
   static constexpr size_t kWidths = 4, kGroups = 3, kColumns = kWidths * kGroups + 1;
 
   explicit IntegerOps(const Program& program) : p_(program) {}
@@ -109,7 +109,7 @@ class IntegerOps {
   }
 
  private:
-  // What a value is made of; 0 bits = no data.
+  // Type of the data in a value; 0 bits = no data.
   struct Data {
     bool has_load = false, is_float = false;
     i64 bits = 0;

@@ -1,4 +1,4 @@
-// Expressions: interned, so that equal expressions have equal numbers (see cdmpp/programs/loops/expr.py).
+// Interned expressions: equal ones have equal numbers (see cdmpp/programs/loops/expr.py).
 #pragma once
 
 #include <algorithm>
@@ -47,12 +47,12 @@ struct Node {
   u32 first_arg;
   u32 slot;
   u64 hash;
-  // The number of an integer constant, the bits of a float one, the name of a variable or an
-  // intrinsic, the buffer of a load.
+  // The value of an integer constant, the bits of a float constant, the name of a variable or an
+  // intrinsic, or the buffer of a load.
   i64 value;
 };
 
-// The operands of one node while it is made.
+// The operands of a node under construction.
 class Args {
  public:
   explicit Args(u32 count) : count_(count) {
@@ -68,8 +68,8 @@ class Args {
   std::vector<ExprId> heap_;
 };
 
-// Names, types, buffers and expressions of a program. What is there when `keep` is called stays;
-// `reset` drops the rest (but no names).
+// Names, types, buffers and expressions of a program. `reset` drops everything (except names) that
+// was added after `keep`.
 class Program {
  public:
   static constexpr u8 kInt32 = 0, kBool = 1;
@@ -102,7 +102,7 @@ class Program {
     bool digits = false;
     for (const char c : text) {
       if (c < '0' || c > '9') {
-        if (digits) break;  // what follows is how `float8_e4m3fn` divides its bits
+        if (digits) break;  // ignores the exponent and mantissa bits of e.g. `float8_e4m3fn`
         continue;
       }
       digits = true;
@@ -191,7 +191,7 @@ class Program {
     return dtype(id).counts_as_float ? to_int(float_value(id)) : nodes[id].value;
   }
 
-  // Rebuilds a node with other operands; the node itself where they are the same.
+  // Rebuilds a node with other operands; the node itself if they are the same.
   ExprId with_args(ExprId id, const Args& operands) {
     const Node node = nodes[id];
     if (std::memcmp(&args[node.first_arg], operands.data(), node.arg_count * sizeof(ExprId)) == 0) {
@@ -221,7 +221,7 @@ class Program {
     return result;
   }
 
-  // Redirects the reads of one buffer to another one.
+  // Redirects reads of one buffer to another.
   void begin_redirection() { done_.clear(); }
   ExprId redirect(ExprId id, BufferId from, BufferId to) {
     const Node node = nodes[id];
@@ -284,7 +284,7 @@ class Program {
     }
   }
 
-  // Whether a program was so large that its memory should not be kept.
+  // Whether a program was so large that its memory should be freed.
   bool is_swollen() const { return nodes.capacity() > kMaxNodes / 4; }
 
   void keep() {
@@ -294,7 +294,7 @@ class Program {
     kept_extents_ = extents.size();
   }
   void reset() {
-    // Taken out in the opposite order, every entry leaves the table as it was before it came.
+    // Removal in reverse order restores the table to its state before each insertion.
     for (size_t id = nodes.size(); id > kept_nodes_; --id) table_[nodes[id - 1].slot] = kNone;
     nodes.resize(kept_nodes_);
     args.resize(kept_args_);

@@ -1,4 +1,5 @@
-// The additional columns of every leaf (see cdmpp/programs/added_columns.py and extra_rows.py).
+// The additional columns of every leaf (see cdmpp/programs/added_columns.py and
+// tests/programs/reference/added_values.py).
 #pragma once
 
 #include "cache_lines.hpp"
@@ -9,12 +10,12 @@ namespace cdmpp {
 
 constexpr size_t kLeafExtra = 237;
 
-// Goes along with the walk that makes the leaf vectors.
+// Called during the walk that computes the leaf vectors.
 class ExtraWalk {
  public:
   static constexpr size_t kSlots = 5;
 
-  // What the other walk knows of a store.
+  // Facts of a store from that walk.
   struct Leaf {
     ExprId value;
     bool is_across_threads;
@@ -22,7 +23,7 @@ class ExtraWalk {
     const Access* slots[kSlots];  // in slot order
     size_t slot_count;
     const AccessAnalysis* accesses;
-    i64 element_bytes;  // of one element of each access, summed
+    i64 element_bytes;  // sum of the element sizes of all accesses
     double iterations;
     i64 float_ops, selects, guards, unroll_max_step;
   };
@@ -62,7 +63,7 @@ class ExtraWalk {
     terms_ += term_count(condition);
     held_.push_back(shares_.of(condition));
   }
-  // Enters the branch that runs where the innermost condition does not hold.
+  // Enters the else branch of the innermost condition.
   void otherwise() { held_.back() = Shares::otherwise(held_.back()); }
   void leave_condition(ExprId condition) {
     --depth_;
@@ -117,7 +118,7 @@ class ExtraWalk {
     kernel_of_row_.push_back(kernels_.add_leaf(work));
   }
 
-  // Fills in the totals that are known only at the end.
+  // Fills in the totals of the program and its kernels at the end.
   void finish() {
     const std::vector<Kernel>& kernels = kernels_.kernels();
     const float program[5] = {
@@ -140,7 +141,7 @@ class ExtraWalk {
   }
 
  private:
-  // First columns of the blocks and numbers of columns in them.
+  // First column and number of columns of each block.
   static constexpr size_t kMemories = 3, kAllocColumns = 2, kStrideColumns = 7;
   static constexpr size_t kNestLevels = 8, kNestKinds = 7, kNestColumns = kNestKinds + 2;
   static constexpr size_t kScope = 0, kDType = kScope + (kSlots + 1) * kMemories;
@@ -219,7 +220,7 @@ class ExtraWalk {
     columns[6] = signed_log_(lanes.bank_conflicts);
   }
 
-  // Of the region that is allocated, or of the whole parameter.
+  // Columns of the allocated region, or of the whole parameter.
   const i64* extents_of(const Access& access, const Allocated* found) const {
     if (found && found->rank == access.rank) return extents_.data() + found->first_extent;
     return p_.extents.data() + p_.buffers[access.buffer].first_extent;
@@ -236,9 +237,8 @@ class ExtraWalk {
     }
   }
 
-  // The enclosing loops, innermost first. A serial loop counts as unrolled where the pragma's limit
-  // covers it: not more copies of the store than that, and nothing but serial, unrolled and
-  // vectorised loops inside.
+  // The enclosing loops, innermost first. A serial loop counts as unrolled if the copies of the
+  // store are within the pragma's limit and it contains only serial, unrolled and vectorised loops.
   void nest_columns(const Leaf& leaf, float* columns) const {
     const std::vector<NestLoop>& loops = kernels_.loops();
     double copies = 1;
@@ -264,7 +264,7 @@ class ExtraWalk {
     }
   }
 
-  // How often the store runs under its conditions, and its integer operations.
+  // Executions of the store under its conditions, and its integer operations.
   void executed_columns(const Leaf& leaf, float* columns) {
     double runs = leaf.iterations;
     for (const double share : held_) runs *= share;
@@ -279,13 +279,13 @@ class ExtraWalk {
     integer_ops_ += runs * static_cast<double>(total);
   }
 
-  // What one run of a loop needs of a memory, and what it fetches.
+  // Capacity that one run of a loop needs, and the amount that it fetches.
   struct Level {
     double extent, room, fetched;
   };
 
-  // Bytes that one run of each enclosing loop touches, innermost first, and what a memory of each
-  // capacity has to fetch.
+  // Bytes touched in one run of each enclosing loop, innermost first, and bytes fetched by a cache
+  // of each capacity.
   void footprint_columns(const Leaf& leaf, float* columns) {
     const std::vector<NestLoop>& loops = kernels_.loops();
     const std::vector<i64>& touched = leaf.accesses->bytes_by_loop();
@@ -302,8 +302,8 @@ class ExtraWalk {
     }
   }
 
-  // The same for cache lines: bytes of the lines, what is fetched of them, what is fetched where
-  // lines that share a set need more room; and pages that tables of two sizes have to fetch.
+  // The same for cache lines: bytes of the lines, bytes fetched without and with set conflicts; and
+  // pages fetched by TLBs of two sizes.
   void line_columns(const AccessAnalysis& accesses, float* columns) {
     find_covers(accesses);
     for (size_t i = 0; i < std::min(covers_.size(), kNestLevels); ++i) {
@@ -323,8 +323,8 @@ class ExtraWalk {
     for (const double entries : kPageEntries) *columns++ = fetched(count, entries);
   }
 
-  // What one run of each loop with iterations covers, innermost first, in `covers_`, whose entries
-  // belong to those of `levels_`.
+  // Fills `covers_` with the coverage of one run of each loop with iterations, innermost first, in
+  // the order of `levels_`.
   void find_covers(const AccessAnalysis& accesses) {
     const std::vector<NestLoop>& loops = kernels_.loops();
     covers_.clear();
@@ -356,8 +356,8 @@ class ExtraWalk {
     return static_cast<double>(i64{1} << (kLeastCapacityBits + 2 * static_cast<int>(number)));
   }
 
-  // What a memory has to fetch: it holds what the outermost loop of `levels_` that fits touches, and
-  // fetches it again in every iteration of the loops around that one.
+  // Amount fetched by a cache: it holds the data of the outermost loop of `levels_` that fits, and
+  // fetches it again in every iteration of the loops around that loop.
   float fetched(double least, double capacity) const {
     double runs = 1, held = least;
     for (size_t level = levels_.size(); level-- > 0;) {

@@ -1,4 +1,4 @@
-// The C interface: records of one task in, compact ASTs out. Called without the interpreter lock.
+// The C interface: converts records of a task to compact ASTs. Called without the GIL.
 #include <chrono>
 #include <cstdio>
 #include <mutex>
@@ -31,7 +31,7 @@ class Worker : public Output {
       : dag_(dag), simplifier_(dag_.program), state_(dag_), lowering_(state_, simplifier_, tree_),
         leaves_(dag_.program, tree_) {}
 
-  // Names are never dropped one by one, nor is memory.
+  // Single names and their memory are never freed.
   bool is_worn() const {
     return dag_.program.names.size() > kMaxNames || dag_.program.is_swollen();
   }
@@ -87,7 +87,7 @@ class Worker : public Output {
   Clock::time_point since_;
 };
 
-// Programs that were lowered elsewhere.
+// Programs given as loop trees.
 class TreeWorker : public Output {
  public:
   TreeWorker() : leaves_(program_, tree_), shared_(program_.names.intern("shared")) {
@@ -128,10 +128,10 @@ class Task {
 struct Input {
   const char* text;
   const i64* offsets;   // count + 1
-  const i64* settings;  // 5 a program, see `settings_at`
+  const i64* settings;  // 5 per program, see `settings_at`
 };
 
-// `all`: 5 a program: is_gpu, has_limits, shared bytes, threads, vthreads.
+// `all`: 5 per program: is_gpu, has_limits, shared bytes, threads, vthreads.
 Settings settings_at(const i64* all, size_t number) {
   const i64* values = all + number * 5;
   return {values[0] != 0, values[1] != 0, {values[2], values[3], values[4]}};
@@ -144,7 +144,7 @@ using namespace cdmpp;
 
 extern "C" {
 
-// Returns null, with the reason in `error`, where the computation cannot be represented.
+// Returns null, with the reason in `error`, if the computation cannot be represented.
 void* cdmpp_task_new(const i64* data, size_t count, const char* text, size_t text_size, char* error,
                      size_t error_size) {
   const char* why = "out of memory";
@@ -191,8 +191,8 @@ ResultPointer featurise_all(Task& task, const Input& input, size_t count, size_t
 
 extern "C" {
 
-// Featurises `count` records of a task: texts of steps, with settings as of `settings_at`.
-// Returns null when there is not enough memory.
+// Featurises `count` records of a task: texts of steps, with settings as in `settings_at`.
+// Returns null if memory runs out.
 cdmpp_result* cdmpp_featurise(void* task, const char* text, const i64* offsets, const i64* settings,
                               size_t count, size_t threads) {
   try {
@@ -203,8 +203,8 @@ cdmpp_result* cdmpp_featurise(void* task, const char* text, const i64* offsets, 
   }
 }
 
-// Featurises `count` loop trees in flat form (see `flatten.py`), one after another in `data`
-// and `text`. Returns null when there is not enough memory.
+// Featurises `count` loop trees in flat form (see `flatten.py`), concatenated in `data` and
+// `text`. Returns null if memory runs out.
 cdmpp_result* cdmpp_featurise_trees(const i64* data, const i64* data_offsets, const char* text,
                                     const i64* text_offsets, const i64* settings,
                                     size_t count) {

@@ -1,11 +1,11 @@
-// Names, buffers and expressions, read from the arrays that `flatten.FlatWriter` makes.
+// Names, buffers and expressions, read from the arrays of `flatten.FlatWriter`.
 #pragma once
 
 #include "expr.hpp"
 
 namespace cdmpp {
 
-// Reads one array of integers; running off its end or a wrong index is an error.
+// Reads an array of integers; reading past its end and invalid indices are errors.
 class FlatReader {
  public:
   FlatReader(const i64* data, size_t count) : data_(data), end_(data + count) {}
@@ -37,7 +37,7 @@ class FlatReader {
   const i64* end_;
 };
 
-// Reads what every flat form begins with: names, buffers and expressions.
+// Reads the start of every flat form: names, buffers and expressions.
 class FlatTables {
  public:
   FlatTables(const i64* data, size_t count, const char* text, size_t text_size)
@@ -57,7 +57,7 @@ class FlatTables {
   FlatReader in_;
 
  private:
-  // Names come first: their lengths in `data`, one after another in `text`.
+  // Names come first: their lengths in `data`, concatenated in `text`.
   void read_names(Program* program) {
     const u32 count = in_.count();
     size_t at = 0;

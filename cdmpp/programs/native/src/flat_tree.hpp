@@ -1,4 +1,4 @@
-// A loop tree that was made elsewhere, read from the arrays that `flatten.py` makes.
+// A loop tree, read from the arrays of `flatten.py`.
 #pragma once
 
 #include "flat.hpp"
@@ -10,7 +10,7 @@ class TreeReader : private FlatTables {
  public:
   using FlatTables::FlatTables;
 
-  // Returns the top-level nodes; they are made in `tree`, expressions in `program`.
+  // Returns the top-level nodes; creates nodes in `tree` and expressions in `program`.
   std::vector<TreeId> read(Program* program, Tree* tree) {
     read_tables(program);
     std::vector<TreeId> top = nodes(tree, 0);

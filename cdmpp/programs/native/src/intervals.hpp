@@ -6,7 +6,7 @@
 
 namespace cdmpp {
 
-// One bit a loop variable.
+// Bit set of loop variables.
 struct Mask {
   static constexpr u32 kBits = 192;
   u64 words[3] = {0, 0, 0};
@@ -55,7 +55,7 @@ class IntervalAnalysis {
     return bit;
   }
 
-  // The lowest value of a variable; 0 where that is unknown.
+  // The minimum of a variable; 0 if unknown.
   i64 lowest(NameId name) {
     const i64 low = variable(name, {}).low;
     return low == kUnbounded.low ? 0 : low;
@@ -79,7 +79,7 @@ class IntervalAnalysis {
     return result;
   }
 
-  // Bounds of an expression while the variables in `wide` take all values, the others their lowest.
+  // Bounds of an expression if the variables in `wide` vary and the others have their minimum.
   Span interval(ExprId id, const Mask& wide) {
     const Node& node = p_.node(id);
     if (node.op == CONST) {
@@ -99,7 +99,7 @@ class IntervalAnalysis {
     return span;
   }
 
-  // The original's approximation of a variable's coefficient in an index that holds it.
+  // The original's approximation of a variable's coefficient in an index that contains it.
   i64 coefficient(ExprId index, u32 bit) {
     const u64 key = (static_cast<u64>(index) << 8) | bit;
     for (size_t i = 0; i < coefficients_.size(); ++i) {

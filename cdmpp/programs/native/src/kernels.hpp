@@ -1,4 +1,4 @@
-// Kernels: the parts of a program that run one after another, and what each needs (see
+// Kernels, the sequential parts of a program, and their resources (see
 // tests/programs/reference/parts_of_program.py).
 #pragma once
 
@@ -6,7 +6,8 @@
 
 namespace cdmpp {
 
-// The scale of all leaf columns (see cdmpp/programs/signed_log.py); small numbers are looked up.
+// The scale of all leaf columns (see tests/programs/reference/signed_log.py); small numbers are
+// looked up.
 class SignedLog {
  public:
   SignedLog() {
@@ -37,16 +38,16 @@ struct NestLoop {
   u32 bit;
   float log_extent;
 
-  // 0 to 2 of a thread or block index.
+  // Axis (0 to 2) of a thread or block index.
   u32 axis() const { return static_cast<u32>((kind - BLOCK_X) / 2); }
 };
 
-// What scopes mean, by the number of their names.
+// Meaning of memory scopes, by the number of their names.
 class Scopes {
  public:
   explicit Scopes(const Program& program) : p_(program) {}
 
-  // The memory of a buffer that is allocated inside these loops, outermost first; none for one that
+  // The memory of a buffer allocated inside these loops, outermost first; empty for a buffer that
   // is not allocated.
   Memory memory_of(BufferId buffer, const std::vector<NestLoop>& loops, bool is_gpu) {
     const Meaning meaning = meaning_of(p_.buffers[buffer].scope);
@@ -107,7 +108,7 @@ struct Kernel {
   }
 };
 
-// The loops around the current node and the kernel they belong to.
+// The loops around the current node, and their kernel.
 class KernelStack {
  public:
   static constexpr u32 kNoKernel = kNone;
@@ -123,7 +124,7 @@ class KernelStack {
 
   const std::vector<NestLoop>& loops() const { return loops_; }
   const std::vector<Kernel>& kernels() const { return kernels_; }
-  // Number of enclosing loops that run more than once.
+  // Number of enclosing loops with more than one iteration.
   i64 depth() const { return depth_; }
 
   void enter(const NestLoop& loop) {

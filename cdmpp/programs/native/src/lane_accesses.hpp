@@ -1,5 +1,5 @@
-// Addresses that neighbouring lanes access: the threads of a warp, or iterations of a CPU's loop
-// (see tests/programs/reference/lane_accesses.py).
+// Addresses accessed by neighbouring lanes: threads of a warp, or iterations of a CPU loop (see
+// tests/programs/reference/lane_accesses.py).
 #pragma once
 
 #include "accesses.hpp"
@@ -12,8 +12,8 @@ struct LaneAccess {
   i64 sectors = 0, bank_conflicts = 0;
 };
 
-// Evaluates index expressions for the lanes chosen last; remembers every node's value. What grows
-// evenly from lane to lane, as most indices do, needs no value a lane.
+// Evaluates index expressions for the lanes chosen last and caches every node's value. Most indices
+// are affine in the lane and need no value per lane.
 class LaneEvaluator {
  public:
   static constexpr u32 kWarpLanes = 32, kCpuLanes = 16;
@@ -29,7 +29,7 @@ class LaneEvaluator {
   }
   u32 count() const { return count_; }
 
-  // Every thread index of an axis stands for the same threads, at any depth.
+  // All thread indices of an axis are the same threads, at any depth.
   void add_thread(NameId name, u32 axis, u32 bit) {
     axes_.set(name, static_cast<u8>(axis));
     thread_mask_ = thread_mask_ | Mask::of(bit);
@@ -61,7 +61,7 @@ class LaneEvaluator {
     count_ = static_cast<u32>(least(extent, kCpuLanes));
   }
 
-  // Returns how the lanes access a buffer that is laid out row by row in memory of these extents.
+  // Returns how the lanes access a row-major buffer with these extents.
   // Pieces of 2 to the power of `sector_shift` bytes are counted, unless it is `kNoSectors`.
   LaneAccess access(const Access& access, const i64* extents, int sector_shift, bool in_banks) {
     LaneAccess result;
@@ -91,7 +91,7 @@ class LaneEvaluator {
   }
 
  private:
-  // UNKNOWN: an operation is not analysed. AFFINE: base + lane * step. LANES: one number a lane.
+  // UNKNOWN: an operation is not analysed. AFFINE: base + lane * step. LANES: one value per lane.
   enum Kind : u8 { UNKNOWN, AFFINE, LANES };
   struct Value {
     Kind kind;
@@ -99,7 +99,7 @@ class LaneEvaluator {
     i64 base, step;
   };
   struct Address {
-    Kind kind;  // of LANES, the numbers are in `lanes_`
+    Kind kind;  // for LANES, the values are in `lanes_`
     i64 base, step;
   };
   using Lanes = std::array<i64, kWarpLanes>;
@@ -132,10 +132,10 @@ class LaneEvaluator {
     return {LANES, static_cast<u32>(pool_.size() - 1), 0, 0};
   }
 
-  // The numbers of a value, one a lane; `room` is used where they are not kept.
+  // The value per lane; stored in `room` if it is not cached.
   const Lanes& expanded(const Value& value, Lanes* room) const {
     if (value.kind == LANES) return pool_[value.lanes];
-    last_of(value.base, value.step);  // so that the sums below do not overflow
+    last_of(value.base, value.step);  // checks that the sums below do not overflow
     for (u32 i = 0; i < count_; ++i) (*room)[i] = value.base + static_cast<i64>(i) * value.step;
     return *room;
   }
@@ -215,7 +215,7 @@ class LaneEvaluator {
     }
   }
 
-  // The quotient or remainder by a positive number.
+  // The quotient or remainder of a division by a positive number.
   Value divided(Op op, const Value& left, i64 by) {
     if (left.kind == UNKNOWN) return left;
     const bool is_quotient = op == FLOORDIV || op == DIV;
@@ -251,7 +251,7 @@ class LaneEvaluator {
     *high = *std::max_element(lanes.begin(), lanes.begin() + count_);
   }
 
-  // The same of base + lane * step, by adding instead of dividing.
+  // The same for base + lane * step, with additions instead of divisions.
   Value divided_evenly(bool is_quotient, const Value& left, i64 by) {
     i64 quotient = floordiv(left.base, by), rest = floormod(left.base, by);
     const i64 step = floordiv(left.step, by), rest_step = floormod(left.step, by);
@@ -308,7 +308,7 @@ class LaneEvaluator {
     if (address.kind == AFFINE) {
       const i64 first = mul(address.base, bytes);
       const i64 last = mul(last_of(address.base, address.step), bytes);
-      // With smaller steps than a sector no sector in between is left out.
+      // Steps smaller than a sector touch every sector in between.
       if (magnitude(mul(address.step, bytes)) >> shift != 0) return count_;
       const i64 between = (last >> shift) - (first >> shift);
       return (between < 0 ? -between : between) + 1;
@@ -317,7 +317,7 @@ class LaneEvaluator {
     return distinct();
   }
 
-  // Sorts `pieces_` and moves the different ones to the front; returns their number.
+  // Sorts `pieces_`, moves distinct ones to the front and returns their number.
   i64 distinct() {
     const auto end = pieces_.begin() + count_;
     if (!std::is_sorted(pieces_.begin(), end)) std::sort(pieces_.begin(), end);

@@ -1,4 +1,4 @@
-// The 164 values of every store and the additional columns beside them (see tests/programs/reference/leaf.py
+// The 164 values and the additional columns of every store (see tests/programs/reference/leaf.py
 // and tests/programs/reference/operations.py).
 #pragma once
 
@@ -14,7 +14,7 @@ class LeafWalk {
       : p_(program), tree_(tree), intervals_(program),
         accesses_(program, tree, intervals_, loops_, traffic_), extra_(program, intervals_) {}
 
-  // Appends one row a store to each of both, in program order.
+  // Appends one row per store to both outputs, in program order.
   void run(const std::vector<TreeId>& nodes, bool is_gpu, std::vector<float>* rows,
            std::vector<float>* extra) {
     is_gpu_ = is_gpu;
@@ -34,8 +34,8 @@ class LeafWalk {
  private:
   static constexpr size_t kSlots = ExtraWalk::kSlots, kSlotColumns = 18;
   static constexpr size_t kSamples = 10, kPositions = 8;
-  // Counters, in column order: add, mul, div, compare, math and other calls of floats (after the
-  // fused multiply-add that is never counted), the same of integers, then bool and select.
+  // Counters in column order: add, mul, div, compare, math and other calls of floats (after the
+  // fused multiply-add, which is never counted), the same for integers, then bool and select.
   enum Counter : u8 { FLOAT = 0, INT = 7, ADDSUB = 1, MULTIPLY = 2, DIVMOD = 3, COMPARE = 4,
                       MATH = 5, OTHER = 6, BOOL_OP = 14, SELECT_OP = 15, COUNTERS = 16 };
   struct Allocated {
@@ -99,7 +99,7 @@ class LeafWalk {
       visit_all(node.body);
       return;
     }
-    // A thread binding goes on with the traffic of the one that ended last.
+    // A thread binding continues the traffic of the binding that ended last.
     u32 traffic;
     if (binds && !ended_bindings_.empty()) {
       traffic = ended_bindings_.back();

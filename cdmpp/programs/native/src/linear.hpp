@@ -19,7 +19,7 @@ struct Term {
   bool is_divided() const { return lower != 1 || upper != 0; }
 };
 
-// The terms keep the order in which they came; they live in a `TermArena`.
+// The terms keep their order of insertion and are stored in a `TermArena`.
 struct Linear {
   const Term* terms = nullptr;
   u32 count = 0;
@@ -30,14 +30,14 @@ struct Linear {
 
 inline Linear constant(i64 value) { return {nullptr, 0, value}; }
 
-// Whether every term of one is in the other, with the same coefficient.
+// Whether both have the same terms with the same coefficients.
 inline bool same_terms(const Term* left, u32 left_count, const Term* right, u32 right_count) {
   if (left_count != right_count) return false;
   if (left == right) return true;
   for (u32 i = 0; i < left_count; ++i) {
     bool found = false;
     for (u32 j = 0; j < right_count && !found; ++j) {
-      const u32 k = i + j < right_count ? i + j : i + j - right_count;  // mostly at the same place
+      const u32 k = i + j < right_count ? i + j : i + j - right_count;  // usually the same position
       found = left[i].same_place(right[k]) && left[i].coefficient == right[k].coefficient;
     }
     if (!found) return false;
@@ -51,7 +51,7 @@ inline bool operator==(const Linear& left, const Linear& right) {
 }
 inline bool operator!=(const Linear& left, const Linear& right) { return !(left == right); }
 
-// Memory for terms; all of it is given back at once.
+// Arena of terms that is freed as a whole.
 class TermArena {
  public:
   Term* allocate(size_t count) {
@@ -68,7 +68,7 @@ class TermArena {
     used_ += count;
     return result;
   }
-  // Gives back the end of the latest allocation.
+  // Frees the end of the latest allocation.
   void shrink(size_t unused) { used_ -= unused; }
   void reset() {
     current_ = used_ = 0;

@@ -1,4 +1,4 @@
-// A schedule state becomes a loop tree (see tests/programs/reference/lower.py).
+// Lowers a schedule state to a loop tree (see tests/programs/reference/lower.py).
 #pragma once
 
 #include "bounds.hpp"
@@ -79,7 +79,7 @@ class Lowering {
     result->push_back(id);
   }
 
-  // Puts the bodies of inlined stages into their readers, last stage first.
+  // Substitutes the bodies of inlined stages into their readers, last stage first.
   void inline_stages() {
     sizes_.clear();
     const std::vector<StageId>& order = s_.lowering_order();
@@ -136,7 +136,7 @@ class Lowering {
     return result;
   }
 
-  // Nodes of an expression, shared ones counted each time, at most one more than the limit.
+  // Number of nodes of an expression with repetitions, capped at one above the limit.
   u32 size_of(ExprId id) {
     const Node& node = p_.node(id);
     if (node.arg_count == 0) return 1;
@@ -149,7 +149,7 @@ class Lowering {
     return size;
   }
 
-  // Lets every loop over a root iterator start at 0.
+  // Makes every loop over a root iterator start at 0.
   void rebase(Stage& stage) {
     for (const IterId root : stage.root) {
       const u32 position = stage.position(root);
@@ -165,7 +165,7 @@ class Lowering {
     }
   }
 
-  // Moves an attachment to what later steps made of its loop.
+  // Moves an attachment to the loop that later steps derived from its loop.
   void remap_attachment(Stage& stage) {
     if (stage.attach != Stage::AT) return;
     const Stage& target = s_.stage(stage.attach_stage);
@@ -281,7 +281,7 @@ class Lowering {
     for (const IterId id : stage.root) p_.replace(s_.iterator(id).name, value_of(values, id));
   }
 
-  // A reduction across threads as the original's features see it: only the store of the combined
+  // A cross-thread reduction in the form of the original's features: only the store of the combined
   // value is a store to a buffer.
   std::vector<TreeId> cross_thread(const Stage& stage, const Levels& levels,
                                    const std::vector<ExprId>& indices) {
@@ -324,7 +324,7 @@ class Lowering {
     return guard_one(condition, std::move(stores));
   }
 
-  // The loops that set the accumulators to their start values.
+  // The loops that initialise the accumulators.
   std::vector<TreeId> init_stores(const Stage& stage, const Values& main, size_t first,
                                   const std::vector<u8>& flags) {
     std::vector<u8> only_reduction(flags.size(), 0);
@@ -419,7 +419,7 @@ class Lowering {
 
   ExprId less(ExprId left, ExprId right) { return p_.binary(LT, Program::kBool, left, right); }
 
-  // The conditions that keep iterators inside their ranges where splits overshoot.
+  // The conditions that keep iterators in their ranges if splits have a remainder.
   std::vector<ExprId> bound_checks(const Stage& stage, const Values& values,
                                    const std::vector<u8>& skip) {
     find_overshooting(stage);
@@ -501,7 +501,7 @@ class Lowering {
     return body;
   }
 
-  // For every iterator 1 = made of spatial axes, 2 = of reduction axes, 3 = of both.
+  // For every iterator: 1 = derived from spatial axes, 2 = from reduction axes, 3 = from both.
   std::vector<u8> reduction_flags(const Stage& stage) {
     std::vector<u8> flags(s_.iterator_count(), 0);
     for (const IterId id : stage.root) flags[id] = s_.iterator(id).is_reduction ? 2 : 1;

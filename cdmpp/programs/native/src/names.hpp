@@ -1,4 +1,4 @@
-// Names as numbers. The table only grows: names of one program come up again in the next one.
+// Numbers names. The table only grows, because the next program has many of the same names.
 #pragma once
 
 #include <string_view>
@@ -26,7 +26,7 @@ class Names {
   const std::string& text(NameId id) const { return texts_[id]; }
   size_t size() const { return texts_.size(); }
 
-  // The name `left` directly followed by `right`.
+  // The concatenation of the names `left` and `right`.
   NameId joined(NameId left, NameId right) {
     const u64 key = (static_cast<u64>(left) << 32) | right;
     const auto found = joined_.find(key);
@@ -36,7 +36,7 @@ class Names {
     return id;
   }
 
-  // The name followed by `_count`.
+  // The name with the suffix `_count`.
   NameId numbered(NameId name, u32 count) {
     while (numbers_.size() <= count) {
       numbers_.push_back(intern("_" + std::to_string(numbers_.size())));

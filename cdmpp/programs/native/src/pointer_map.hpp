@@ -1,4 +1,4 @@
-// Numbers by address; everything is forgotten at once.
+// Map from address to number that is cleared as a whole.
 #pragma once
 
 #include "common.hpp"
@@ -15,7 +15,7 @@ class PointerMap {
     entries_.assign(entries_.size(), {});
     now_ = 1;
   }
-  // Returns kNone where the address has no number.
+  // Returns kNone if the address has no number.
   u32 find(const void* key) const {
     for (size_t at = place(key);; at = (at + 1) & (entries_.size() - 1)) {
       if (entries_[at].epoch != now_) return kNone;

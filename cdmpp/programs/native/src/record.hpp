@@ -1,4 +1,4 @@
-// Reads the steps of measure records: strict JSON; what is unusual is declined.
+// Parses the steps of measure records as strict JSON; unusual input is declined.
 #pragma once
 
 #include <string_view>
@@ -7,7 +7,7 @@
 
 namespace cdmpp {
 
-// One value in a step: a number, a text without escapes, a list of numbers, or something else.
+// A value in a step: a number, a text without escapes, a list of numbers, or something else.
 struct Argument {
   enum Kind : u8 { NUMBER, TEXT, LIST, OTHER };
   Kind kind = OTHER;
@@ -96,7 +96,7 @@ class RecordReader {
     return result;
   }
 
-  // Reads an integer of up to 18 digits; otherwise nothing is read.
+  // Reads an integer of up to 18 digits; otherwise reads nothing.
   bool number(i64* value) {
     space();
     size_t at = at_;
@@ -116,7 +116,7 @@ class RecordReader {
     return true;
   }
 
-  // Passes over any value. Python takes steps of 16 levels, of which two are outside of this one.
+  // Skips any value. Python accepts steps of 16 levels, two of which are around this value.
   void skip(int depth) {
     if (depth > 14) throw Declined{"JSON nested deeply"};
     const char c = peek();
@@ -167,7 +167,7 @@ class RecordReader {
     if (at_ - first > 40) throw Declined{"long number"};
   }
 
-  // Any text, as it is written; `plain_` says whether it means just that.
+  // Any text in its raw form; `plain_` is set if it has neither escapes nor single quotes.
   std::string_view skip_text() {
     expect('"');
     plain_ = true;
@@ -224,7 +224,7 @@ class RecordReader {
   void expect(char c) {
     if (!accept(c)) throw Declined{"not a plain record"};
   }
-  // After a value: true when another one follows, false at the closing bracket.
+  // After a value: true if another one follows, false at the closing bracket.
   bool comma_or(char close) {
     if (accept(',')) return true;
     expect(close);

@@ -1,4 +1,4 @@
-// Integer simplification; the rules and their order are those of cdmpp/programs/loops/simplify.py.
+// Integer simplification with the rules and order of cdmpp/programs/loops/simplify.py.
 #pragma once
 
 #include "linear.hpp"
@@ -14,7 +14,7 @@ class Simplifier {
  public:
   explicit Simplifier(Program& program) : p_(program) {}
 
-  // Forgets everything, for the next program.
+  // Clears all state for the next program.
   void reset() {
     bounds_.clear();
     read_.clear();
@@ -28,7 +28,7 @@ class Simplifier {
     const Bounds* old = bounds_.find(name);
     if (old && old->low == low && old->high == high) return;
     bounds_.set(name, {low, high});
-    // Results that did not look at these bounds stay.
+    // Cached results that do not depend on these bounds stay.
     if (read_.has(name)) forget();
   }
 
@@ -37,7 +37,7 @@ class Simplifier {
     u32 count;
     Bounds bounds;
   };
-  // `condition` holds until the returned list goes to `restore`.
+  // Assumes `condition` until the returned list is passed to `restore`.
   std::vector<Known> assume(ExprId condition) {
     std::vector<Known> before = known_;
     learn(condition);
@@ -214,7 +214,7 @@ class Simplifier {
     u32 linear_epoch = 0, bounds_epoch = 0, simple_epoch = 0;
   };
 
-  // Ends a recursion that Python would not survive.
+  // Limits the depth of recursion to what Python supports.
   struct Nested {
     explicit Nested(int& depth) : depth_(depth) {
       if (depth_ >= kMaxExprDepth) throw Declined{"simplification nested deeply"};
@@ -307,7 +307,7 @@ class Simplifier {
     *rest = {left, left_count, exact ? 0 : form.constant};
   }
 
-  // A form of one term; a sum becomes one base.
+  // Returns a one-term form; a sum becomes one opaque base.
   Term single(const Linear& form) {
     if (form.count == 1 && form.constant == 0) return form.terms[0];
     return {to_expr(form), 1, 0, 1};
@@ -346,7 +346,7 @@ class Simplifier {
     return of_term({to_expr(of_term(term)), 1, divisor, 1});
   }
 
-  // (x div l) * l + x mod l = x, for neighbouring parts. Returns the new number of terms.
+  // Merges adjacent parts, (x div l) * l + x mod l = x. Returns the new number of terms.
   static u32 merge_divided(Term* terms, u32 count) {
     while (merge_one(terms, &count)) {
     }
@@ -541,7 +541,7 @@ class Simplifier {
     return p_.binary(op, Program::kBool, first, to_expr(right));
   }
 
-  // The comparison with one constant, on the side that had one before.
+  // The comparison with its constant terms combined on the side that was constant.
   ExprId balanced(Op op, const Linear& difference, bool constant_is_right) {
     const i64 edge = op == LE ? 0 : 1;
     i64 limit = sub(sub(0, difference.constant), edge);
@@ -554,7 +554,7 @@ class Simplifier {
     return p_.binary(op, Program::kBool, first, to_expr(scale(variable, -1)));
   }
 
-  // `variable <= limit` without the coefficient and the division of a single term.
+  // Removes the coefficient and the division of a single term from `variable <= limit`.
   Linear divide_limit(const Linear& variable, i64* limit) {
     if (variable.count != 1) return variable;
     const Term term = variable.terms[0];
@@ -568,7 +568,7 @@ class Simplifier {
     return of_term({term.base, 1, term.upper, -1});
   }
 
-  // A cast or float operation without constant, neutral or zero operands.
+  // Folds constant, neutral and zero operands of a cast or float operation.
   ExprId fold_constants(ExprId id) {
     const Node node = p_.node(id);
     const DType& dtype = p_.dtype(id);

@@ -1,4 +1,4 @@
-// Ansor's bookkeeping: steps applied to a computation (see cdmpp/programs/ansor/state.py).
+// Replays transform steps on a computation (see cdmpp/programs/ansor/state.py).
 #pragma once
 
 #include <deque>
@@ -14,7 +14,7 @@ using StageId = u32;
 enum LoopKind : u8 {
   SERIAL, UNROLLED, VECTORIZED, PARALLEL, VTHREAD,
   BLOCK_X, THREAD_X, BLOCK_Y, THREAD_Y, BLOCK_Z, THREAD_Z
-};  // the numbers of annotations
+};  // values are the annotation numbers of AN steps
 
 inline bool is_thread(LoopKind kind) { return kind >= VTHREAD; }
 inline bool is_block_index(LoopKind kind) {
@@ -91,7 +91,7 @@ class ScheduleState {
     iterators_.push_back({name, is_reduction, false, 0, 0, SERIAL, false, 0});
     return static_cast<IterId>(iterators_.size() - 1);
   }
-  // A changed copy of an operation, to be filled in; it lives as long as the program.
+  // A copy of an operation to be modified; it lives as long as the program.
   DagOp& change(const DagOp& op) {
     changed_ops_.push_back(op);
     return changed_ops_.back();
@@ -134,7 +134,7 @@ class ScheduleState {
     NameId outer, inner, dot, fused, cached, again, factored, partial, final, axis, singleton;
   } suffix_;
 
-  // Arguments of the present step; a wrong type is left to Python's error messages.
+  // Arguments of the current step; a wrong type is declined, and Python reports the error.
 
   const Argument& argument(u32 number, Argument::Kind kind) const {
     if (number >= step_.count) throw Declined{"step too short"};
@@ -155,7 +155,7 @@ class ScheduleState {
     for (size_t i = 0; i < count; ++i) result += (i ? ", " : "") + std::to_string(values[i]);
     return result + "]";
   }
-  // The present step as Python prints it.
+  // The current step as printed by Python.
   std::string step_text(size_t limit = std::string::npos) const {
     std::string result = "[";
     for (u32 i = 0; i < step_.count; ++i) {

@@ -1,4 +1,4 @@
-// The steps of a record, one function a kind (see cdmpp/programs/ansor/state.py).
+// The steps of a record, one function per kind (see cdmpp/programs/ansor/state.py).
 #pragma once
 
 #include "state.hpp"
@@ -24,7 +24,7 @@ inline void ScheduleState::apply_step(u32 number_of_step) {
     stage.attach = Stage::ROOT;
     return;
   }
-  if (code == "SA") {  // aligned storage changes no feature
+  if (code == "SA") {  // storage alignment does not affect features
     const Stage& stage = stage_at(number(1));
     number(3);
     number(4);
@@ -302,7 +302,7 @@ inline void ScheduleState::rfactor() {
   insert(index, new_stage(&partial, false, 0), before, false);
 }
 
-// The iterators that share a root with `iterator`, roots and derived ones.
+// All root and derived iterators that share a root with `iterator`.
 inline std::vector<bool> ScheduleState::related(const Stage& stage, IterId iterator) const {
   std::vector<bool> found(iterators_.size(), false);
   found[iterator] = true;
@@ -317,8 +317,8 @@ inline std::vector<bool> ScheduleState::related(const Stage& stage, IterId itera
   return found;
 }
 
-// Fills in the partial reduction with `factored` as a spatial axis and the final one over it; both
-// come as copies of the stage's operation.
+// Fills in the partial reduction, with `factored` as a spatial axis, and the final reduction; both
+// are passed as copies of the stage's operation.
 inline void ScheduleState::factor_reduction(const Stage& stage, IterId factored, size_t position,
                                             DagOp* partial, DagOp* final) {
   const DagOp& op = *stage.op;

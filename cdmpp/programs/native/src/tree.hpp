@@ -1,5 +1,5 @@
-// The loop tree, its serialised form and the reasons to reject it (see tests/programs/reference/tree.py and
-// tests/programs/reference/rejection.py).
+// The loop tree, its serialised form, and checks that reject it (see
+// tests/programs/reference/tree.py and tests/programs/reference/rejection.py).
 #pragma once
 
 #include "state.hpp"
@@ -8,7 +8,7 @@ namespace cdmpp {
 
 using TreeId = u32;
 
-// A number, or an expression where it is not constant.
+// A number, or an expression if it is not constant.
 struct Extent {
   bool is_constant;
   i64 value;
@@ -24,14 +24,14 @@ struct TreeNode {
   BufferId buffer;         // of an allocation or a store
   ExprId expr;             // the condition, or the stored value
   i64 unroll_max_step;     // of an unroll pragma
-  u32 otherwise;           // of a condition: how many of the last nodes run where it does not hold
+  u32 otherwise;           // of a condition: number of nodes at the end that are its else branch
   bool is_across_threads;  // of a store: combines values of threads
   std::vector<Extent> extents;   // of an allocation
   std::vector<ExprId> indices;   // of a store
   std::vector<TreeId> body;
 };
 
-// Nodes of one program; their memory is used again for the next.
+// Nodes of a program; their memory is reused for the next one.
 class Tree {
  public:
   TreeId make(TreeNode::Type type) {
@@ -102,7 +102,7 @@ class Judge {
   Judge(const Tree& tree, const Program& program, NameId shared)
       : tree_(tree), p_(program), shared_(shared) {}
 
-  // Returns why an extent rejects the program; empty = none does.
+  // Returns why an extent rejects the program; empty = it is accepted.
   std::string bad_extent(const std::vector<TreeId>& nodes) const {
     for (const TreeId id : nodes) {
       const TreeNode& node = tree_[id];
@@ -119,7 +119,7 @@ class Judge {
     return {};
   }
 
-  // Returns which limit a kernel exceeds; empty = none.
+  // Returns the limit that a kernel exceeds; empty = none.
   std::string violation(const std::vector<TreeId>& nodes, const GpuLimits& limits) const {
     for (const TreeId id : nodes) {
       const TreeNode& node = tree_[id];
