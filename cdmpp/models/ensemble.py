@@ -52,11 +52,11 @@ class StandIn:
 class EnsembleCostModel(CostModel):
     """Weighted mean of the log latencies of a transformer, a perceptron and trees.
 
-    Their errors differ, so the mean ranks the programs of a task better than each of them. The
-    shares minimise log error and rank loss within tasks on the validation part, averaged with those
-    of the options. A factor scales the result: that of the lowest log error, or of the lowest MAPE
-    (`EnsembleOptions.least_mape_factor`); a device with enough validation tasks has its own. Trees
-    do not extrapolate to hardware: on a device with few training tasks
+    The errors of the parts differ, so the mean ranks the programs of a task better than each part.
+    The shares are averages of those of the options and those that minimise log error and rank loss
+    within tasks on the validation part. A factor scales the result, the one of the lowest log error
+    or of the lowest MAPE (`EnsembleOptions.least_mape_factor`); a device with enough validation
+    tasks has its own. Trees do not extrapolate to hardware: on a device with few training tasks
     (`EnsembleOptions.least_tasks`) their share goes to the other parts.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Measurements of the same programs on a trained device, as a correction on a new device."""
+"""Measurements of the same programs on a trained device, as a correction for a new device."""
 
 from __future__ import annotations
 
