@@ -125,7 +125,7 @@ class EnsembleCostModel(CostModel):
         return self.predict_with_disagreement(samples)[0]
 
     def predict_with_disagreement(self, samples: Samples) -> tuple[FloatArray, FloatArray]:
-        """Returns float64 [N], seconds, and float64 [N], standard deviation of the parts' log s."""
+        """Returns seconds and the standard deviation of the parts' log seconds, float64 [N]."""
         parts = self.fenced(_logs(self.parts_s(samples)))
         mixed = _mixed(parts, self.shares, self._has_trees(self._stood_in(samples)[0]))
         adapted = dict.fromkeys(self._stand_ins, 1.0)
@@ -233,7 +233,7 @@ class EnsembleCostModel(CostModel):
         return model
 
     def _stood_in(self, samples: Samples) -> tuple[Samples, FloatArray]:
-        """Returns samples with replaced devices, and float64 [3, N], factors on each part's s."""
+        """Returns samples with replaced devices, and float64 [3, N], factors on seconds by part."""
         factors = np.ones((3, len(samples.devices)))
         devices = list(samples.devices)
         for index, spec in enumerate(samples.devices):

@@ -150,16 +150,17 @@ class TrainedModel:
 
         Half widths (`docs/explanation/intervals.md`):
 
-        - A trained device has those of its calibration. A program unlike all training tasks has
-          them times `LatencyCalibration.strange_factor` or, if that was not measured,
-          `STRANGE_FACTOR` times the widest group of the devices of its kind and family.
-        - An unseen device of a trained kind has those of left-out devices, if they were measured.
-        - Otherwise an unseen device has `NEW_DEVICE_FACTOR` times the widest of the devices of its
-          kind and family or, without such devices, `STRANGE_FACTOR` times the widest of all.
+        - A trained device has those of its calibration, an unseen device of a trained kind those of
+          left-out devices, if measured.
+        - Another unseen device has `NEW_DEVICE_FACTOR` times the widest of the devices of its kind
+          and family or, without such devices, `STRANGE_FACTOR` times the widest of all.
+        - A program unlike all training tasks has `STRANGE_FACTOR` times the widest group, of the
+          devices of the same kind and family if there are any. On a trained device it has
+          `LatencyCalibration.strange_factor` times the usual half width instead, if measured.
 
         On GPUs, lower bound and schedule replace out-of-distribution predictions
-        (`cdmpp.predict.gpu_schedules`), unless features do not describe all of the program's work.
-        `cdmpp.predict.cpu_rules` has rules for some CPU programs.
+        (`cdmpp.predict.gpu_schedules`), unless features do not describe all of the program's work
+        or a correction reads the model. `cdmpp.predict.cpu_rules` has rules for some CPU programs.
 
         Args:
             corrections: corrections of the estimates, applied in order.

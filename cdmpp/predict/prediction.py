@@ -38,7 +38,8 @@ class Prediction:
         batch: batch size of a network; None = that of its file.
         operator: operator of a program, such as `conv2d+add`; empty if unknown.
         program_id: sha256 id of a program; None without one.
-        mean_s: mean of the predicted distribution, for sums over programs; None without latency.
+        mean_s: mean of the predicted distribution, for sums over programs; None without latency and
+            for networks.
         is_far: whether the program is out of distribution; None if unknown.
         is_new_device: whether the device was not trained on.
         is_floor: whether the latency was raised to the lower bound of the device.

@@ -21,7 +21,7 @@ from cdmpp.models.parts.leaf_coder import LeafCoder, LeafInputs
 
 
 class RecursiveLstmCostModel(TorchPeer[RecursiveLstmOptions]):
-    """Leaves are embedded and combined up the tree by two LSTMs, one for leaves and one for loops.
+    """Combines embedded leaves up the tree with two LSTMs, one for leaves and one for loops.
 
     Source: Baghdadi et al., A Deep Learning Based Cost Model for Automatic Code Optimization, MLSys
     2021.
