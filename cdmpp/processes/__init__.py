@@ -1,1 +1,1 @@
-"""Child processes that may hang or die: pipes, workers, pools, a Ray cluster."""
+"""Child processes that may hang or die: pipes, workers, pools, Ray clusters."""

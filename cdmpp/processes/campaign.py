@@ -1,4 +1,4 @@
-"""What every campaign does: holds a folder, keeps its settings, counts failures, tells the time."""
+"""Shared parts of campaigns: folder lock, settings file, failure counter, time estimate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JOURNAL_FILE = "journal.jsonl"
 
 @dataclass(frozen=True)
 class CampaignProgress:
-    """How far a campaign is. `seconds_left` is None while nothing is known."""
+    """Progress of a campaign. `seconds_left` is None until it can be estimated."""
 
     stage: str
     done: int
@@ -28,16 +28,16 @@ class CampaignProgress:
     seconds_left: float | None = None
 
 
-#: Shows how far a campaign is.
+#: Reports the progress of a campaign.
 OnProgress = Callable[[CampaignProgress], None]
 
 
 def show_nothing(progress: object) -> None:
-    """Shows nothing."""
+    """Ignores the progress."""
 
 
 class Clock:
-    """Estimates what is left of so many parts from how long this run's parts took."""
+    """Estimates the remaining seconds of `total` parts from the mean time of the finished ones."""
 
     def __init__(self, total: int) -> None:
         self._start = time.monotonic()
@@ -45,15 +45,15 @@ class Clock:
         self._done = 0
 
     def add(self, count: int = 1) -> None:
-        """Counts parts that are done."""
+        """Counts finished parts."""
         self._done += count
 
     def seconds_each(self) -> float | None:
-        """Returns the mean seconds of a part, None before the first is done."""
+        """Returns the mean seconds per part, None before the first is finished."""
         return (time.monotonic() - self._start) / self._done if self._done else None
 
     def seconds_left(self) -> float | None:
-        """Returns the seconds of the parts that are left, None before the first is done."""
+        """Returns the seconds for the remaining parts, None before the first is finished."""
         each_s = self.seconds_each()
         return None if each_s is None else each_s * (self._total - self._done)
 
@@ -62,8 +62,8 @@ class SameFailures:
     """Counts consecutive failures of one kind.
 
     Args:
-        most: so many are too many; 0 = never.
-        advice: the end of the error's text: what to do besides.
+        most: number of consecutive failures that raises an error; 0 = unlimited.
+        advice: end of the error text: further steps.
     """
 
     def __init__(self, most: int, advice: str) -> None:
@@ -72,10 +72,10 @@ class SameFailures:
         self._kind, self._text, self._count = "", "", 0
 
     def add(self, kind: str, text: str) -> None:
-        """Takes notice of a program; kind "" = it went well.
+        """Counts the outcome of a program; kind "" = success.
 
         Raises:
-            DeviceError: it is the last of too many failures.
+            DeviceError: `most` consecutive programs failed in the same way.
         """
         if kind != self._kind:
             self._kind, self._text, self._count = kind, text, 0
@@ -89,14 +89,14 @@ class SameFailures:
 
 @contextlib.contextmanager
 def campaign_folder(folder: Path, *, what: str, settings: str = CAMPAIGN_FILE) -> Iterator[Path]:
-    """Makes and holds a folder, without what killed processes left there.
+    """Creates and locks a folder, and removes temporary files that killed processes left there.
 
     Args:
-        settings: name of the file that says what the folder's journal is of.
+        settings: name of the file that describes the folder's journal.
 
     Raises:
-        UsageError: another process holds it, or its journal is of something else.
-        DataError: it cannot be made or written.
+        UsageError: another process holds the lock, or `settings` is missing beside a journal.
+        DataError: the folder cannot be created or written.
     """
     make_folder(folder, what=what)
     journal = folder / JOURNAL_FILE
@@ -118,15 +118,15 @@ def settle(
     machine: Callable[[], dict[str, Any]],
     command: str,
 ) -> None:
-    """Writes what a campaign is, or checks that it is the one in the folder.
+    """Writes the settings of a campaign, or checks that they match those in the folder.
 
     Args:
-        values: what it is.
-        fixed: names of values that must be the same when it is continued.
-        machine: what the first run notes about the machine.
+        values: the settings.
+        fixed: names of settings that a continued campaign must not change.
+        machine: describes the machine; called in the first run only.
 
     Raises:
-        UsageError: the folder holds another campaign.
+        UsageError: the folder holds a campaign with other settings.
         DataError: the file cannot be read or written.
     """
     path = folder / CAMPAIGN_FILE
@@ -140,13 +140,13 @@ def settle(
 
 
 def read_campaign(folder: Path, command: str) -> dict[str, Any]:
-    """Returns what a campaign's folder says of it: device, threads, options.
+    """Returns the settings of a campaign's folder: device, threads, options.
 
     Args:
-        command: what makes such folders, such as `cdmpp measure`.
+        command: command that creates such folders, such as `cdmpp measure`.
 
     Raises:
-        DataError: it holds no campaign.
+        DataError: the folder holds no campaign.
     """
     hint = f"expected the --out folder of `{command}`"
     value = read_json(Path(folder) / CAMPAIGN_FILE, what="campaign", hint=hint)
@@ -158,14 +158,14 @@ def read_campaign(folder: Path, command: str) -> dict[str, Any]:
 def check_unchanged(
     folder: Path, what: str, there: Mapping[str, Any], now: Mapping[str, Any]
 ) -> None:
-    """Checks that a campaign or search is continued with the settings that it began with.
+    """Checks that a campaign or search continues with the settings of its first run.
 
     Args:
         there: the settings in the folder.
-        now: those that must not differ.
+        now: the settings that must be equal.
 
     Raises:
-        UsageError: some do.
+        UsageError: a setting differs.
     """
     listed = ", ".join(_changes(there, now))
     if listed:

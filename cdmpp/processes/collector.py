@@ -1,4 +1,4 @@
-"""Python's garbage collector, kept from running in the middle of something."""
+"""Pauses Python's garbage collector."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Stops the search for cycles: it disturbs timings, and looks at every new object of a list of
-    millions again and again.
+    """Disables the garbage collector, which disturbs timings and rescans a growing list of millions
+    of objects.
     """
     was_on = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""A handler whose requests a forked child does: one that hangs or dies costs a fork only."""
+"""A handler that runs requests in a forked child: a hang or crash costs only a new fork."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ _CHUNK_BYTES = 1 << 16
 
 
 class Forked:
-    """Does requests in a child that is forked when there is none.
+    """Runs requests in a forked child, which is forked when there is none.
 
-    What a process has loaded is there in the child at once. A request has `limit_s`, seconds in
-    which it must be done.
+    The child inherits all that this process has loaded. `limit_s` of a request is its time limit
+    in seconds.
 
     Args:
-        handler: what does them.
-        prepare: called once, before the first fork: loads what every child needs.
-        timeout_code: code of the failure of a request that took too long.
-        died_code: of one that ended the child; `killed_code` where somebody else killed it.
+        handler: runs the requests.
+        prepare: loads what every child needs; called once, before the first fork.
+        timeout_code: error code of a request that ran past its limit.
+        died_code: error code of a request whose child died by a signal other than SIGKILL.
+        killed_code: error code of a request whose child got SIGKILL or exited.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Forked:
         self._to = self._from = -1
 
     def __call__(self, request: dict[str, Any], begin: Any) -> dict[str, Any]:
-        """As `Handler`; without `limit_s` in this process.
+        """Runs a request as a `Handler`; one without `limit_s` runs in this process.
 
         Raises:
             ProgramError: the request failed, hung or ended the child.
@@ -96,7 +97,7 @@ class Forked:
         os.close(answer_write)
 
     def _serve(self, requests: int, answers: int) -> None:
-        """Does requests in the child until the other end is gone."""
+        """Handles requests in the child until the parent closes the pipe."""
         for line in os.fdopen(requests, "rb"):
             try:
                 value = self._handler(json.loads(line), lambda: None)
@@ -107,7 +108,7 @@ class Forked:
             _write(answers, value)
 
     def _answer(self, deadline_s: float) -> bytes | None:
-        """Returns the child's line; empty when the child is gone, None when the time is over."""
+        """Returns the child's line; empty when the child has ended, None after the deadline."""
         found = b""
         while not found.endswith(b"\n"):
             left_s = deadline_s - time.monotonic()
@@ -120,7 +121,7 @@ class Forked:
         return found
 
     def _end(self) -> int:
-        """Ends the child; returns how it ended."""
+        """Kills the child and returns its wait status."""
         assert self._pid is not None
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)

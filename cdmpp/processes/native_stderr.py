@@ -1,4 +1,4 @@
-"""What libraries write to stdout and stderr, kept from the user."""
+"""Hides the output of libraries on stdout and stderr."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _STDERR = 2
 
 @contextmanager
 def hidden_native_stderr() -> Iterator[None]:
-    """Hides what the process writes past Python to stderr; what Python writes there is shown.
+    """Hides what native code writes to stderr; Python's own output to stderr is still shown.
 
-    For libraries that warn of the same thing once a kernel, of which no user can mend anything.
+    For libraries that print the same warning for every kernel, about which users can do nothing.
     """
     kept, shown = os.dup(_STDERR), sys.stderr
     try:
@@ -49,12 +49,12 @@ def hidden_native_stderr() -> Iterator[None]:
 
 @contextmanager
 def hidden_python_output(printed: io.StringIO | None = None) -> Iterator[None]:
-    """Hides what Python code prints, logs and warns of.
+    """Hides what Python code prints, logs and warns.
 
-    For libraries that print what they then raise.
+    For libraries that print an error before they raise it.
 
     Args:
-        printed: gets what is printed.
+        printed: receives the printed text.
     """
     manager = logging.root.manager
     nowhere = io.StringIO() if printed is None else printed

@@ -1,4 +1,4 @@
-"""A process of our own that reads and answers JSON lines, seen from the side that outlives it."""
+"""The parent's side of a child process that reads and answers JSON lines."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from cdmpp.processes.serve import first_error_text
 
 _SECONDS_TO_END = 20.0
 _TAIL_BYTES = 20_000
-#: What a pipe holds, where the system allows it: a process may work ahead of who takes its answers.
+#: Requested size of the pipe: a process may work ahead of the reader of its answers.
 _PIPE_BYTES = 1 << 20
 
 
 class WorkerPipe:
-    """A process with a pipe to its standard input and one from its standard output.
+    """A child process with pipes to its standard input and from its standard output.
 
     Args:
-        command: what to run.
-        log: file for its standard error, emptied when the process starts; None = a temporary one.
-        environment: all its variables; None = those of this process.
+        command: command line of the process.
+        log: file for its standard error, truncated at each start; None = a temporary file.
+        environment: its complete environment; None = that of this process.
     """
 
     def __init__(
@@ -49,17 +49,17 @@ class WorkerPipe:
 
     @property
     def pid(self) -> int | None:
-        """Its process, None while there is none."""
+        """The process ID, None while there is no process."""
         return None if self._process is None else self._process.pid
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a process that has not ended."""
+        """Whether the process has started and not ended."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def code(self) -> int | None:
-        """Exit code of a process that has ended and was not stopped; -N = killed by signal N."""
+        """Exit code of a process that ended by itself, None otherwise; -N = killed by signal N."""
         return None if self._process is None else self._process.poll()
 
     def start(self) -> None:
@@ -71,7 +71,7 @@ class WorkerPipe:
         self.stop()
         self._buffer = b""
         path = self._log_path
-        # Closed by `stop`; appending, for it may be emptied while it is written.
+        # Closed by `stop`; in append mode because `forget_words` truncates it during writes.
         self._log = tempfile.TemporaryFile() if path is None else path.open("w+b")  # noqa: SIM115
         fcntl.fcntl(self._log, fcntl.F_SETFL, os.O_APPEND)
         self._process = subprocess.Popen(
@@ -89,7 +89,7 @@ class WorkerPipe:
             fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def send(self, request: Mapping[str, Any]) -> None:
-        """Writes a line; a process that is gone is noticed when its answer is read."""
+        """Writes a line; a broken pipe is ignored and noticed when the answer is read."""
         assert self._process is not None
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -97,10 +97,10 @@ class WorkerPipe:
             self._process.stdin.flush()
 
     def receive(self, deadline: float | None) -> dict[str, Any] | None:
-        """Returns the next line; None when the process is gone or the time is over.
+        """Returns the next line; None when the process has ended or the deadline has passed.
 
         Args:
-            deadline: of `time.monotonic()`, seconds; None = it may take for ever.
+            deadline: in seconds of `time.monotonic()`; None = no limit.
         """
         assert self._process is not None
         assert self._process.stdout is not None
@@ -124,7 +124,7 @@ class WorkerPipe:
         return value
 
     def last_words(self) -> str:
-        """Returns how a process ended, and the last line of its standard error that says why."""
+        """Returns how the process ended and the last line of its standard error with a reason."""
         how = "is running" if self.code is None else ending(self.code)
         if self._log is None or (self.code is not None and self.code < 0):
             return how
@@ -135,13 +135,13 @@ class WorkerPipe:
         return f"{how}: {said}" if said else how
 
     def forget_words(self) -> None:
-        """Empties the standard error, so that last words are of what comes now."""
+        """Empties the log, so that `last_words` reports only what is written from now on."""
         if self._log is not None:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._log.fileno(), 0)
 
     def stop(self) -> None:
-        """Ends the process and all that it started."""
+        """Kills the process and its process group."""
         if self._log is not None:
             self._log.close()
             self._log = None
@@ -160,7 +160,7 @@ class WorkerPipe:
         self._process = None
 
     def _reap(self) -> None:
-        """Waits for a process whose pipe has been closed; ends it when it stays all the same."""
+        """Waits for a process whose pipe was closed, and kills it if it does not end."""
         assert self._process is not None
         try:
             self._process.wait(timeout=_SECONDS_TO_END)
@@ -170,7 +170,7 @@ class WorkerPipe:
 
 
 def ending(code: int) -> str:
-    """Returns what an exit code says; a negative one is of a signal."""
+    """Returns an exit code in words; a negative code is a signal."""
     with contextlib.suppress(ValueError):
         if code < 0:
             return f"killed by {signal.Signals(-code).name}"

@@ -1,7 +1,7 @@
 """Runs calls in worker processes that never outlive their parent.
 
-Workers are spawned, not forked: the compiler keeps threads and locks that a forked child would
-inherit half-way. A spawned worker loads the compiler once and then works through many calls.
+Workers are spawned, not forked: a forked child would inherit the compiler's threads and locks in an
+undefined state. A spawned worker loads the compiler once and then runs many calls.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 _log = logging.getLogger("cdmpp")
 
-#: How often workers may die before a run is given up.
+#: Number of worker deaths after which a run still continues.
 WORKER_DEATHS = 3
 #: Calls handed to the workers ahead of time, per process.
 _CALLS_PER_JOB = 2
@@ -33,16 +33,16 @@ def run_in_processes(
 ) -> Iterator[tuple[int, Result]]:
     """Yields (position in `calls`, result) as the calls finish.
 
-    When a worker dies (killed, out of memory, crashed in native code), the calls that were not
-    finished are run again by new workers, `WORKER_DEATHS` times.
+    When a worker dies (killed, out of memory, crashed in native code), new workers repeat the
+    unfinished calls, at most `WORKER_DEATHS` times.
 
     Args:
         function: picklable, module-level.
         calls: arguments of each call.
-        jobs: processes; with 1, the calls run here, in order.
+        jobs: number of processes; 1 = run the calls in this process, in order.
 
     Raises:
-        DataError: workers died too often.
+        DataError: workers died more than `WORKER_DEATHS` times.
     """
     if jobs == 1:
         for position, arguments in enumerate(calls):
@@ -83,7 +83,7 @@ def _run_in_pool(
             if not running:
                 break
             finished, _ = wait(running, return_when=FIRST_COMPLETED)
-            # What finished before a worker died comes first.
+            # Results that finished before a worker died come first.
             for future in sorted(finished, key=lambda future: future.exception() is not None):
                 yield running.pop(future), future.result()
     except BaseException:
@@ -95,13 +95,13 @@ def _run_in_pool(
 
 
 def _start_worker() -> None:
-    """Leaves interrupts to the parent, and ends this worker when the parent is gone."""
+    """Ignores interrupts, which the parent handles, and ends this worker with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
 
 
 def end_with_parent() -> None:
-    """Ends this process when the one that started it by `multiprocessing` is gone, however."""
+    """Ends this process when its `multiprocessing` parent ends, for whatever reason."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()

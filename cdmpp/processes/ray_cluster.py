@@ -1,4 +1,4 @@
-"""Runs calls on a Ray cluster: many machines that see the same files, or the cores of this one."""
+"""Runs calls on a Ray cluster: machines with a shared file system, or the cores of this one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from cdmpp.extras import require
 
 Result = TypeVar("Result")
 
-#: How often a call is tried again when the worker that ran it dies.
+#: Number of retries of a call whose worker dies.
 WORKER_DEATHS = 3
-#: Calls handed to the cluster per CPU, so that no worker waits for the next one.
+#: Calls submitted per CPU, so that no worker waits for the next one.
 _CALLS_PER_CPU = 2
 
 
@@ -24,21 +24,21 @@ def run_on_ray(
 ) -> Iterator[tuple[int, Result]]:
     """Yields (position in `calls`, result) as the calls finish.
 
-    A call whose worker dies is run again elsewhere, `WORKER_DEATHS` times; a call that raises is
-    not. With `RAY_ADDRESS` in the environment that cluster is used, else one is started on this
-    machine and stopped at the end; one that the process has joined already is used and left alone.
-    Until the last result is taken, what is printed to stdout goes to stderr: Ray reports dead
-    workers there.
+    A call whose worker dies is retried up to `WORKER_DEATHS` times; a call that raises is not. A
+    cluster that this process has already joined is used and left running. Otherwise `RAY_ADDRESS`
+    names the cluster; without it, a cluster is started on this machine and stopped at the end.
+    Until the last result is taken, stdout is redirected to stderr, because Ray reports dead
+    workers on stdout.
 
     Args:
-        function: module-level; its module must be importable on every worker.
-        calls: arguments of each call; paths must mean the same on every worker.
-        jobs: calls at a time (CPUs of a cluster that is started here); None = all CPUs.
+        function: module-level; every worker must be able to import its module.
+        calls: arguments of each call; paths must be valid on every worker.
+        jobs: concurrent calls (CPUs of a cluster that is started here); None = all CPUs.
 
     Raises:
         UsageError: Ray is not installed.
-        DataError: the cluster cannot be reached, or a call's worker died too often.
-        CdmppError: what a call raised.
+        DataError: the cluster cannot be reached, or the worker of a call died too often.
+        CdmppError: raised by a call.
     """
     ray = require("ray", extra="ray", purpose="--backend ray")
     is_ours = not ray.is_initialized()
@@ -53,7 +53,7 @@ def run_on_ray(
 
 
 def _in_flight(ray: Any, jobs: int | None, *, is_ours: bool) -> int:
-    """Returns how many calls the cluster gets at a time."""
+    """Returns the number of calls to submit at a time."""
     is_sized_by_jobs = is_ours and "RAY_ADDRESS" not in os.environ
     if jobs is not None and not is_sized_by_jobs:
         return jobs

@@ -1,8 +1,8 @@
-"""How a process that answers requests talks to who asks: JSON lines through pipes, its own side.
+"""The child's side of a process that answers requests as JSON lines through pipes.
 
-Requests come on standard input, answers go to what was standard output; whatever a program prints
-goes to standard error. `ready`, then for every request `begin` (the clock starts) and one of `done`
-and `failed`. The process ends when the other end of its input is gone.
+Requests arrive on standard input and answers leave on the original standard output; what programs
+print goes to standard error. The process sends `ready` once, then for each request `begin` (starts
+the clock) and `done` or `failed`. It ends when its input is closed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-#: A request and what to call when its work begins; returns the answer.
+#: Takes a request and a function to call when its work begins; returns the answer.
 Handler = Callable[[dict[str, Any], Callable[[], None]], dict[str, Any]]
 _LONGEST_TEXT = 400
 _TELLING = re.compile(r"error|fail|cannot|invalid|unable|no such|not found|killed|signal", re.I)
@@ -25,7 +25,7 @@ _NOISE = re.compile(r"^(Traceback|File \"|\^+|~+|During handling|The above excep
 
 
 class ProgramError(Exception):
-    """A program that cannot be built or run: the code of its failure and the text."""
+    """A program that cannot be built or run, with an error code and a text."""
 
     def __init__(self, error_code: int, text: str) -> None:
         super().__init__(text)
@@ -33,7 +33,7 @@ class ProgramError(Exception):
 
 
 def first_error_text(text: str) -> str:
-    """Returns the first line of an error's text that says something, at most 400 characters."""
+    """Returns the first informative line of an error text, at most 400 characters."""
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not _NOISE.match(line)]
     telling = [line for line in lines if _TELLING.search(line)]
@@ -41,7 +41,7 @@ def first_error_text(text: str) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """Returns an error's class and the line of its text that says something."""
+    """Returns an error's class and the first informative line of its text."""
     return f"{type(error).__name__}: {first_error_text(str(error))}"
 
 
@@ -55,10 +55,10 @@ def serve(
 
     Args:
         handlers: by the request's `op`.
-        prepare: called once before `ready`: what takes long and is no program's fault; returns what
-            `ready` says besides.
-        has_thread: whether the process ends amid a request too when the other end of its input is
-            gone. A process that forks does without the thread that watches for that.
+        prepare: slow setup that belongs to no program, called once before `ready`; returns the
+            values of `ready`.
+        has_thread: whether a thread ends the process in the middle of a request when the input is
+            closed. A process that forks does without this thread.
     """
     answers = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -84,15 +84,15 @@ def serve(
 
 
 def _watched_lines() -> Iterator[bytes]:
-    """Yields lines; ends the process when the other end is gone, also amid a program's loop, and
-    what programs have left behind in its group.
+    """Yields lines; when the input is closed, ends the process at once, with its process group if
+    it leads one.
     """
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def read() -> None:
         for line in sys.stdin.buffer:
             requests.put(line)
-        if os.getpgrp() == os.getpid():  # then all of its group was started here
+        if os.getpgrp() == os.getpid():  # this process leads its group and started all of it
             os.killpg(0, signal.SIGKILL)
         os._exit(0)
 

@@ -1,4 +1,4 @@
-"""A process that does one request after the other and may die, seen from the side that asks."""
+"""The parent's side of a worker process that handles one request at a time and may die."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 from cdmpp.errors import DeviceError
 from cdmpp.processes.pipe import WorkerPipe
 
-#: A worker whose first start fails so often is not the programs' fault.
+#: Number of attempts to start a worker; after that, the programs are not the cause.
 _STARTS = 2
 
 Outcome = Literal["done", "failed", "timeout", "died"]
@@ -20,14 +20,14 @@ Outcome = Literal["done", "failed", "timeout", "died"]
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of a request.
+    """Outcome of a request.
 
     Attributes:
-        outcome: `done`; `failed` = the worker says why; `timeout` = it took too long and was
-            killed; `died` = the worker is gone.
+        outcome: `done`; `failed` = the worker reported an error; `timeout` = the worker was killed
+            after the time limit; `died` = the worker process ended.
         value: the worker's answer, empty unless `done` or `failed`.
-        text: why, empty when `done`.
-        signal: what ended a worker that died, None where it ended by itself.
+        text: reason, empty if `done`.
+        signal: signal that killed a dead worker, None if it exited by itself.
         elapsed_s: seconds since the work began.
     """
 
@@ -39,17 +39,17 @@ class Answer:
 
 
 class Worker:
-    """A process that does one request after the other, and is started again when it died.
+    """A process that handles one request at a time, restarted after it died.
 
     Args:
-        command: what to run; it calls `cdmpp.processes.serve.serve`.
+        command: its command line; it calls `cdmpp.processes.serve.serve`.
         log: file for its standard error.
-        queue_timeout_s: how long it may take to start, and to begin a request.
-        environment: variables on top of those of this process.
-        cpu: number of the CPU that it may use; None = those of this process.
+        queue_timeout_s: seconds it may take to start, and to begin a request.
+        environment: variables added to those of this process.
+        cpu: number of the one CPU it may use; None = all CPUs of this process.
 
     Attributes:
-        facts: what the process said of itself when it was ready; empty before.
+        facts: what the process reported with `ready`; empty before.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        """Its process, None while there is none."""
+        """The process ID, None while there is no process."""
         return self._pipe.pid
 
     def start(self) -> None:
-        """Starts the process unless it runs, and waits until it is ready.
+        """Starts the process unless it is running, and waits until it is ready.
 
         Raises:
             DeviceError: it does not become ready.
@@ -102,12 +102,12 @@ class Worker:
         )
 
     def ask(self, request: Mapping[str, Any], *, timeout_s: float, grace_s: float = 0.0) -> Answer:
-        """Returns what became of a request; the seconds count from when its work begins.
+        """Returns the outcome of a request; its seconds count from the start of the work.
 
         Args:
-            request: what the worker gets.
-            timeout_s: seconds for its work.
-            grace_s: seconds on top after which a worker is killed that counts them itself.
+            request: sent to the worker.
+            timeout_s: time limit of the work in seconds.
+            grace_s: further seconds before the worker is killed, for workers with their own timer.
 
         Raises:
             DeviceError: the worker cannot be started, or the device is not free in time.
@@ -147,7 +147,7 @@ class Worker:
         return Answer("timeout", {}, f"killed after {timeout_s:g} s", elapsed_s=elapsed_s)
 
     def stop(self) -> None:
-        """Ends the process and all that it started."""
+        """Kills the process and its process group."""
         self._pipe.stop()
 
     def __enter__(self) -> Self:
@@ -164,7 +164,7 @@ def ask_all(
     timeout_s: float,
     grace_s: float = 0.0,
 ) -> Iterator[tuple[int, Answer]]:
-    """Yields (number of the request, answer) as they come, spread over the workers.
+    """Yields (index of the request, answer) in order of completion, spread over the workers.
 
     Raises:
         DeviceError: see `Worker.ask`.
