@@ -1,4 +1,4 @@
-"""Lists of results with a table, a plot and a data frame, as notebooks show them."""
+"""Lists of results with a table, a plot and a data frame for notebooks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Row = TypeVar("Row")
-#: Rows that a notebook shows; more are in the list.
+#: Maximum number of rows in a notebook's table.
 _MOST_SHOWN = 30
 _WIDTH = 80
 
@@ -55,18 +55,18 @@ class Answers(Sequence[Row]):
 
     @abstractmethod
     def to_json(self) -> list[dict[str, Any]]:
-        """Returns a JSON object for each row, as the command prints with `--json`."""
+        """Returns one JSON object per row, as the command prints with `--json`."""
 
     @abstractmethod
     def table(self) -> list[list[str]]:
-        """Returns titles and lines as people read them."""
+        """Returns the titles and the formatted lines."""
 
     @abstractmethod
     def plot(self, axes: Axes | None = None) -> Axes:
         """Draws the results with their intervals.
 
         Args:
-            axes: of matplotlib; None = those of a new figure.
+            axes: matplotlib axes; None = a new figure.
         """
 
     def to_frame(self) -> pd.DataFrame:
@@ -109,7 +109,7 @@ class Answers(Sequence[Row]):
 
 
 def new_axes(axes: Axes | None, height: float = 3.6) -> Axes:
-    """Returns these axes, or those of a new figure of pyplot."""
+    """Returns `axes`, or the axes of a new pyplot figure."""
     if axes is not None:
         return axes
     import matplotlib.pyplot as plt
@@ -144,8 +144,7 @@ def draw_times(
     predicted: str = "predicted, 90 % interval",
     measured: str = "measured",
 ) -> Axes:
-    """Draws a line for each row: predicted time, its interval, and the measured time if there is
-    one.
+    """Draws one line per row: predicted time with its interval, and the measured time if known.
 
     Args:
         rows: name, predicted seconds, both ends of the interval, measured seconds.

@@ -1,4 +1,4 @@
-"""Comparison of networks on many devices, as `cdmpp compare` prints it."""
+"""Comparison of networks on many devices, as in `cdmpp compare`."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ if TYPE_CHECKING:
     import torch
     from matplotlib.axes import Axes
 
-#: A torch module, a function that makes one, a network file (.onnx, .pt2), or a language model:
-#: Hugging Face's config.json, its folder, or a name that comes along.
+#: A torch module, a function that returns one, a network file (.onnx, .pt2), or a language model:
+#: Hugging Face's config.json, its folder, or the name of a shipped one.
 Network = Any
 Numbers = int | Sequence[int]
 _FILES = (".onnx", ".pt2")
 
 
 class Comparison(Answers[CompareCell]):
-    """Networks on devices.
+    """Latency, memory and cost of networks on devices.
 
     Attributes:
-        objective: what the rows are ranked by.
+        objective: the criterion that ranks the rows.
     """
 
     objective: Objective
@@ -66,12 +66,12 @@ class Comparison(Answers[CompareCell]):
         return Comparison(found, objective=self.objective, notes=self.notes)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Returns what `cdmpp compare --json` prints."""
+        """Returns the rows that `cdmpp compare --json` prints."""
         return json_rows(self._found, self.objective)
 
     def table(self) -> list[list[str]]:
-        """Returns titles and lines, network by network, the best first; `notes` has the devices
-        without a prediction.
+        """Returns titles and lines by network, best first. Devices without a prediction are in
+        `notes`.
         """
         parts = [part for _, part in groups(self._found)]
         lines = [
@@ -82,7 +82,7 @@ class Comparison(Answers[CompareCell]):
         return [["network", "batch", *titles(self._found)], *lines]
 
     def plot(self, axes: Axes | None = None) -> Axes:
-        """Draws the latencies with their intervals, the best of each network first.
+        """Draws the latencies with their intervals, by network, fastest first.
 
         Raises:
             UsageError: no row has a latency.
@@ -99,11 +99,11 @@ class Comparison(Answers[CompareCell]):
         ])  # fmt: skip
 
     def plot_front(self, axes: Axes | None = None) -> Axes:
-        """Draws cost (energy where fewer than two prices are known) against latency, and the Pareto
-        front.
+        """Draws cost against latency with the Pareto front; energy if fewer than two prices are
+        known.
 
         Raises:
-            UsageError: there are several networks, or no values to draw.
+            UsageError: there are several networks or batches, or no values to draw.
         """
         if len(groups(self._found)) != 1:
             raise UsageError(
@@ -119,14 +119,14 @@ class Comparison(Answers[CompareCell]):
 
 
 class LoadComparison(Answers[LoadCell]):
-    """Servers of language models under load."""
+    """Servers of language models under different loads."""
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Returns what `cdmpp compare --concurrency ... --json` prints."""
+        """Returns the rows that `cdmpp compare --concurrency ... --json` prints."""
         return sweep_json(self._found)
 
     def table(self) -> list[list[str]]:
-        """Returns titles and lines, model by model, the cheapest first."""
+        """Returns titles and lines by model, cheapest first."""
         found: list[list[str]] = []
         for name in dict.fromkeys(cell.network for cell in self._found):
             part = [cell for cell in self._found if cell.network == name]
@@ -136,7 +136,7 @@ class LoadComparison(Answers[LoadCell]):
         return found
 
     def plot(self, axes: Axes | None = None) -> Axes:
-        """Draws tokens per second and GPU against the time per token, one curve for each server."""
+        """Draws tokens per second per GPU against time per token, one curve per server."""
         axes = new_axes(axes, 4.2)
 
         def server(cell: LoadCell) -> tuple[str, str, Parallel]:
@@ -202,8 +202,8 @@ def compare(
     prices: Sequence[str | Path] = (),
     provider: str | None = None,
 ) -> Comparison | LoadComparison:
-    """Predicts networks on many devices: time with its interval, memory, cost, energy. Nothing is
-    run.
+    """Predicts time with its interval, memory, cost and energy of networks on many devices. Nothing
+    is run.
 
     Example:
         >>> import cdmpp
@@ -212,33 +212,33 @@ def compare(
         ['h100', 'l40s']
 
     Args:
-        networks: one or several: torch modules, functions that return one (`module:factory`
-            too), files (`.onnx`, `.pt2`), language models (config.json, its folder, or the name of
-            a shipped one).
+        networks: one or several: torch modules, functions that return one (also `module:factory`),
+            files (`.onnx`, `.pt2`), language models (config.json, its folder, or the name of a
+            shipped one).
         device: labels, `DeviceSpec`s, device files, or `all`.
-        batch: samples or sequences in one run; None = 1, or the batch of a file.
-        shapes, dtypes: of a torch module's inputs, without the batch; as of `Model.network`.
+        batch: samples or sequences per run; None = 1, or the batch of a file.
+        shapes, dtypes: of a torch module's inputs, without the batch; see `Model.network`.
         input_shapes: of an ONNX file's inputs with dynamic sizes.
-        dtype, layout, compiled, mode: how torch runs its networks; as of `Model.network`.
-        precision, kv_precision: formats of a language model's weights and KV cache; None = as in
+        dtype, layout, compiled, mode: how torch runs the networks; see `Model.network`.
+        precision, kv_precision: formats of a language model's weights and KV cache; None = from
             its config.
-        prefill: tokens of the prompt, read in one pass.
+        prefill: tokens of the prompt, processed in one pass.
         decode_at: tokens in the KV cache before the next token.
-        tensor_parallel, data_parallel_attention, expert_parallel, pipeline_parallel: how devices
-            share a language model; all combinations are predicted.
+        tensor_parallel, data_parallel_attention, expert_parallel, pipeline_parallel: ways to split
+            a language model over devices; all combinations are predicted.
         concurrency: requests in flight; predicts servers under load instead of single passes.
         input_tokens, output_tokens: lengths of a request.
-        backend: the serving framework: its scheduler and kernels.
-        measured: a file with a few measured loads of the server, which calibrate the predictions;
+        backend: serving framework; sets the scheduler and kernels.
+        measured: file with a few measured loads of the server, which calibrate the predictions;
             CSV or Parquet with `concurrency`, `isl`, `osl`, `ttft_ms` and `tpot_ms`.
-        objective: rank rows by this: `latency`, `throughput`, `cost` or `energy`.
-        scale: also compare every device with these values multiplied, e.g. `{"bandwidth": 1.5}`.
+        objective: criterion that ranks the rows: `latency`, `throughput`, `cost` or `energy`.
+        scale: also compare each device with these values multiplied, e.g. `{"bandwidth": 1.5}`.
         prices: your price files; they take precedence over the shipped prices.
         provider: use only the shipped prices of this provider.
 
     Returns:
-        a row for each network, batch and device, with the reason where a device has no prediction;
-        under load one for each server and load.
+        a row per network, batch and device, with the reason if there is no prediction; under load a
+        row per server and load.
 
     Raises:
         UsageError: nothing to compare, or incompatible options.
@@ -314,11 +314,11 @@ def onnx_cells(
     batches: Sequence[int | None],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> list[CompareCell]:
-    """Returns the cells of an ONNX file, which TVM compiles.
+    """Returns the cells of an ONNX file, compiled by TVM.
 
     Args:
-        batches: None = as the file says.
-        shapes: of inputs that it leaves open.
+        batches: None = the batch of the file.
+        shapes: shapes of inputs with dynamic sizes.
 
     Raises:
         CdmppError: the file cannot be read or compiled.
@@ -395,10 +395,10 @@ def _torch_network(
 
 
 def _numbers(name: str, given: Numbers) -> list[int]:
-    """Returns the different numbers of an option.
+    """Returns the distinct numbers of an option.
 
     Raises:
-        UsageError: one is no whole number from 1 up.
+        UsageError: a number is not a positive integer.
     """
     found = [given] if isinstance(given, int) else list(dict.fromkeys(given))
     wrong = [one for one in found if not isinstance(one, int) or one < 1]

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from cdmpp.datasets.samples import Samples
     from cdmpp.datasets.splits import SplitKind
 
-#: Where extracted data are kept unless another place is named, as `--cache` says too.
+#: Default folder of extracted data, as of `--cache`.
 CACHE_DIR = "cache"
 
 
 @dataclass(frozen=True, repr=False)
 class Dataset:
-    """Measured programs: features, devices and seconds. `Dataset.read` makes one.
+    """Measured programs: features, devices and seconds. Created by `Dataset.read`.
 
     Attributes:
         folder: the extracted dataset, two Parquet tables (`docs/reference/formats.md`).
@@ -49,15 +49,15 @@ class Dataset:
             place: folder in Tenset's layout, an extracted dataset, a packed campaign, AutoTVM logs
                 or a MetaSchedule database; None = shipped and fetched records of the devices, or
                 the shipped default dataset.
-            device: label or labels to keep; none = all.
-            network_info: folder of the tasks; None = in the folder.
+            device: one or more labels to keep; empty = all.
+            network_info: folder with the tasks; None = inside `place`.
             cache_dir: cache folder of extracted data.
-            jobs: processes that extract; None = one per CPU.
-            prepare: called before logs need the old TVM; None = an error if it is missing.
+            jobs: number of extraction processes; None = one per CPU.
+            prepare: called before logs need the old TVM; None = an error if that is missing.
             on_progress: called with the progress of the extraction.
 
         Raises:
-            DataError: the records or a device are missing, or nothing in them is usable.
+            DataError: the records or a device are missing, or no record is usable.
             DeviceError: an unknown device.
             UsageError: AutoTVM logs need the side environment with the old TVM, and it is missing.
         """
@@ -96,7 +96,7 @@ class Dataset:
         """All samples: N programs on devices with their seconds, as arrays.
 
         Raises:
-            DataError: a device is missing, or nothing is usable.
+            DataError: a device is missing, or no sample is usable.
         """
         from cdmpp.datasets.cache import load_samples
 
@@ -104,7 +104,7 @@ class Dataset:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Labels of the devices, in their order."""
+        """Labels of the devices, in the order of `samples.devices`."""
         return tuple(spec.name for spec in self.samples.devices)
 
     def __len__(self) -> int:
@@ -122,7 +122,7 @@ class Dataset:
         Args:
             kind: the unit that is held out: tasks (`task`), networks (`network`), or single
                 programs (`record`), which leaks.
-            seed: of the draw.
+            seed: seed of the split.
             fractions: shares of the three parts.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Featurisers of records that need a TVM; each is imported on demand."""
+"""Featurisers of records that need a TVM, imported on demand."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cdmpp.programs.compact_ast import LEAF_EXTRA_SCHEMA_VERSION
 def tvm_featurisers(
     prepare: Callable[[], object] | None = None, *, version: int = LEAF_EXTRA_SCHEMA_VERSION
 ) -> Featurisers:
-    """Returns what `cdmpp.datasets.sources` asks for featurisers.
+    """Returns the featurisers that `cdmpp.datasets.sources` needs.
 
     Args:
-        prepare: called before the old TVM is needed; None = an error if it is missing.
-        version: of the added leaf columns; only an extraction's is the newest always.
+        prepare: called before the old TVM is needed; None = an error if that is missing.
+        version: version of the extra leaf columns; older versions are for trained models only.
     """
 
     def featuriser(name: TvmFeaturiser) -> Callable[..., Any]:

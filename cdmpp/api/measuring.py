@@ -1,4 +1,4 @@
-"""Measuring programs on a device, and searching schedules; both need TVM."""
+"""Measurement of programs and search of schedules on a device; both need TVM."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def measure(
     Args:
         out: folder of the campaign and of the dataset.
         device: label of the measured device.
-        sample: tasks whose schedules are drawn, `KIND:SIZE=N,...` or Python files with programs.
+        sample: tasks to sample schedules of, `KIND:SIZE=N,...` or Python files with programs.
         network: files (`.onnx`, `.pt2`) whose tasks are sampled.
         on_progress: called with the progress of the campaign.
-        **options: the command's other options by their names, e.g. `per_task=16`, `seed=1`,
+        **options: other options of the command by name, e.g. `per_task=16`, `seed=1`,
             `schedules=["default", "random"]`, `most_programs=200`,
             `timing={"spread": 0.01}`.
 
@@ -45,8 +45,8 @@ def measure(
 
     Raises:
         UsageError: nothing to measure, or an unknown or impossible option.
-        DataError: nothing could be measured, or the folder has another campaign.
-        DeviceError: the device is not that of this machine.
+        DataError: nothing could be measured, or the folder contains another campaign.
+        DeviceError: the device is not the one of this machine.
     """
     from tvm_helper.measure.campaign import run_campaign
     from tvm_helper.measure.options import MeasureOptions
@@ -59,10 +59,10 @@ def measure(
 
 
 class Search(Answers[dict[str, Any]]):
-    """Results of a search: one row per task, as `cdmpp search show DIR --json` has under `tasks`.
+    """Results of a search: one row per task, the `tasks` of `cdmpp search show DIR --json`.
 
     Attributes:
-        folder: of the search, with its database and `module.so`.
+        folder: folder of the search, with its database and `module.so`.
         summary: all values of the search.
     """
 
@@ -91,7 +91,7 @@ class Search(Answers[dict[str, Any]]):
         return Search(self.summary, found)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Returns the row of each task."""
+        """Returns one row per task."""
         return list(self._found)
 
     def table(self) -> list[list[str]]:
@@ -117,10 +117,10 @@ class Search(Answers[dict[str, Any]]):
         )]  # fmt: skip
 
     def plot(self, axes: Axes | None = None) -> Axes:
-        """Draws the best measured time of each task, and the untuned program's as a cross.
+        """Draws the best measured time of each task, and that of the untuned program as a cross.
 
         Raises:
-            UsageError: nothing is measured.
+            UsageError: no task has a measured time.
         """
         return draw_times(axes, [
             (one["name"], one["best_s"], None, None, one["untuned_s"])
@@ -150,16 +150,16 @@ def search(
         out: folder of the search.
         device: label of the measured device; by default this machine's CPU.
         on_progress: called with the progress of the search.
-        **options: the command's other options by their names, e.g. `trials=200`,
-            `cost_model="xgb"`, `minutes=5`, `model="runs/mine"`.
+        **options: other options of the command by name, e.g. `trials=200`, `cost_model="xgb"`,
+            `minutes=5`, `model="runs/mine"`.
 
     Returns:
-        the results; `folder` has the module.
+        the results; `folder` contains the compiled module.
 
     Raises:
         UsageError: nothing to search, or an unknown or impossible option.
         DataError: a file cannot be read, or nothing could be measured.
-        DeviceError: the device is not that of this machine.
+        DeviceError: the device is not the one of this machine.
     """
     from tvm_helper.search.options import SearchOptions
     from tvm_helper.search.run import plan_search, run_search
@@ -180,7 +180,7 @@ def _texts(given: str | Path | Sequence[str | Path]) -> tuple[str, ...]:
 
 
 def _as_lists(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options as in a file: tuples are lists, what is None stays the default."""
+    """Returns the options as in a file: tuples become lists, None means the default."""
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in given.items()

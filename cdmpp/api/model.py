@@ -1,4 +1,4 @@
-"""Trained models: programs, records and networks in, predictions out.
+"""Trained models: predict latencies of programs, records and networks.
 
 Only `cdmpp.api` and `cdmpp.cli` import `tvm_helper`, inside the functions that need it. Therefore
 `cdmpp.load` takes milliseconds, and predictions from records work without TVM.
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tvm_helper.predict.predictor import Predictor
     from tvm_helper.tasks.program_file import NamedProgram
 
-#: Label of records that do not say on what they were measured.
+#: Label of records without a device.
 _UNNAMED = "unnamed"
 
 
@@ -56,27 +56,27 @@ def load(model: str | Path = PRETRAINED) -> Model:
         True
 
     Args:
-        model: `pretrained` (the model of the package), `pretrained:NAME`, or a run folder as
-            `cdmpp train`, `cdmpp finetune` and `cdmpp networks train` write it.
+        model: `pretrained` (the packaged model), `pretrained:NAME`, or a run folder of
+            `cdmpp train`, `cdmpp finetune` or `cdmpp networks train`.
 
     Raises:
-        UsageError: there is no packaged model of that name.
-        DataError: the folder has no complete model.
+        UsageError: there is no packaged model with that name.
+        DataError: the folder does not contain a complete model.
     """
     found = Model(model)
     if not found.is_of_networks:
-        found.card  # noqa: B018  # a folder without a model is found out here
+        found.card  # noqa: B018  # fails here if the folder has no model
     return found
 
 
 class Model:
-    """A trained model, as `cdmpp.load` and `cdmpp.train` return it.
+    """A trained model, returned by `cdmpp.load` and `cdmpp.train`.
 
     Args:
-        place: as of `load`.
+        place: see `load`.
 
     Attributes:
-        place: where it was loaded from: a name such as `pretrained`, or a folder.
+        place: the name, such as `pretrained`, or the folder it was loaded from.
         folder: folder of the model.
     """
 
@@ -105,10 +105,10 @@ class Model:
 
     @cached_property
     def card(self) -> ModelCard:
-        """The card of a model of programs.
+        """Model card of a model of programs.
 
         Raises:
-            DataError: the folder has no complete model of programs.
+            DataError: the folder does not contain a complete model of programs.
         """
         from cdmpp.predict.saved_model import read_card
 
@@ -116,7 +116,7 @@ class Model:
 
     @cached_property
     def is_of_networks(self) -> bool:
-        """Whether the model predicts only whole torch networks."""
+        """Whether the model only predicts whole torch networks."""
         if str(self.place).partition(":")[0] == PRETRAINED:
             return False
         from cdmpp.networks.run import is_networks_run  # it loads pyarrow
@@ -135,23 +135,24 @@ class Model:
         """Predicts the latency of programs, records or networks. Nothing is run or measured.
 
         Args:
-            source: a `PrimFunc` or `IRModule` of TVM; TVMScript as text, which is not run; a Python
-                file with programs (`.py`), which is run; a file of Tenset's measure records
+            source: a TVM `PrimFunc` or `IRModule`; TVMScript text, which is not executed; a Python
+                file with programs (`.py`), which is executed; a file of Tenset's measure records
                 (`.json`, `.json.gz`); a network (a torch module or a function that returns one,
-                `.onnx`, or `.pt2` of `torch.export.save`); a `Dataset` or samples of one; or a list
-                of these.
-            device: label, `DeviceSpec`, device file (YAML), or several of them; None = those of
-                the records or samples, else the model's only device.
+                `.onnx`, or `.pt2` of `torch.export.save`); a `Dataset` or its samples; or a list of
+                these.
+            device: label, `DeviceSpec`, device file (YAML), or several of them; None = the devices
+                of the records or samples, otherwise the model's only device.
             machine_code: whether programs are compiled (half a second each) to use their machine
-                code: True = always, an error if the model cannot read it; None = only networks, if
-                the model can read it; False = never.
-            shapes: of a torch module's inputs, without the batch; required for torch modules.
-            batches: of networks, as of `network`, which has more options.
+                code: True = always, an error if the model does not support it; None = only
+                networks, if the model supports it; False = never.
+            shapes: shapes of a torch module's inputs, without the batch; required for torch
+                modules.
+            batches: batch sizes of networks; `network` has more options.
 
         Returns:
-            program after program and for each device after device; records fastest first; networks
-            by device and way of running. For a single prediction, `latency_s` in seconds, `low_s`,
-            `high_s` and `explain()` are attributes of the list.
+            programs in their order, each on all devices; records fastest first; networks by device
+            and way of running. For a single prediction, `latency_s` in seconds, `low_s`, `high_s`
+            and `explain()` are attributes of the list.
 
         Raises:
             UsageError: an unknown kind of source, or no device is given and the model has several.
@@ -196,7 +197,7 @@ class Model:
     ) -> Predictions:
         """Predicts the latency of tensor programs, scheduled or not.
 
-        Args and errors as of `predict`.
+        Other arguments and errors: see `predict`.
 
         Args:
             sizes: values of symbolic sizes by name, e.g. {"n": 4096}.
@@ -232,13 +233,14 @@ class Model:
         Args:
             path: a file of Ansor's records, an AutoTVM log, or the folder of a MetaSchedule
                 database. The latter two are featurised with a TVM.
-            device: as of `predict`; None = the device of each record.
-            machine_code: as of `predict`; of Ansor's records only.
-            network_info: folder of the tasks; None = that of the file's dataset, else the shipped.
-            measured_on: the device of the records, if their times should correct the predictions
-                for other devices.
+            device: see `predict`; None = the device of each record.
+            machine_code: see `predict`; only for Ansor's records.
+            network_info: folder of the tasks; None = that of the file's dataset, or the shipped
+                one.
+            measured_on: the device of the records, to correct the predictions for other devices
+                with the measured times.
             target: AutoTVM, MetaSchedule: only records whose target contains this text.
-            prepare: called before logs need the old TVM; None = an error if it is missing.
+            prepare: called before logs need the old TVM; None = an error if that is missing.
 
         Raises:
             UsageError: `machine_code` and `measured_on` together, or the model supports neither.
@@ -275,11 +277,12 @@ class Model:
         """Predicts samples in their order, one device after another.
 
         Args:
-            samples: N of them.
-            device: None = each sample's own; measured times are not used for other devices.
+            samples: N samples.
+            device: None = the device of each sample. Measured times do not correct predictions for
+                other devices.
 
         Raises:
-            DataError: their features are of another version than the model's.
+            DataError: the features have another version than the model's.
             DeviceError: an unknown device.
         """
         import numpy as np
@@ -323,26 +326,26 @@ class Model:
         memory_limit_bytes: float | None = None,
         on_step: Callable[[str], None] | None = None,
     ) -> Predictions:
-        """Predicts whole networks: one row for each device, batch size and way of running.
+        """Predicts whole networks: one row per device, batch size and way of running.
 
         Args:
             network: an ONNX file, a `.pt2` file, a torch module, or a function that returns one.
-            device, machine_code: as of `predict`.
+            device, machine_code: see `predict`.
             name: name in the results; empty = that of the file or class.
-            ways: of running: `tvm-untuned` (compiled by TVM with default schedules), `tvm-tuned`
-                (with the programs of `database`), `torch-eager`; none = all.
+            ways: ways of running: `tvm-untuned` (compiled by TVM with default schedules),
+                `tvm-tuned` (with the programs of `database`), `torch-eager`; empty = all.
             database: folder of a MetaSchedule database, such as that of `cdmpp search --network`.
-            batches: samples in one iteration; None = 1, or the batch of a file. Of an ONNX file:
-                the size of its dynamic first axes.
+            batches: samples per iteration; None = 1, or the batch of a file. For an ONNX file: the
+                size of its dynamic first axes.
             input_shapes: full shapes of an ONNX file's inputs with dynamic sizes, by name; the name
-                `""` is its only input.
-            shapes, dtypes: of a torch module's inputs, without the batch; no types = float32, or
-                int64 where the first layer looks up.
-            method: how a torch module is traced: `fx`, or `export`, which is slower and supports
-                more code.
+                `""` is the only input.
+            shapes, dtypes: of a torch module's inputs, without the batch; dtypes None = float32, or
+                int64 if the first layer is an embedding.
+            method: tracing method for a torch module: `fx`, or `export`, which is slower and
+                supports more code.
             dtype: element types in torch: `float32`, `float16`, `bfloat16`, or float32 weights
-                under autocast, `amp-fp16` or `amp-bf16`; None = those of the weights. With this or
-                one of the next two, only torch's way of running is predicted.
+                under autocast, `amp-fp16` or `amp-bf16`; None = those of the weights. With `dtype`,
+                `layout` or `compiled`, only torch's way of running is predicted.
             layout: memory format in torch: `nchw`, or `nhwc` (channels_last).
             compiled: whether torch.compile compiles the module.
             mode: `infer` or `train`; None = both.
@@ -350,7 +353,7 @@ class Model:
             on_step: called with the name of the next step.
 
         Raises:
-            UsageError: a way needs a database, or is not for the file.
+            UsageError: a way needs a database, or does not support the file.
             DataError: the network cannot be read, or no way of running it can be predicted.
             DeviceError: an unknown device.
         """
@@ -385,16 +388,16 @@ class Model:
         """Explains the predictions of programs or networks, in the order of `predict`.
 
         Args:
-            source: a program or a network, as of `predict`.
-            device: as of `predict`.
-            machine_code: whether programs are compiled and their machine code is described.
+            source: a program or a network, see `predict`.
+            device: see `predict`.
+            machine_code: whether programs are compiled to describe their machine code.
             kernels: number of kernels of a network to explain, most expensive first.
-            batch, input_shapes: of an ONNX file, as of `network`.
-            sizes: of programs, as of `programs`.
+            batch, input_shapes: of an ONNX file, see `network`.
+            sizes: of programs, see `programs`.
 
         Raises:
-            UsageError: a record or sample, which has no text.
-            DataError, DeviceError: as of `predict`.
+            UsageError: `source` is a record or sample, which has no text.
+            DataError, DeviceError: see `predict`.
         """
         kind = source_kind(source)
         if kind not in ("program", "network"):
@@ -419,13 +422,13 @@ class Model:
         return [ExplainedAnswer(one.row()) for one in programs]
 
     def trained(self, *, machine_code: bool = False) -> TrainedModel:
-        """Returns the model behind this object. Its interface is internal.
+        """Returns the trained model behind this object. Its interface is internal.
 
         Args:
-            machine_code: whether its models of machine code are read too.
+            machine_code: whether to read its machine-code models too.
 
         Raises:
-            DataError: there is no complete model.
+            DataError: the model is incomplete.
         """
         return self._with_code if machine_code else self._without_code
 
@@ -507,7 +510,7 @@ def _source_of_tvm(
     prepare: Callable[[], object] | None,
     version: int,
 ) -> RecordSource | None:
-    """Returns an AutoTVM log or a MetaSchedule database; None of other records."""
+    """Returns the source of an AutoTVM log or MetaSchedule database; None for other records."""
     from cdmpp.api.featurisers import tvm_featurisers
     from cdmpp.datasets.autotvm.logs import is_autotvm_log
     from cdmpp.datasets.metaschedule.databases import is_metaschedule_database

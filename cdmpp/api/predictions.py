@@ -1,4 +1,4 @@
-"""Predictions in a list, as `Model.predict` returns them."""
+"""The list of predictions that `Model.predict` returns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cdmpp.text import counted, interval_text, seconds_text
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: What `import cdmpp` calls a row.
+#: Public name of a row in `cdmpp`.
 Predicted = Prediction
 
 
@@ -59,12 +59,12 @@ class Predictions(Answers[Prediction]):
 
     @property
     def low_s(self) -> float | None:
-        """Lower end of the only prediction's interval; None without one."""
+        """Lower end of the only prediction's interval; None if it has none."""
         return self.only.low_s
 
     @property
     def high_s(self) -> float | None:
-        """Upper end of the only prediction's interval; None without one."""
+        """Upper end of the only prediction's interval; None if it has none."""
         return self.only.high_s
 
     def explain(self, *, machine_code: bool = False) -> ExplainedAnswer:
@@ -72,12 +72,11 @@ class Predictions(Answers[Prediction]):
         return self.only.explain(machine_code=machine_code)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Returns what `cdmpp predict --json` prints."""
+        """Returns the rows that `cdmpp predict --json` prints."""
         return [one.to_json() for one in self._found]
 
     def table(self) -> list[list[str]]:
-        """Returns titles and lines: name, device, latency, and other values that any of them
-        has."""
+        """Returns titles and lines: name, device, latency, and the columns that are not empty."""
         columns = {
             "program": [one.name for one in self._found],
             "device": [one.device for one in self._found],
@@ -116,5 +115,5 @@ class Predictions(Answers[Prediction]):
 
 
 def _run(one: Prediction) -> str:
-    """Returns how a network is run, e.g. `torch-eager infer`; empty for others."""
+    """Returns how a network is run, e.g. `torch-eager infer`; empty for programs."""
     return " ".join(filter(None, (one.way, one.mode)))

@@ -1,4 +1,4 @@
-"""Run folders of trainings, listed and compared."""
+"""List and comparison of the run folders of trainings."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 class Runs(Answers[dict[str, Any]]):
     """Run folders: `name`, `kind`, `devices`, `split`, `seed`, `test` (line -> metrics) and
-    `problem`, why one cannot be read.
+    `problem`, the reason if a folder cannot be read.
 
     Attributes:
-        folder: that they are in.
+        folder: folder that contains them.
     """
 
     folder: Path
@@ -35,7 +35,7 @@ class Runs(Answers[dict[str, Any]]):
         return Runs(self.folder, found, notes=self.notes)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Returns what `cdmpp runs --json` prints."""
+        """Returns the rows that `cdmpp runs --json` prints."""
         return list(self._found)
 
     def table(self) -> list[list[str]]:
@@ -64,11 +64,11 @@ class Runs(Answers[dict[str, Any]]):
         """Compares up to six runs; see `cdmpp.report.run_comparison.RunsFolder`.
 
         Args:
-            names: of runs; none = all of the list.
+            names: names of runs; empty = all of the list.
 
         Raises:
             UsageError: a name is not that of a run, or there are more than six.
-            DataError: one cannot be read.
+            DataError: a run cannot be read.
         """
         return RunsFolder(self.folder).compared(names or [one["name"] for one in self._found])
 
@@ -80,7 +80,7 @@ class Runs(Answers[dict[str, Any]]):
 
 
 def runs(folder: str | Path = "runs") -> Runs:
-    """Returns the run folders in a folder, or in the folders in it, as `cdmpp runs` lists them.
+    """Returns the run folders in a folder or its subfolders, as `cdmpp runs` lists them.
 
     Raises:
         DataError: the folder does not exist.
@@ -94,7 +94,7 @@ def runs(folder: str | Path = "runs") -> Runs:
 
 
 def compared_tables(compared: dict[str, Any]) -> list[tuple[str, list[list[str]]]]:
-    """Returns titles and lines of the compared runs: their settings and worst tasks."""
+    """Returns tables of compared runs, each with title and lines: settings and worst tasks."""
     found = compared["runs"]
     names = [one["name"] for one in found]
     facts = [

@@ -1,4 +1,4 @@
-"""Predictions of files by a server: the same results as here, without loading a model or TVM."""
+"""Predictions by a server: the results of a local model, without loading the model or TVM."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from cdmpp.predict.prediction import Prediction, check_predicted
 from cdmpp.predict.records import RecordPredictions
 from cdmpp.serve.client import Client
 
-#: A server takes 4096 programs x devices of a request, unless it was told otherwise.
+#: Default limit of a server: programs x devices per request.
 _PROGRAMS = 4096
 
 
 def served_programs(
     client: Client, path: Path, devices: Sequence[str], *, model: str | None = None
 ) -> Predictions:
-    """Returns the predictions of a file's programs on every device, program after program.
+    """Returns the predictions of a file's programs, each on all devices.
 
     Args:
-        path: only TVMScript: the server does not run Python.
-        devices: labels; none = the model's only device.
-        model: one of the server's; None = its first.
+        path: TVMScript only; the server does not run Python.
+        devices: labels; empty = the model's only device.
+        model: name of one of the server's models; None = its first.
 
     Raises:
-        DataError: the file cannot be read, or nothing of it can be predicted.
+        DataError: the file cannot be read, or none of its programs can be predicted.
         CdmppError: an error of the server.
     """
     entries = [{"tvmscript": read_text(path, expected="TVMScript")}]
@@ -42,14 +42,14 @@ def served_programs(
 def served_records(
     client: Client, path: Path, devices: Sequence[str], *, model: str | None = None
 ) -> Predictions:
-    """Returns the predictions of a record file's programs, whose tasks are shipped ones.
+    """Returns the predictions of a record file's programs; their tasks must be shipped.
 
     Args:
-        devices: labels; none = the model's only device.
-        model: one of the server's; None = its first.
+        devices: labels; empty = the model's only device.
+        model: name of one of the server's models; None = its first.
 
     Raises:
-        DataError: the file cannot be read, or nothing of it can be predicted.
+        DataError: the file cannot be read, or none of its programs can be predicted.
         CdmppError: an error of the server.
     """
     text = read_text(path, expected="measure records")

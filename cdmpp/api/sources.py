@@ -15,9 +15,9 @@ from cdmpp.replay.file_kind import file_kind
 if TYPE_CHECKING:
     from tvm_helper.tasks.program_file import NamedProgram
 
-#: A label, hardware as it is, or a device file (a text that ends in .yaml or .yml is its path).
+#: A label, a hardware description, or a device file (a path, or text that ends in .yaml or .yml).
 Device = str | Path | DeviceSpec
-#: `Model.predict` says what is allowed; TVM's objects have no type here, as TVM is not loaded.
+#: Allowed values: see `Model.predict`. Any, because TVM is not loaded for its types.
 Source = Any
 
 SourceKind = Literal["program", "records", "network", "samples"]
@@ -30,11 +30,11 @@ _EXPECTED = (
 
 
 def source_kind(source: Source) -> SourceKind:
-    """Returns the kind of a source; of a file by its name and first keys.
+    """Returns the kind of a source; for a file from its name and first keys.
 
     Raises:
-        UsageError: it cannot be predicted.
-        DataError: there is no such file.
+        UsageError: the source cannot be predicted.
+        DataError: the file does not exist.
     """
     if isinstance(source, str | Path):
         if is_script(source):
@@ -56,13 +56,13 @@ def source_kind(source: Source) -> SourceKind:
 
 
 def is_script(source: str | Path) -> bool:
-    """Whether a text is TVMScript itself, not the name of a file."""
+    """Whether a text is TVMScript itself, not a file name."""
     return isinstance(source, str) and "\n" in source.strip()
 
 
 def is_of(value: object, package: str) -> bool:
-    """Whether the class of an object, or one that it inherits from, is of a package, which is not
-    loaded for that.
+    """Whether an object's class or a base class of it is from `package`, which is not loaded for
+    the check.
     """
     return any(kind.__module__.partition(".")[0] == package for kind in type(value).__mro__)
 
@@ -70,7 +70,7 @@ def is_of(value: object, package: str) -> bool:
 def split_devices(
     devices: Device | Sequence[Device] | None,
 ) -> tuple[list[str | DeviceSpec], list[Path]]:
-    """Returns labels and hardware, and device files."""
+    """Returns (labels and `DeviceSpec`s, device files)."""
     if devices is None:
         devices = ()
     given = [devices] if isinstance(devices, str | Path | DeviceSpec) else list(devices)
@@ -85,14 +85,14 @@ def split_devices(
 
 
 def named_programs(source: Source, sizes: Mapping[str, int] | None = None) -> list[NamedProgram]:
-    """Returns the programs of a source of that kind.
+    """Returns the programs of a source of kind `program`.
 
     Args:
-        sizes: numbers for symbolic sizes.
+        sizes: values of symbolic sizes.
 
     Raises:
-        DataError: it cannot be read, or has none.
-        UsageError: none has such a size.
+        DataError: the source cannot be read, or has no program.
+        UsageError: no program has such a size.
     """
     from tvm_helper.tasks.program_file import sized
 
@@ -119,7 +119,7 @@ def _read(source: Source) -> list[NamedProgram]:
 
 
 def described(source: Source) -> str:
-    """Returns the name of a source for messages."""
+    """Returns the name of a source for error messages."""
     if is_script(source):
         return "the script"
     return str(source) if isinstance(source, str | Path) else f"the {type(source).__name__}"

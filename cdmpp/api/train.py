@@ -41,17 +41,17 @@ def train(
     does. The same call resumes an interrupted training.
 
     Args:
-        dataset: measured programs, or what `Dataset.read` reads.
-        device: labels to train on; none = all of the dataset. For a device without measurements,
+        dataset: measured programs, or the `place` of `Dataset.read`.
+        device: labels to train on; empty = all of the dataset. For a device without measurements,
             the model is trained on all measured devices of its kind.
-        model: kind: `transformer`, `ensemble`, `gbdt`, ...
-        out: run folder; None = `runs/NAME` of the options.
-        split: what is held out.
-        seed: of the split and the training.
+        model: kind of model: `transformer`, `ensemble`, `gbdt`, ...
+        out: run folder; None = `runs/NAME`, named after the options.
+        split: unit that is held out.
+        seed: seed of the split and the training.
         settings: other options, nested as in the files of `configs/train`:
             `{"transformer": {"loop": {"epochs": 10}}}`.
-        from_nothing: whether a training on few tasks must not start from the shipped model.
-        cache_dir, jobs: as of `Dataset.read`.
+        from_nothing: whether a training on few tasks never starts from the shipped model.
+        cache_dir, jobs: see `Dataset.read`.
         on_progress: called with the current step and its progress.
 
     Returns:
@@ -119,21 +119,21 @@ def finetune(
     finetune` does, and evaluates it on the other tasks. The same call resumes.
 
     Args:
-        model: what to start from: a model, a run folder, or `pretrained`.
+        model: the model to adapt: a model, a run folder, or `pretrained`.
         device: labels to adapt to.
-        dataset: their measurements, or what `Dataset.read` reads; None = shipped and fetched
+        dataset: their measurements, or the `place` of `Dataset.read`; None = shipped and fetched
             records of the devices.
         network: only the tasks of this network.
         budget: tasks to train on; 0 = all: the model is then selected by cross-validation.
-        sampler: how the tasks are chosen: `kmeans`, `random` or `k-center`; no choice needs
+        sampler: selection of the tasks: `kmeans`, `random` or `k-center`; none of them needs
             measurements.
         measured_on: a device of the training data whose times of the same programs correct the
             predictions.
         compare: whether models trained only on the budget are evaluated too.
-        seed: of the task selection and the training.
-        out: run folder; None = `runs/NAME` of the options.
+        seed: seed of the task selection and the training.
+        out: run folder; None = `runs/NAME`, named after the options.
         settings: other options, nested as in the files of `configs/finetune`.
-        cache_dir, jobs: as of `Dataset.read`.
+        cache_dir, jobs: see `Dataset.read`.
         on_progress: called with the current step and its progress.
 
     Returns:
@@ -189,11 +189,11 @@ def train_in_folder(
     """Trains, evaluates and reports; used by `cdmpp train` and `cdmpp.train`.
 
     Args:
-        read: returns the samples that options ask for; called once the options are checked.
-        command: for the report: how the run is repeated.
+        read: returns the samples for the options; called after the options are checked.
+        command: command in the report that repeats the run.
         cache_dir: folder with the fetched records.
-        device_type: what torch trains on.
-        from_nothing: as of `train`.
+        device_type: device that torch trains on.
+        from_nothing: see `train`.
         on_found: called with the devices without measurements, before data are read.
         on_progress: called with the current step and its progress.
 
@@ -202,7 +202,7 @@ def train_in_folder(
         if there are none.
 
     Raises:
-        CdmppError: as `train`.
+        CdmppError: see `train`.
     """
     from cdmpp.models.loop.distributed import first_then_others, is_first, process_group
     from cdmpp.pretrained import find_pretrained
@@ -245,8 +245,8 @@ def finetune_in_folder(
     """Adapts a model to a few measured tasks, evaluates and reports, as `cdmpp finetune` does.
 
     Args:
-        read: labels, none = all -> their measurements; called once the options are checked.
-        command: for the report: how the run is repeated.
+        read: returns the measurements of labels, empty = all; called after the options are checked.
+        command: command in the report that repeats the run.
         on_progress: called with the current step and its progress.
 
     Returns:
