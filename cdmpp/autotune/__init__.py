@@ -1,1 +1,1 @@
-"""Hyper-parameters of the cost models, found by trials on the validation part."""
+"""Hyper-parameter search for the cost models on the validation part."""

@@ -1,4 +1,4 @@
-"""The journal of a study: a line that was cut off costs nothing but itself."""
+"""Journal file of a study; an incomplete line costs only itself."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from cdmpp.errors import DataError
 
 
 class StudyJournal(JournalFileBackend):
-    """Optuna's journal file. A full disk leaves it as it was before a line, and what a killed
-    process has left of a line is cut off before the next one: Optuna would read no further.
+    """Optuna's journal file that survives full disks and killed processes.
+
+    A failed write restores the previous content. An incomplete last line, which Optuna could not
+    read past, is removed before the next write.
 
     Raises:
-        DataError: by every method, when the file cannot be read or written.
+        DataError: by every method, if the file cannot be read or written.
     """
 
     def __init__(self, path: str) -> None:
@@ -27,12 +29,12 @@ class StudyJournal(JournalFileBackend):
         super().__init__(path, self._own_lock)
 
     def read_logs(self, log_number_from: int) -> Generator[dict[str, Any], None, None]:
-        """Yields the lines from a number on."""
+        """Yields the logs from a number on."""
         with self._sentences():
             yield from super().read_logs(log_number_from)
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Adds lines; they are on the disk when it returns."""
+        """Appends logs; they are on disk when the call returns."""
         lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs).encode()
         with self._sentences():
             self._own_lock.acquire()
@@ -45,7 +47,7 @@ class StudyJournal(JournalFileBackend):
     def _sentences(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, RuntimeError) as error:  # the latter when the lock's file is gone
+        except (OSError, RuntimeError) as error:  # RuntimeError: the lock file is missing
             raise DataError(
                 f"{self._path}: cannot read or write the study "
                 f"({getattr(error, 'strerror', None) or error}); its trials are kept: fix this "
@@ -71,7 +73,7 @@ def _append(path: str, lines: bytes) -> None:
 
 
 def _whole_size(file: int) -> int:
-    """Returns the bytes of a file up to the end of its last whole line."""
+    """Returns the size of a file in bytes up to the end of its last complete line."""
     size = os.fstat(file).st_size
     if size and os.pread(file, 1, size - 1) != b"\n":
         return os.pread(file, size, 0).rfind(b"\n") + 1

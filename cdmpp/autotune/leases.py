@@ -1,8 +1,8 @@
-"""Signs of life of the workers, and which trials have lost theirs.
+"""Leases of trials: workers renew them, and a trial whose lease has expired is failed.
 
-A database has the heartbeats that Optuna's `optimize` sends. A journal has none: there, a trial's
-attribute says until when its worker answers for it, so the clocks of machines that share a journal
-must agree to within the lease.
+A database uses the heartbeats of Optuna's `optimize`. A journal has no heartbeats: there, an
+attribute of the trial holds the end of its lease. The clocks of machines that share a journal must
+therefore agree to within one lease.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from cdmpp.errors import DataError
 
 _LEASE, _LEASE_S = "lease_until", "lease_s"
-#: Leases ahead of us to which a clock that is right to within a lease may give one.
+#: A lease that ends more lease lengths ahead than this was written by a wrong clock.
 _CLOCKS_DIFFER = 2
-#: Signs of life in one lease: two may be late.
+#: Renewals per lease: two may be late.
 _BEATS = 3
 
 
 class Lease:
-    """Keeps a trial from being taken for abandoned while the block runs.
+    """Renews the lease of a trial while the block runs.
 
     Args:
-        lease_s: seconds that the worker may be silent.
+        lease_s: length of the lease in seconds.
 
     Attributes:
-        is_lost: whether the trial was given to somebody else meanwhile.
+        is_lost: whether the trial was ended by another worker meanwhile.
     """
 
     def __init__(self, trial: Trial, lease_s: float) -> None:
@@ -65,14 +65,14 @@ class Lease:
         except UpdateFinishedTrialError:
             self.is_lost = True
         except DataError:
-            pass  # what the trial itself writes next says it
+            pass  # the trial's next own write reports it
 
 
 def fail_abandoned(study: optuna.Study, lease_s: float, *, has_heartbeats: bool) -> None:
-    """Marks the trials as failed whose worker gave no sign of life for a lease.
+    """Fails the trials whose lease has expired.
 
     Args:
-        has_heartbeats: whether the storage is a database that has Optuna's heartbeats.
+        has_heartbeats: whether the storage is a database with Optuna's heartbeats.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
@@ -81,14 +81,14 @@ def fail_abandoned(study: optuna.Study, lease_s: float, *, has_heartbeats: bool)
         if has_heartbeats and _LEASE in trial.user_attrs:
             continue
         if _is_over(trial, lease_s):
-            with suppress(UpdateFinishedTrialError):  # another worker was first
+            with suppress(UpdateFinishedTrialError):  # another worker has ended it
                 study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
 
 
 def _is_over(trial: FrozenTrial, lease_s: float) -> bool:
-    """Whether a lease has ended, or ends so late that the clock was wrong when it was given."""
+    """Whether a lease has ended, or ends too late to come from a correct clock."""
     until = trial.user_attrs.get(_LEASE)
-    if until is None:  # its worker has not come to give one: killed, or about to
+    if until is None:  # no lease yet: the worker was killed, or is about to write one
         start = trial.datetime_start
         until = start.timestamp() + lease_s if start else math.inf
     left_s = float(until) - time.time()

@@ -1,4 +1,4 @@
-"""One trial: trains a model, watches it, and judges it on the validation part."""
+"""One trial: trains a model, monitors it, and evaluates it on the validation part."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model, split_samples
 
-#: Times a model predicts the validation part; the quickest counts, as other processes only delay.
+#: Timed predictions of the validation part; the fastest counts, as other processes only delay.
 _TIMED_PREDICTIONS = 3
 _METRICS = ("mape", "median_ape", "spearman_by_task")
 
 
 class TrialPrunedError(CdmppError):
-    """A trial that is ended and counts as bad; the text is the reason."""
+    """A trial that is ended as bad; the text is the reason."""
 
 
 class TrialPutBackError(CdmppError):
-    """A trial that is ended though it may be good; somebody else will do it."""
+    """A trial that is ended without a result; it will be rerun."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The samples of all trials. The test part is not among them.
+    """The samples of all trials, without the test part.
 
     Attributes:
-        train: what is learned from.
-        validation: what is judged on.
+        train: training part.
+        validation: validation part, for the objectives.
     """
 
     train: Samples
@@ -53,11 +53,11 @@ class Parts:
 
 @dataclass(frozen=True)
 class Limits:
-    """When a trial is put back.
+    """Limits after which a trial is put back.
 
     Attributes:
-        deadline: `time.monotonic()` after which it is.
-        cpu_left_s: its CPU seconds after which it is.
+        deadline: limit as `time.monotonic()`.
+        cpu_left_s: limit of its CPU seconds.
     """
 
     deadline: float = float("inf")
@@ -65,7 +65,7 @@ class Limits:
 
 
 def study_parts(options: TrainOptions, samples: Samples) -> Parts:
-    """Returns the training and validation part that `cdmpp train` would have.
+    """Returns the training and validation parts as in `cdmpp train`.
 
     Raises:
         DataError: a part is empty.
@@ -75,9 +75,9 @@ def study_parts(options: TrainOptions, samples: Samples) -> Parts:
 
 
 def chosen_options(trial: Trial, options: AutotuneOptions) -> TrainOptions:
-    """Returns the options of the model that the trial is about, as it is to be trained in the end.
+    """Returns the training options of a trial, without the trial settings.
 
-    Asks the sampler for what has not been chosen; of a finished trial, everything has been.
+    The sampler chooses settings that have no value yet; a finished trial has all values.
     """
     kinds = options.tuned_kinds()
     kind = trial.suggest_categorical(MODEL, kinds) if len(kinds) > 1 else kinds[0]
@@ -89,13 +89,13 @@ def chosen_options(trial: Trial, options: AutotuneOptions) -> TrainOptions:
 def run_trial(
     trial: Trial, options: AutotuneOptions, parts: Parts, limits: Limits, lease: Lease
 ) -> list[float]:
-    """Returns the values of the objectives; what else was found is in the trial's attributes.
+    """Returns the values of the objectives; other results become attributes of the trial.
 
     Raises:
-        TrialPrunedError: it is bad: the pruner says so, a limit is passed, the loss is not finite,
-            the memory is not enough, or the model refuses its settings.
-        TrialPutBackError: the time is up, or the trial is somebody else's by now.
-        NotApplicableError: the data lack what the kind reads: no other trial will do better.
+        TrialPrunedError: the pruner ended it, a limit is exceeded, the loss is not finite, memory
+            is short, or the model rejects its settings.
+        TrialPutBackError: the study's time is up, or another worker has the trial.
+        NotApplicableError: the data lack inputs of this kind of model; this holds for all trials.
     """
     train = trial_options(options, chosen_options(trial, options))
     trial.set_user_attr(CHOSEN, train.model)
@@ -120,7 +120,7 @@ def run_trial(
 
 
 class Watcher:
-    """What a training tells while it runs; ends it when it is bad or the time is up."""
+    """Receives the progress of a training, and ends the trial if it is bad or time is up."""
 
     def __init__(
         self,
@@ -141,10 +141,10 @@ class Watcher:
         self._epochs = 0
 
     def __call__(self, progress: TrainProgress) -> None:
-        """Takes the report of one step.
+        """Handles the progress of one step.
 
         Raises:
-            TrialPrunedError: a limit is passed.
+            TrialPrunedError: a limit is exceeded.
             TrialPutBackError: see `check_time`.
         """
         self._steps = progress.step
@@ -154,7 +154,7 @@ class Watcher:
         self.check_time()
 
     def validated(self, epoch: int, predict: Callable[[], FloatArray]) -> None:
-        """Takes the state after an epoch.
+        """Reports the validation error after an epoch to the pruner.
 
         Raises:
             TrialPrunedError: the pruner ends the trial, or the predictions are not finite.
@@ -169,11 +169,11 @@ class Watcher:
             raise TrialPrunedError(f"{self._options.pruner.kind}: {value:.4g} at epoch {epoch}")
 
     def check_time(self) -> None:
-        """Ends the trial when its time or the study's is up.
+        """Ends the trial if its own or the study's time is up.
 
         Raises:
-            TrialPrunedError: the trial takes too long.
-            TrialPutBackError: the study's time is up, or the trial is somebody else's.
+            TrialPrunedError: the trial exceeds its CPU time.
+            TrialPutBackError: the study's time is up, or another worker has the trial.
         """
         if self._lease.is_lost:
             raise TrialPutBackError(
@@ -185,15 +185,15 @@ class Watcher:
             raise TrialPutBackError("the time limit of the study was reached")
 
     def is_feasible(self) -> None:
-        """Tells the sampler that no limit was passed."""
+        """Reports to the sampler that no limit was exceeded."""
         self._tell_limits("", 0.0)
 
     def cpu_s(self) -> float:
-        """Returns the CPU seconds of this process since the trial began."""
+        """Returns the CPU seconds of this process since the start of the trial."""
         return time.process_time() - self._started
 
     def note(self, **facts: Any) -> None:
-        """Writes what the trial took into its attributes."""
+        """Writes the costs of the trial into its attributes."""
         facts |= {"cpu_s": self.cpu_s(), "steps": self._steps, "epochs": self._epochs}
         if self._parameters is not None:
             facts["parameters"] = self._parameters
@@ -206,7 +206,7 @@ class Watcher:
             raise TrialPrunedError(f"{value:.6g} {what}, more than {most:.6g}")
 
     def _tell_limits(self, passed: str, excess: float) -> None:
-        # All limits at once: a sampler learns from trials that name the same ones.
+        # Sets all limits at once: the sampler learns only from trials with the same constraints.
         for what, most in (
             ("parameters", self._options.most_parameters),
             ("CPU seconds", self._options.most_trial_cpu_s),
@@ -216,10 +216,10 @@ class Watcher:
 
 
 def error_of(options: AutotuneOptions, samples: Samples, predicted_s: FloatArray) -> float:
-    """Returns the error that the study has least of.
+    """Returns the error that the study minimises.
 
     Raises:
-        TrialPrunedError: it is not finite.
+        TrialPrunedError: a prediction is not finite or not positive.
     """
     measured_s = samples.latency_s
     if not np.all(np.isfinite(predicted_s)) or not np.all(predicted_s > 0):
@@ -233,7 +233,7 @@ def error_of(options: AutotuneOptions, samples: Samples, predicted_s: FloatArray
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error of Python, torch (CPU or GPU) or XGBoost says that memory is short."""
+    """Whether an error of Python, torch (CPU or GPU) or XGBoost means out of memory."""
     if isinstance(error, MemoryError):
         return True
     text = f"{type(error).__name__} {error}".lower()
@@ -246,7 +246,7 @@ def _fit_and_judge(
 ) -> list[float]:
     model = new_model(train.model, train)
     model.fit(parts.train, parts.validation, seed=train.seed, on_progress=watcher)
-    # Trees tell nothing while they grow.
+    # Trees report no progress while they are trained.
     watcher.check_time()
     predicted_s = model.predict(parts.validation)
     error = error_of(options, parts.validation, predicted_s)
@@ -261,7 +261,7 @@ def _fit_and_judge(
 
 
 def _prediction_s(model: CostModel, samples: Samples) -> float:
-    """Returns the wall seconds of a prediction, one program on one device, in a batch."""
+    """Returns the wall seconds per prediction (one program on one device), in a batch."""
     found = []
     for _ in range(_TIMED_PREDICTIONS):
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Everything that decides a study; files under `configs/autotune` mirror it."""
+"""Options of a study; the files in `configs/autotune` mirror them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PrunerKind = Literal["none", "percentile", "hyperband"]
 
 @dataclass(frozen=True)
 class ObjectiveOptions:
-    """What a trial has least of; always on the validation part.
+    """The objective that a study minimises, on the validation part.
 
     Attributes:
-        kind: `mape`; `error-and-order`, the MAPE after the best common factor (which does not
-            depend on the scale of the latencies) + `order_weight` (1 - Spearman within tasks);
-            `error-and-time`, two objectives: MAPE and the seconds that a prediction takes. Optuna
-            prunes studies with one objective only.
-        order_weight: see above.
+        kind: `mape`; `error-and-order`: MAPE after the best common factor (independent of the scale
+            of the latencies) + `order_weight` (1 - Spearman within tasks); `error-and-time`: two
+            objectives, MAPE and the seconds per prediction. Optuna prunes only studies with one
+            objective.
+        order_weight: see `kind`.
     """
 
     kind: ObjectiveKind = "mape"
@@ -37,15 +37,15 @@ class ObjectiveOptions:
 
 @dataclass(frozen=True)
 class PrunerOptions:
-    """When a trial that does badly is ended early.
+    """Early stopping of bad trials.
 
     Attributes:
-        kind: `percentile` ends a trial whose best value so far is worse than that of `keep_percent`
-            of the earlier trials at the same epoch; `hyperband` gives many trials few epochs and
-            few trials all.
-        keep_percent: see above, in (0, 100).
-        first_epoch: no trial is ended before this epoch; the least rung of `hyperband`.
-        startup_trials: finished trials before `percentile` begins.
+        kind: `percentile` ends a trial whose best value so far is worse than the `keep_percent`
+            percentile of earlier trials at the same epoch; `hyperband` runs many trials for few
+            epochs and few trials to the end.
+        keep_percent: see `kind`, in (0, 100).
+        first_epoch: first epoch at which a trial may be ended; `hyperband`: the lowest rung.
+        startup_trials: finished trials before `percentile` starts.
     """
 
     kind: PrunerKind = "percentile"
@@ -56,33 +56,33 @@ class PrunerOptions:
 
 @dataclass(frozen=True)
 class AutotuneOptions:
-    """A study.
+    """Options of a study.
 
     Attributes:
-        name: of the study in its storage.
-        train: data, split, seed, and the settings that the study begins with; what is not searched
-            stays as it is here.
+        name: name of the study in its storage.
+        train: data, split, seed and initial settings; settings that are not searched keep these
+            values.
         kinds: kinds of models to choose from; empty = `train.model`.
         presets: YAML files of `configs/models` that are tried right after `train`.
-        groups: parts that are searched; empty = all.
-        exclude: beginnings of paths that are not searched, e.g. `transformer.network.members`.
+        groups: groups of settings to search; empty = all.
+        exclude: prefixes of paths that are not searched, e.g. `transformer.network.members`.
         trial_settings: `a.b=c`, for the trials but not for the training of the winner, e.g. fewer
             epochs.
-        objective: what is to be small.
-        sampler: `tpe`, or `random` to compare with.
-        startup_trials: trials drawn at random before `tpe` begins.
-        pruner: when a trial is ended early.
-        seed: of the sampler; each trial's draw depends on it and on the trial's number alone.
-        trials: how many, presets included.
-        minutes: wall time after which no trial goes on; it is put back and done by the next run.
+        objective: quantity to minimise.
+        sampler: `tpe`, or `random` for comparison.
+        startup_trials: random trials before `tpe` starts.
+        pruner: early stopping of trials.
+        seed: seed of the sampler; the draws of a trial depend only on it and the trial's slot.
+        trials: total number of trials, including presets.
+        minutes: wall time limit; running trials are put back and rerun by the next run.
             0 = no limit.
-        cpu_minutes: the same for the CPU time of all trials together.
-        most_parameters: a network with more is not trained (of the ensemble, its transformer
+        cpu_minutes: limit of the CPU time of all trials together; 0 = no limit.
+        most_parameters: larger networks are not trained (for the ensemble, its transformer
             counts); 0 = no limit.
-        most_trial_cpu_s: CPU seconds of a trial, judging included; 0 = no limit.
-        lease_s: seconds without a sign of life after which a worker counts as dead and its trial
-            is done again.
-        most_deaths: a trial whose worker dies that often is given up.
+        most_trial_cpu_s: CPU seconds of a trial, including evaluation; 0 = no limit.
+        lease_s: seconds without a renewal after which a worker counts as dead and its trial is
+            rerun.
+        most_deaths: number of worker deaths after which a trial is not rerun.
     """
 
     name: str = "autotune"
@@ -106,27 +106,27 @@ class AutotuneOptions:
     most_deaths: int = 3
 
     def tuned_kinds(self) -> tuple[str, ...]:
-        """Returns the kinds of models that are chosen from."""
+        """Returns the kinds of models to choose from."""
         return self.kinds or (self.train.model,)
 
     def space(self, kind: str) -> tuple[Setting, ...]:
-        """Returns the settings of a kind that are searched.
+        """Returns the settings of a kind to search.
 
         Raises:
-            UsageError: there is none.
+            UsageError: there are none.
         """
         return space_of(kind, groups=self.groups, exclude=self.exclude)
 
     def is_two_objectives(self) -> bool:
-        """Whether there is a front of best trials instead of one."""
+        """Whether the result is a Pareto front instead of one best trial."""
         return self.objective.kind == "error-and-time"
 
 
 def check_options(options: AutotuneOptions) -> None:
-    """Checks what a dataclass cannot say.
+    """Checks constraints between the options.
 
     Raises:
-        UsageError: values that do not go together.
+        UsageError: an invalid value, or values that exclude each other.
     """
     if options.is_two_objectives() and options.pruner.kind != "none":
         raise UsageError(
@@ -167,10 +167,10 @@ def check_options(options: AutotuneOptions) -> None:
 
 
 def beginnings(options: AutotuneOptions) -> list[TrainOptions]:
-    """Returns the settings that are tried first: those of `train`, then the presets'.
+    """Returns the settings to try first: those of `train`, then the presets.
 
     Raises:
-        UsageError: a preset cannot be read or is of a kind that is not searched.
+        UsageError: a preset cannot be read, or its kind is not searched.
     """
     found = [options.train]
     for name in options.presets:
@@ -185,17 +185,17 @@ def beginnings(options: AutotuneOptions) -> list[TrainOptions]:
 
 
 def trial_options(options: AutotuneOptions, train: TrainOptions) -> TrainOptions:
-    """Returns the options of a trial's training: those given, with the trial settings.
+    """Returns the options of a trial's training: `train` with the trial settings.
 
     Raises:
-        UsageError: a setting is unknown or of another type.
+        UsageError: a setting is unknown or has the wrong type.
     """
     return load_config(TrainOptions, overrides=options.trial_settings, base=train)
 
 
 def preset_values(train: TrainOptions) -> dict[str, Any]:
-    """Returns what a file of `configs/models` says to get the model of these options: its kind, and
-    its settings where they are not the default.
+    """Returns the content of a file for `configs/models` with these options: the kind of model, and
+    its settings that differ from the defaults.
     """
     part = train.model.replace("-", "_")
     values: dict[str, Any] = {"model": train.model}
@@ -218,7 +218,7 @@ def _difference(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, A
 
 
 def fixed_facts(options: AutotuneOptions) -> dict[str, Any]:
-    """Returns what must be equal when a study is continued: all but limits and name."""
+    """Returns the options that a continued study must not change: all but limits and name."""
     free: Sequence[str] = (
         "name", "trials", "minutes", "cpu_minutes", "lease_s", "most_deaths",
     )  # fmt: skip

@@ -17,7 +17,7 @@ _GOOD_SHARE = 0.2
 
 
 def history_plot(rows: Sequence[TrialRow], what: str) -> str:
-    """Returns the value of every trial and the best so far, against CPU minutes of the study."""
+    """Returns the plot of each trial's value and the best so far, against CPU minutes."""
     figure, axes = new_figure()
     spent = np.cumsum([row.cpu_s for row in rows]) / 60.0
     for state, colour, mark in (("complete", COLOURS[0], "o"), ("pruned", _PRUNED, "x")):
@@ -44,7 +44,7 @@ def history_plot(rows: Sequence[TrialRow], what: str) -> str:
 
 
 def importance_plot(shares: Mapping[str, float]) -> str:
-    """Returns a bar a setting, the most important on top."""
+    """Returns a bar plot with one bar per setting, most important first."""
     names = sorted(shares, key=lambda name: -shares[name])[:_MOST_BARS][::-1]
     figure, axes = new_figure(height=0.9 + 0.24 * len(names))
     axes.barh(names, [100 * shares[name] for name in names], color=COLOURS[0], height=0.65)
@@ -58,10 +58,11 @@ def importance_plot(shares: Mapping[str, float]) -> str:
 
 
 def parallel_plot(rows: Sequence[TrialRow], names: Sequence[str]) -> str:
-    """Returns one line a finished trial through its settings; the best fifth is coloured.
+    """Returns a plot with one line per finished trial through its settings; the best fifth is
+    coloured.
 
     Args:
-        names: of the settings, most important first; the `varied_settings` are shown.
+        names: setting names, most important first; only the `varied_settings` are shown.
     """
     done = [row for row in rows if row.is_done]
     shown = varied_settings(rows, names)[:_MOST_AXES]
@@ -89,7 +90,7 @@ def parallel_plot(rows: Sequence[TrialRow], names: Sequence[str]) -> str:
 
 
 def front_plot(rows: Sequence[TrialRow], what: str) -> str:
-    """Returns error against prediction time of the finished trials with the front."""
+    """Returns the plot of error against prediction time of the finished trials, with the front."""
     figure, axes = new_figure()
     done = [row for row in rows if row.is_done and row.predict_s]
     axes.scatter(
@@ -119,7 +120,7 @@ def front_plot(rows: Sequence[TrialRow], what: str) -> str:
 
 
 def varied_settings(rows: Sequence[TrialRow], names: Sequence[str]) -> list[str]:
-    """Returns those of the settings that all finished trials have and that vary among them."""
+    """Returns the names that all finished trials have and whose values vary."""
     done = [row for row in rows if row.is_done]
     return [
         name
@@ -134,7 +135,7 @@ def _said(row: TrialRow, what: str) -> str:
 
 
 def _places(values: Sequence[Any]) -> tuple[np.ndarray[Any, Any], list[tuple[float, str]]]:
-    """Returns float64 [N] in [0, 1], where the values are on an axis, and (place, label) of it."""
+    """Returns positions on an axis, float64 [N] in [0, 1], and its labels as (position, text)."""
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         numbers = np.array(values, float)
         low, high = float(numbers.min()), float(numbers.max())
@@ -149,5 +150,5 @@ def _places(values: Sequence[Any]) -> tuple[np.ndarray[Any, Any], list[tuple[flo
 
 
 def _short(name: str) -> str:
-    """Returns the last two parts of a name, one below the other."""
+    """Returns the last two parts of a dotted name on two lines."""
     return "\n".join(name.split(".")[-2:])

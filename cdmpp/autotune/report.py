@@ -1,4 +1,4 @@
-"""The page of a study: history, importance, parallel coordinates, front, all trials; no network."""
+"""HTML report of a study: history, importance, parallel coordinates, Pareto front, all trials."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ _WHAT = {
 
 
 def write_study_report(study: optuna.Study, path: Path, *, command: str, preset: str = "") -> Path:
-    """Writes the page and returns its path.
+    """Writes the report and returns its path.
 
     Args:
         preset: text of the winner's YAML file; empty = not written yet.
 
     Raises:
-        DataError: no trial was begun, or the page cannot be written.
+        DataError: no trial has started, or the report cannot be written.
     """
     rows = trial_rows(study)
     if not rows:
@@ -70,7 +70,7 @@ def write_study_report(study: optuna.Study, path: Path, *, command: str, preset:
 def study_page(
     study: optuna.Study, rows: Sequence[TrialRow], *, command: str, preset: str = ""
 ) -> Page:
-    """Returns the page of a study's trials."""
+    """Returns the report of a study's trials."""
     options: dict[str, Any] = study.user_attrs.get("options", {})
     what = _WHAT[options.get("objective", {}).get("kind", "mape")]
     note = "A file for configs/models; settings that are not listed have their defaults."
@@ -144,7 +144,7 @@ def _warnings(rows: Sequence[TrialRow]) -> list[str]:
 
 def _counts(rows: Sequence[TrialRow]) -> str:
     states = Counter(row.state for row in rows)
-    # What a reason begins with is the same for all trials that end so.
+    # The part of a reason before the colon is the same for all trials that end in the same way.
     reasons = Counter(
         row.reason.partition(":")[0] if ":" in row.reason else row.reason.lstrip("0123456789.e+- ")
         for row in rows

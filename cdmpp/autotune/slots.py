@@ -1,12 +1,11 @@
-"""The trials that a study is to have: one slot each, so that none is lost and none done twice.
+"""Slots of a study: one per requested trial, so that no trial is lost or run twice.
 
-Slots are queued as waiting trials. A worker takes one in a single step of the storage. When its
-worker dies the trial fails, and whoever sees a slot without a trial that is waiting, running or
-done queues it again, with the settings that were chosen; where they were not chosen to the end, the
-sampler of the slot chooses the same once more. (Optuna's retry callback keeps half-chosen settings,
-which would give others, and loses a slot when the worker that calls it dies.) Two may do that at
-once: the trial with the lower number counts, the other is marked as a duplicate when its turn
-comes, and not trained.
+Slots are queued as waiting trials, which workers take in one atomic step of the storage. When a
+worker dies, its trial fails. Any worker that finds a slot without a waiting, running or finished
+trial queues the slot again, with the chosen settings; if the choice was incomplete, the sampler of
+the slot repeats it. (Optuna's retry callback keeps incomplete settings, which would change the
+rest, and loses a slot if the calling worker dies.) If two workers queue a slot at once, the trial
+with the lower number counts; the other is marked as a duplicate when taken, and not trained.
 """
 
 from __future__ import annotations
@@ -21,30 +20,30 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from cdmpp.autotune.leases import fail_abandoned
 from cdmpp.errors import CdmppError
 
-#: The slot of a trial, as an attribute of it.
+#: Attribute of a trial: its slot.
 SLOT = "slot"
-#: The kind of model of a trial, as an attribute of it: there when all its settings are chosen.
+#: Attribute of a trial: its kind of model; set after all its settings are chosen.
 CHOSEN = "model"
-#: Numbers of the trials of the same slot that did not end.
+#: Attribute of a trial: numbers of the failed trials of the same slot.
 RETRY_OF = "retry_of"
-#: Why a trial was not finished, as an attribute of it.
+#: Attribute of a trial: why it was not finished.
 REASON = "reason"
-#: What a trial that failed is, as an attribute of it: one of the next three.
+#: Attribute of a failed trial: one of the next three values.
 FAULT = "fault"
-#: Its worker died; it is done again, a limited number of times. Also where nobody could write it.
+#: The worker died; the trial is rerun, a limited number of times. Default if nothing is written.
 DIED = "died"
-#: It was put back, because the time was up or somebody pressed Ctrl-C; it is done again.
+#: The trial was put back because time was up or by Ctrl-C; it is rerun.
 PUT_BACK = "put-back"
-#: Somebody else does the same trial.
+#: Another worker has the same trial.
 DUPLICATE = "duplicate"
 
 
 class DuplicateTrialError(CdmppError):
-    """A trial that somebody else does, or nobody is to do."""
+    """A trial that another worker runs, or that is not needed."""
 
 
 def fill_slots(study: optuna.Study, count: int, beginnings: Sequence[Mapping[str, Any]]) -> None:
-    """Queues the slots that are not there yet; the first ones begin with the given settings."""
+    """Queues the missing slots; the first ones start with the given settings."""
     known = {trial.user_attrs.get(SLOT) for trial in study.get_trials(deepcopy=False)}
     for slot in range(count):
         if slot not in known:
@@ -55,7 +54,7 @@ def fill_slots(study: optuna.Study, count: int, beginnings: Sequence[Mapping[str
 def recover(
     study: optuna.Study, *, most_deaths: int, lease_s: float, has_heartbeats: bool = False
 ) -> None:
-    """Queues the trials again whose worker died or that were put back."""
+    """Queues trials again that were put back or whose worker died."""
     fail_abandoned(study, lease_s, has_heartbeats=has_heartbeats)
     by_slot: dict[int, list[FrozenTrial]] = defaultdict(list)
     for trial in study.get_trials(deepcopy=False):
@@ -76,15 +75,15 @@ def recover(
 
 
 def taken_slot(study: optuna.Study, trial: Trial) -> int:
-    """Returns the slot of a trial that was taken; of one that a user queued, its number.
+    """Returns the slot of a taken trial; for a trial that a user queued, its number.
 
     Raises:
-        DuplicateTrialError: it is not to be done.
+        DuplicateTrialError: the trial must not be run.
     """
     trials = study.get_trials(deepcopy=False)
     slot = trial.user_attrs.get(SLOT)
     if slot is None:
-        if "fixed_params" not in trials[trial.number].system_attrs:  # Optuna made it
+        if "fixed_params" not in trials[trial.number].system_attrs:  # created by Optuna
             raise DuplicateTrialError("another worker took the last waiting trial")
         return trial.number
     same = [other for other in trials[: trial.number] if other.user_attrs.get(SLOT) == slot]
@@ -94,10 +93,10 @@ def taken_slot(study: optuna.Study, trial: Trial) -> int:
 
 
 def fault_of(trial: FrozenTrial) -> str:
-    """Returns what a failed trial is; empty = it did not fail."""
+    """Returns the fault of a failed trial; empty if it did not fail."""
     return "" if _counts(trial) else str(trial.user_attrs.get(FAULT, DIED))
 
 
 def _counts(trial: FrozenTrial) -> bool:
-    """Whether the trial is done or will be."""
+    """Whether the trial is finished, running or waiting."""
     return trial.state != TrialState.FAIL

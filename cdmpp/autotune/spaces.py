@@ -1,8 +1,8 @@
-"""What can be searched for every kind of model.
+"""Search spaces of the kinds of models.
 
-The spaces stand beside the option dataclasses of `cdmpp.models.options`, not in them: an option is
-also written into every run folder and its hash names runs, and a range that is widened later must
-change neither. A test holds that every path exists and every value is of the right type.
+The spaces are not part of the option dataclasses in `cdmpp.models.options`: options are written
+into every run folder, and their hash names runs; a wider range must not change either. A test
+checks that every path exists and every value has the right type.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from cdmpp.text import nearest
 def space_of(
     kind: str, *, groups: Sequence[Group] = (), exclude: Sequence[str] = ()
 ) -> tuple[Setting, ...]:
-    """Returns the settings of a kind, conditions before what they decide.
+    """Returns the settings of a kind; a setting comes after the one in its condition.
 
     Args:
         groups: empty = all.
-        exclude: beginnings of paths that are left as they are, e.g. `transformer.network.members`.
+        exclude: prefixes of paths that are not searched, e.g. `transformer.network.members`.
 
     Raises:
-        UsageError: nothing of the kind can be searched, or nothing is left.
+        UsageError: the kind has no settings to search, or none is left.
     """
     if kind not in _SPACES:
         raise UsageError(
@@ -79,7 +79,7 @@ def _blocks(prefix: str) -> list[Setting]:
 
 
 def _loop(prefix: str, *, rates: tuple[float, float], batches: tuple[int, int]) -> list[Setting]:
-    """Returns optimiser, schedule, batch and regulariser of the training loop."""
+    """Returns the optimiser, schedule, batch and regulariser settings of the training loop."""
     schedule = f"{prefix}.schedule"
     is_cosine = SettingCondition(schedule, ("cosine",))
     is_triangular = SettingCondition(schedule, ("triangular",))
@@ -162,7 +162,7 @@ def _segment_mlp(prefix: str) -> list[Setting]:
 
 
 def _tlp(prefix: str) -> list[Setting]:
-    # It reads the steps of the schedule, no leaves: there are no blocks to switch.
+    # It reads schedule steps instead of leaves, so it has no leaf blocks.
     return [
         _choice(f"{prefix}.hidden", "model", 32, 64, 128, 256),
         _choice(f"{prefix}.heads", "model", 2, 4, 8),
@@ -189,8 +189,8 @@ def _recursive_lstm(prefix: str) -> list[Setting]:
 
 
 def _cdmpp_paper(prefix: str) -> list[Setting]:
-    """The space of the original's tuner, where our rebuilt model has the part; it has no one_cycle
-    or exponential schedule and no SGD.
+    """Returns the space of the original tuner, as far as our model has the options: without SGD and
+    the one_cycle and exponential schedules.
     """
     stacks = [
         setting
@@ -219,7 +219,7 @@ def _ensemble(prefix: str) -> list[Setting]:
         *(
             setting
             for setting in _segment_mlp(f"{prefix}.perceptron")
-            # Its output is averaged with seconds of others, and scaled once by the ensemble.
+            # The ensemble averages its output in seconds, and scales the average once.
             if setting.group not in ("loss", "label")
         ),
         _choice(f"{prefix}.trees.objective", "loss", "squared_log", "absolute_log", "huber_log"),

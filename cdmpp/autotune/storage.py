@@ -1,4 +1,4 @@
-"""Where a study lives: a journal file, or a PostgreSQL server by its URL."""
+"""Storage of a study: a journal file, or a PostgreSQL server by URL."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from cdmpp.autotune.options import AutotuneOptions, fixed_facts, trial_options
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import make_folder
 
-#: The options that the trials of a study have in common, as an attribute of the study.
+#: Attribute of a study: its options, except limits and name.
 FACTS = "options"
 _DRIVER = "postgresql+psycopg"
 
 
 def open_storage(place: str, *, lease_s: float) -> BaseStorage:
-    """Returns the storage at a path of a journal file or a URL `postgresql://...`.
+    """Returns the storage at a journal path or a URL `postgresql://...`.
 
-    A journal serves processes on one machine or a shared disk, PostgreSQL many machines. The
-    heartbeats of the database are switched on; a journal has none (see `leases`).
+    A journal serves processes on one machine or a shared disk; PostgreSQL serves many machines.
+    Heartbeats are enabled for a database; a journal has none (see `leases`).
 
     Raises:
-        UsageError: another URL, SQLite among them (it fails under several writers).
-        DataError: the server does not answer, or the file cannot be written.
+        UsageError: another URL, including SQLite (it fails with several writers).
+        DataError: the server does not respond, or the file cannot be written.
     """
-    optuna.logging.set_verbosity(optuna.logging.ERROR)  # it warns of trials that are put back
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # no warnings about trials put back
     if "://" not in place:
         path = Path(place)
         make_folder(path.parent, what="journal of the study")
@@ -51,7 +51,7 @@ def open_storage(place: str, *, lease_s: float) -> BaseStorage:
 
     try:
         with warnings.catch_warnings():
-            # Heartbeats are marked experimental.
+            # Optuna marks heartbeats as experimental.
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             return RDBStorage(
                 url,
@@ -74,7 +74,7 @@ def open_study(options: AutotuneOptions, storage: BaseStorage) -> optuna.Study:
     """Returns the study, new or continued.
 
     Raises:
-        UsageError: there is a study of this name with other options.
+        UsageError: a study of this name has other options.
     """
     minimize = optuna.study.StudyDirection.MINIMIZE
     study = optuna.create_study(
@@ -99,10 +99,10 @@ def open_study(options: AutotuneOptions, storage: BaseStorage) -> optuna.Study:
 
 
 def existing_study(place: str, name: str | None) -> optuna.Study:
-    """Returns a study to read.
+    """Returns a study for reading.
 
     Raises:
-        DataError: there is no such study.
+        DataError: the study does not exist.
     """
     if "://" not in place and not Path(place).is_file():
         raise DataError(f"no journal at {place}; expected the --out of `cdmpp autotune`")
@@ -119,8 +119,8 @@ def existing_study(place: str, name: str | None) -> optuna.Study:
 
 
 def new_sampler(options: AutotuneOptions, slot: int) -> optuna.samplers.BaseSampler:
-    """Returns the sampler of the trials of one slot. Its seed is of the study and the slot, so that
-    neither workers nor a continued study repeat draws, and a slot whose worker died draws the same.
+    """Returns the sampler of one slot's trials. Its seed depends on the study's seed and the slot:
+    workers and continued studies repeat no draws, and a rerun slot repeats its own.
     """
     seed = int(np.random.SeedSequence([options.seed, slot]).generate_state(1)[0])
     if options.sampler == "random":
@@ -129,7 +129,7 @@ def new_sampler(options: AutotuneOptions, slot: int) -> optuna.samplers.BaseSamp
 
 
 def new_pruner(options: AutotuneOptions) -> optuna.pruners.BasePruner:
-    """Returns the pruner; its steps are epochs."""
+    """Returns the pruner; it counts in epochs."""
     pruner = options.pruner
     if pruner.kind == "percentile":
         return optuna.pruners.PercentilePruner(
@@ -145,8 +145,8 @@ def new_pruner(options: AutotuneOptions) -> optuna.pruners.BasePruner:
 
 
 def most_epochs(options: AutotuneOptions) -> int:
-    """Returns the most epochs of a trial of the kind that the study begins with; 1 for kinds
-    without.
+    """Returns the maximum epochs of a trial of the kind `train.model`; 1 for kinds without
+    epochs.
     """
     train = trial_options(options, options.train)
     own = getattr(train, train.model.replace("-", "_"))

@@ -1,4 +1,4 @@
-"""A study from its options to the winner: queue, workers, the best settings as a preset."""
+"""Runs a study from its options to the best settings as a preset."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ from cdmpp.files.atomic import write_text
 from cdmpp.models.loop.one_thread import one_thread_each
 from cdmpp.processes.pool import end_with_parent
 
-#: Workers that are started again in place of killed ones, for each worker.
+#: Replacements of killed workers, per worker.
 _MOST_REPLACEMENTS = 3
 _SECONDS_TO_PUT_BACK = 10.0
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where every worker finds the samples.
+    """Source of the samples for every worker.
 
     Attributes:
         load: a module-level function, so that a new process can call it.
-        folder: what it is given.
+        folder: its first argument.
         devices: labels; None = all.
     """
 
@@ -55,7 +55,7 @@ class Source:
     devices: list[str] | None = None
 
     def samples(self) -> Samples:
-        """Returns the samples."""
+        """Loads the samples."""
         return self.load(self.folder, self.devices)
 
 
@@ -67,19 +67,19 @@ def run_study(
     workers: int = 1,
     on_trial: OnTrial | None = None,
 ) -> optuna.Study:
-    """Does the trials of a study that are not done and returns it.
+    """Runs the unfinished trials of a study and returns the study.
 
-    Several runs, on one machine or many, may work on the same study at once. A killed worker is
-    replaced; its trial is done again after the lease.
+    Several runs, on one machine or many, may work on a study at the same time. A killed worker is
+    replaced; its trial is rerun after the lease.
 
     Args:
         place: path of the journal, or URL of the database.
-        workers: processes of one thread each; 1 = this process.
-        on_trial: called after every trial, in the process that did it; for several workers a
-            module-level function.
+        workers: number of single-threaded processes; 1 = this process.
+        on_trial: called after every trial in the worker's process; with several workers it must be
+            a module-level function.
 
     Raises:
-        UsageError: options that do not go together, or a study of this name with others.
+        UsageError: invalid options, or a study of this name has other options.
         DataError: the data or the storage cannot be used.
     """
     check_options(options)
@@ -95,7 +95,7 @@ def run_study(
 
 
 def first_settings(options: AutotuneOptions) -> list[dict[str, Any]]:
-    """Returns the recorded values of the settings that are tried first."""
+    """Returns the stored values of the settings to try first."""
     found = []
     for train in beginnings(options):
         values = recorded_values(options.space(train.model), train)
@@ -104,10 +104,10 @@ def first_settings(options: AutotuneOptions) -> list[dict[str, Any]]:
 
 
 def best_trial(study: optuna.Study) -> FrozenTrial:
-    """Returns the finished trial with the least error (of a front: that end of it).
+    """Returns the finished trial with the lowest error, also of a Pareto front.
 
     Raises:
-        DataError: no trial was finished.
+        DataError: no trial has finished.
     """
     done = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
     if not done:
@@ -126,7 +126,7 @@ def best_trial(study: optuna.Study) -> FrozenTrial:
 
 
 def winner_options(options: AutotuneOptions, trial: FrozenTrial) -> Any:
-    """Returns the `TrainOptions` of a finished trial, as it is to be trained in the end."""
+    """Returns the `TrainOptions` of a finished trial, without the trial settings."""
     return chosen_options(trial, options)  # type: ignore[arg-type]
 
 
@@ -134,7 +134,7 @@ def write_preset(path: Path, options: AutotuneOptions, trial: FrozenTrial) -> No
     """Writes the settings of a trial as a file for `configs/models`.
 
     Raises:
-        DataError: it cannot be written.
+        DataError: the file cannot be written.
     """
     train = winner_options(options, trial)
     head = (
@@ -152,10 +152,10 @@ def _run_processes(
     deadline: float,
     on_trial: OnTrial | None,
 ) -> None:
-    """Keeps `workers` processes at work.
+    """Runs `workers` processes and replaces killed ones.
 
     Raises:
-        CdmppError: a worker ended with an error of ours; it has said which.
+        CdmppError: a worker ended with an error, which it has printed.
     """
     context = get_context("spawn")
 
@@ -195,7 +195,7 @@ def _run_processes(
 
 
 def _interrupt(processes: Sequence[Any]) -> None:
-    """Ends the processes that are left: they put their trials back."""
+    """Interrupts the remaining processes, which put their trials back."""
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGINT)
@@ -212,7 +212,9 @@ def _work_in_process(
     deadline: float,
     on_trial: OnTrial | None,
 ) -> None:
-    """`work` in a process of its own; expected trouble is one line on stderr and an exit code."""
+    """Runs `work` in its own process; a `CdmppError` becomes one line on stderr and an exit
+    code.
+    """
     end_with_parent()
     try:
         parts = study_parts(options.train, source.samples())

@@ -1,4 +1,4 @@
-"""The trials of a study as plain rows, for tables, plots and `--json`."""
+"""The trials of a study as rows for tables, plots and `--json`."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from optuna.trial import TrialState
 
 from cdmpp.autotune.slots import REASON, fault_of
 
-#: Attributes of a trial that a row has as they are.
+#: Attributes of a trial that are copied into its row.
 _FACTS = ("mape", "median_ape", "spearman_by_task", "predict_s", "parameters")
 
 
 @dataclass(frozen=True)
 class TrialRow:
-    """A trial.
+    """Values of one trial.
 
     Attributes:
-        number: in the study.
+        number: number in the study.
         state: `complete`, `pruned`, `fail`, `running` or `waiting`.
-        values: of the objectives; of a pruned trial, its last intermediate value; may be empty.
+        values: of the objectives; for a pruned trial, its last intermediate value; may be empty.
         settings: name -> chosen value.
-        reason: why it was not finished; empty = it was, or it was never begun.
-        model: kind.
-        mape: of the validation part; None = not finished.
-        median_ape: likewise.
-        spearman_by_task: likewise.
-        predict_s: seconds of a prediction, one program on one device, in a batch.
+        reason: why it did not finish; empty = it finished or has no failure.
+        model: kind of model.
+        mape: on the validation part; None = not finished.
+        median_ape: on the validation part; None = not finished.
+        spearman_by_task: on the validation part; None = not finished.
+        predict_s: seconds per prediction (one program on one device), in a batch.
         parameters: of the network; None = no network.
-        steps: optimiser steps done.
-        epochs: epochs done.
+        steps: optimiser steps.
+        epochs: epochs.
         cpu_s: CPU seconds.
         wall_s: wall seconds.
-        finished_s: wall seconds from the first trial's beginning to its end; None = not ended.
+        finished_s: wall seconds from the start of the first trial to its end; None = not ended.
     """
 
     number: int
@@ -58,12 +58,12 @@ class TrialRow:
 
     @property
     def is_done(self) -> bool:
-        """Whether it was trained to its end and judged."""
+        """Whether it was trained to the end and evaluated."""
         return self.state == "complete"
 
 
 def trial_rows(study: optuna.Study) -> list[TrialRow]:
-    """Returns the trials that were begun, by number."""
+    """Returns the started trials by number."""
     trials = [t for t in study.get_trials(deepcopy=False) if t.state != TrialState.WAITING]
     begun = [trial.datetime_start for trial in trials if trial.datetime_start]
     start = min(begun) if begun else None
@@ -91,14 +91,14 @@ def trial_rows(study: optuna.Study) -> list[TrialRow]:
 
 
 def row_json(row: TrialRow) -> dict[str, Any]:
-    """Returns a row as JSON can hold it."""
+    """Returns a row as a JSON object."""
     return {**asdict(row), "values": list(row.values)}
 
 
 def front(rows: list[TrialRow]) -> list[TrialRow]:
-    """Returns the finished trials that no other beats in both error and prediction time, by time.
+    """Returns the Pareto front of the finished trials, fastest prediction first.
 
-    The error is the first value, the time `predict_s`.
+    The error is the first value, the time is `predict_s`.
     """
     done = [row for row in rows if row.is_done and row.predict_s is not None]
     done.sort(key=lambda row: (row.predict_s, row.values[0]))
@@ -110,7 +110,9 @@ def front(rows: list[TrialRow]) -> list[TrialRow]:
 
 
 def best_so_far(rows: list[TrialRow]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Returns float64 [N], the least first value of finished trials up to each row; NaN before."""
+    """Returns float64 [N], the lowest first value of the finished trials up to each row; NaN
+    before.
+    """
     best = np.full(len(rows), np.nan)
     least = np.nan
     for index, row in enumerate(rows):
@@ -121,8 +123,8 @@ def best_so_far(rows: list[TrialRow]) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def importances(study: optuna.Study) -> dict[str, float]:
-    """Returns the share that each setting has in the differences of the finished trials, largest
-    first; empty while fewer than four were finished or all did the same.
+    """Returns the share of each setting in the variance of the finished trials, largest first;
+    empty for fewer than four finished trials, or if all have the same value.
     """
     done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     values = {trial.values[0] for trial in done}
@@ -133,7 +135,7 @@ def importances(study: optuna.Study) -> dict[str, float]:
     if not varied:
         return {}
     with warnings.catch_warnings():
-        # It reminds whoever gives a target that low is good; here it is.
+        # PED-ANOVA warns that a `target` must be minimised; this one is.
         warnings.filterwarnings("ignore", "PedAnovaImportanceEvaluator", UserWarning)
         found = optuna.importance.get_param_importances(
             study,

@@ -1,4 +1,4 @@
-"""A worker: takes trials of a study and does them until none is left or the time is up."""
+"""A worker that runs trials of a study until none is left or time is up."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from cdmpp.autotune.slots import (
 )
 from cdmpp.autotune.storage import new_sampler, open_storage, open_study
 
-#: Told of every trial that this worker has ended.
+#: Called with every trial that this worker has ended.
 OnTrial = Callable[["FrozenTrial"], None]
 _LONGEST_NAP_S = 5.0
 
@@ -46,14 +46,14 @@ def work(
     deadline: float = math.inf,
     on_trial: OnTrial | None = None,
 ) -> None:
-    """Does trials of the study at `place` until all are done, also those of workers that die
-    meanwhile, or the time is up.
+    """Runs trials of the study at `place` until all are finished, including those of workers that
+    die meanwhile, or time is up.
 
     Args:
-        deadline: `time.monotonic()` after which no trial goes on.
+        deadline: `time.monotonic()` at which running trials end.
 
     Raises:
-        NotApplicableError: the kind cannot be used on the data.
+        NotApplicableError: the kind of model cannot use the data.
     """
     storage = open_storage(str(place), lease_s=options.lease_s)
     study = open_study(options, storage)
@@ -81,7 +81,7 @@ def _do_one(
     limits: Limits,
     on_trial: OnTrial | None,
 ) -> None:
-    """Takes a trial and runs it; its end is in the study, unless it is somebody else's by then."""
+    """Takes a trial, runs it and stores its end, unless another worker has it by then."""
     lease: Lease | None = None
 
     def objective(trial: Trial) -> list[float]:
@@ -110,13 +110,13 @@ def _do_one(
             objective, n_trials=1, catch=(TrialPutBackError, DuplicateTrialError), callbacks=[tell]
         )
     except (ValueError, UpdateFinishedTrialError):
-        # Optuna takes no end of a trial that somebody else has ended meanwhile.
+        # Optuna refuses to end a trial that another worker has ended meanwhile.
         if lease is None or not lease.is_lost:
             raise
 
 
 def _fault(error: BaseException) -> tuple[str, str]:
-    """Returns what a trial is that an error has ended, and why."""
+    """Returns the fault and the reason of a trial that an error has ended."""
     if isinstance(error, KeyboardInterrupt):
         return PUT_BACK, "interrupted"
     if isinstance(error, TrialPutBackError):
