@@ -1,4 +1,4 @@
-"""One thing that a search may choose, and the way between choices and `TrainOptions`."""
+"""A searchable setting, and the conversion between chosen values and `TrainOptions`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from cdmpp.training.options import TrainOptions
 Group = Literal[
     "model", "loss", "label", "optimiser", "schedule", "batch", "regulariser", "leaf-blocks"
 ]
-#: What of a tuple a setting stands for: `block` whether it has that block, `count` and `width` a
-#: stack of equal layers; `value` = no tuple, the option itself.
+#: How a setting maps to an option: `value` = the option itself; `block` = whether a tuple contains
+#: that block; `count` and `width` = a tuple of equal layer widths.
 Part = Literal["value", "block", "count", "width"]
-#: The parameter that names the kind, where a study has several.
+#: Name of the parameter for the kind of model, in studies with several kinds.
 MODEL = "model"
 
 _log = logging.getLogger("cdmpp")
@@ -28,11 +28,11 @@ _log = logging.getLogger("cdmpp")
 
 @dataclass(frozen=True)
 class SettingCondition:
-    """When a setting matters.
+    """The condition under which a setting is searched.
 
     Attributes:
-        path: of a setting that comes earlier in the space.
-        values: those of its values with which it does.
+        path: path of an earlier setting in the space.
+        values: values of that setting that meet the condition.
     """
 
     path: str
@@ -41,17 +41,18 @@ class SettingCondition:
 
 @dataclass(frozen=True)
 class Setting:
-    """A number in a range, or one of several values.
+    """A number in a range, or a choice of values.
 
     Attributes:
-        path: as in `--set`, e.g. `transformer.loop.learning_rate`; also the name in the study.
-        group: what it is a part of.
+        path: path as in `--set`, e.g. `transformer.loop.learning_rate`; also the parameter's name
+            in the study.
+        group: group that it belongs to.
         choices: the values; empty = a number from `low` to `high`.
-        low: least value.
-        high: greatest value.
-        is_log: whether ratios count, not differences.
-        is_whole: whether it is a whole number.
-        when: None = always searched.
+        low: minimum.
+        high: maximum.
+        is_log: whether the scale is logarithmic.
+        is_whole: whether the number is an integer.
+        when: condition; None = always searched.
         part: see `Part`; the path of a part ends with the name of the block, `count` or `width`.
     """
 
@@ -66,7 +67,7 @@ class Setting:
     part: Part = "value"
 
     def ask(self, trial: Trial) -> Any:
-        """Returns what the study's sampler chooses."""
+        """Returns the value that the study's sampler chooses."""
         if self.choices:
             labels = [_label(choice) for choice in self.choices]
             chosen: Any = trial.suggest_categorical(self.path, labels)
@@ -76,9 +77,9 @@ class Setting:
         return trial.suggest_float(self.path, self.low, self.high, log=self.is_log)
 
     def recorded(self, value: Any) -> Any:
-        """Returns a value as the study writes it down; one outside the range moves to its end.
+        """Returns a value as the study stores it; a number outside the range is clipped to it.
 
-        Returns None, with a warning, for a value that is none of the choices.
+        Returns None, with a warning, for a value that is not among the choices.
         """
         if self.choices:
             if value in self.choices:
@@ -93,8 +94,11 @@ class Setting:
         return int(inside) if self.is_whole else float(inside)
 
     def applies(self, values: Mapping[str, Any], options: TrainOptions) -> bool:
-        """Whether it matters, given the values of earlier settings; those that are not searched
-        are in the options.
+        """Whether the setting is searched.
+
+        Args:
+            values: values of the earlier settings.
+            options: values of the settings that are not searched.
         """
         if self.when is None:
             return True
@@ -104,7 +108,7 @@ class Setting:
 
 
 def chosen_values(space: Sequence[Setting], trial: Trial, options: TrainOptions) -> dict[str, Any]:
-    """Returns path -> value of the settings that matter, chosen in their order."""
+    """Returns path -> value of the settings whose condition holds, chosen in order."""
     values: dict[str, Any] = {}
     for setting in space:
         if setting.applies(values, options):
@@ -113,7 +117,7 @@ def chosen_values(space: Sequence[Setting], trial: Trial, options: TrainOptions)
 
 
 def recorded_values(space: Sequence[Setting], options: TrainOptions) -> dict[str, Any]:
-    """Returns name -> value with which a study begins at these options."""
+    """Returns path -> stored value of the settings in `options`, to start a study with."""
     values: dict[str, Any] = {}
     recorded: dict[str, Any] = {}
     for setting in space:
@@ -159,7 +163,7 @@ def with_values(
 
 
 def _present(setting: Setting, options: TrainOptions) -> Any:
-    """Returns the value of a setting in the options; None for a stack of unequal layers."""
+    """Returns the value of a setting in the options; None for a tuple of unequal widths."""
     path = setting.path if setting.part == "value" else setting.path.rpartition(".")[0]
     value = _value_at(options, path)
     last = setting.path.rpartition(".")[2]
@@ -180,7 +184,7 @@ def _value_at(options: TrainOptions, path: str) -> Any:
 
 
 def _label(choice: Any) -> str | float | int | bool:
-    """Returns a choice as the storage can hold it."""
+    """Returns a choice as a type that the storage supports."""
     if isinstance(choice, str | float | int | bool):
         return choice
     return json.dumps(choice)

@@ -1,1 +1,1 @@
-"""From a graph of operators with their times to the latency of a whole network."""
+"""Replays a graph of operators with their times: the latency of a whole network."""

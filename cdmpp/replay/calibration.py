@@ -1,4 +1,4 @@
-"""The gap between operators, calibrated on one measured network and then kept."""
+"""The gap between operators, fitted to one measured network and stored in a file."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _MAKE = "create one with: cdmpp replay NETWORK --measure --calibrate-gap FILE"
 
 
 def fitted_gap_s(run: Replay, measured_s: float) -> float:
-    """Returns the pause between operators that brings a replay to the measured time.
+    """Returns the pause between operators with which a replay takes the measured time.
 
-    0 where the operators alone already take longer: measured alone they need not be slower than in
-    the network, and a negative pause would not carry over to another one.
+    0 if the operators alone already take longer: operators measured alone need not be slower than
+    in the network, and a negative pause would not transfer to another network.
 
     Args:
         run: replay of one queue without gaps.
@@ -30,7 +30,7 @@ def fitted_gap_s(run: Replay, measured_s: float) -> float:
 
 
 def write_gap(path: Path, gap_s: float, facts: dict[str, Any]) -> None:
-    """Writes a gap with what it was measured on.
+    """Writes a gap and the facts of its measurement.
 
     Raises:
         DataError: the file cannot be written.
@@ -39,11 +39,11 @@ def write_gap(path: Path, gap_s: float, facts: dict[str, Any]) -> None:
 
 
 def gap_of(text: str) -> float:
-    """Returns the seconds of `--gap`: a number of µs, or a file.
+    """Returns the seconds of `--gap`, which is a number of µs or a file.
 
     Raises:
-        UsageError: neither.
-        DataError: the file is not as it should be.
+        UsageError: `text` is neither.
+        DataError: the file is invalid.
     """
     try:
         value = float(text)

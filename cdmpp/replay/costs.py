@@ -1,4 +1,4 @@
-"""What an operator costs: sources that know it, and a roofline estimate where none does."""
+"""Costs of operators: sources that know them, and a roofline estimate for the rest."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from cdmpp.text import seconds_text
 
 Source = Literal["given", "measured", "model", "records", "analytic", "link", "bound"]
 
-#: Operators that go over their tensors several times.
+#: Operators that read their tensors several times.
 _SORTS = frozenset({"argsort", "sort", "topk", "unique"})
 _SCANS = frozenset({"cumprod", "cumsum"})
-#: Stands in for a call of which neither operations nor bytes are known, seconds.
+#: Assumed seconds of a call with unknown operations and bytes.
 NOMINAL_CALL_S = 1e-6
 
 
@@ -32,12 +32,12 @@ class OperatorCost:
 
     Attributes:
         latency_s: above 0 unless it was given as 0.
-        low_s, high_s: its interval; both equal to `latency_s` where the source has none.
-        source: who says so.
-        reason: why it is only a bound, else empty; for other sources a remark.
+        low_s, high_s: its interval; both equal to `latency_s` if the source has none.
+        source: source of the value.
+        reason: for `bound`: why no source knows the cost; for other sources a remark or empty.
         draws_s: seconds under each draw of its schedule; empty without draws.
-        own_width: the part of the interval's half width (of the logarithm, added in squares) that
-            is this operator's own and averages out over the kernels of a network.
+        own_width: part of the interval's half width (of the logarithm, added in squares) that is
+            independent between kernels and averages out over a network.
     """
 
     latency_s: float
@@ -50,17 +50,17 @@ class OperatorCost:
 
     @property
     def has_interval(self) -> bool:
-        """Whether the error of its source is known."""
+        """Whether the error of the source is known."""
         return self.low_s < self.high_s
 
     @property
     def ends_s(self) -> tuple[float, float] | tuple[None, None]:
-        """Its interval; None where it has none."""
+        """The interval, or two None without one."""
         return (self.low_s, self.high_s) if self.has_interval else (None, None)
 
     @property
     def shared_low_s(self) -> float:
-        """Lower end without what is its own; where a lower bound holds it, not above that."""
+        """Lower end without the own part; never below `low_s`, where a lower bound may hold it."""
         if not self.own_width or self.low_s <= 0:
             return self.low_s
         width = max(self._shared_width(self.low_s), self._shared_width(self.high_s))
@@ -68,7 +68,7 @@ class OperatorCost:
 
     @property
     def shared_high_s(self) -> float:
-        """Upper end without what is its own."""
+        """Upper end without the own part."""
         if not self.own_width:
             return self.high_s
         return self.latency_s * math.exp(self._shared_width(self.high_s))
@@ -83,23 +83,23 @@ def exact(latency_s: float, source: Source, reason: str = "") -> OperatorCost:
 
 
 class CostSource(ABC):
-    """Knows the cost of some operators."""
+    """Base class of sources that know the cost of some operators."""
 
     @abstractmethod
     def costs(self, graph: OperatorGraph) -> dict[str, OperatorCost]:
-        """Returns operator id -> cost of those it knows."""
+        """Returns operator id -> cost for the operators that it knows."""
 
     def reasons(self) -> dict[str, str]:
-        """Returns operator id -> why it does not know what it was asked for."""
+        """Returns operator id -> why a requested cost is unknown."""
         return {}
 
 
 class GivenTimes(CostSource):
-    """Times that stand in the graph, and those of a table by id, name, task or kind.
+    """Times in the graph, and times of a table by id, name, task or kind.
 
     Args:
-        table: seconds; wins over the graph.
-        graph_source: who says those of the graph.
+        table: seconds; takes precedence over the graph.
+        graph_source: source of the times in the graph.
     """
 
     def __init__(
@@ -108,10 +108,10 @@ class GivenTimes(CostSource):
         self._table, self._source = dict(table or {}), graph_source
 
     def costs(self, graph: OperatorGraph) -> dict[str, OperatorCost]:
-        """Returns operator id -> cost of those with a time.
+        """Returns operator id -> cost of operators with a time.
 
         Raises:
-            UsageError: an entry of the table fits no operator.
+            UsageError: an entry of the table matches no operator.
         """
         found: dict[str, OperatorCost] = {}
         used: set[str] = set()
@@ -137,7 +137,7 @@ class GivenTimes(CostSource):
 
 
 class LinkTimes(CostSource):
-    """Copies and collectives by their message size."""
+    """Times of copies and collectives by message size."""
 
     def __init__(self, links: Links) -> None:
         self._links = links
@@ -154,7 +154,7 @@ class LinkTimes(CostSource):
 
 @dataclass(frozen=True)
 class GraphCosts:
-    """Costs of a graph's operators, in its order."""
+    """Costs of a graph's operators, in the graph's order."""
 
     graph: OperatorGraph
     costs: tuple[OperatorCost, ...]
@@ -166,18 +166,18 @@ class GraphCosts:
 
     @property
     def low_s(self) -> list[float]:
-        """Lower ends without what is each operator's own."""
+        """Lower ends without each operator's own part."""
         return [cost.shared_low_s for cost in self.costs]
 
     @property
     def high_s(self) -> list[float]:
-        """Upper ends without what is each operator's own."""
+        """Upper ends without each operator's own part."""
         return [cost.shared_high_s for cost in self.costs]
 
     @property
     def own_width(self) -> float:
-        """What its kernels' own parts add to the half width of the total (of the logarithm, added
-        in squares): calls of one kernel err alike, kernels independently.
+        """Half width that the kernels' own parts add to the total (of the logarithm, in squares):
+        calls of one kernel have the same error, different kernels have independent errors.
         """
         own: dict[str, float] = {}
         for one, cost in zip(self.graph.operators, self.costs, strict=True):
@@ -187,30 +187,30 @@ class GraphCosts:
 
     @property
     def uncovered(self) -> list[tuple[Operator, OperatorCost]]:
-        """The operators of which only a bound is known."""
+        """The operators with only a bound."""
         pairs = zip(self.graph.operators, self.costs, strict=True)
         return [(one, cost) for one, cost in pairs if cost.source == "bound"]
 
     def draw_count(self) -> int:
-        """Returns how many draws of the schedules there are; 0 = none."""
+        """Returns the number of schedule draws; 0 = none."""
         return max((len(cost.draws_s) for cost in self.costs), default=0)
 
     def drawn_s(self, draw: int) -> list[float]:
-        """Returns seconds of each operator under one draw."""
+        """Returns the seconds of each operator under one draw."""
         return [cost.draws_s[draw] if cost.draws_s else cost.latency_s for cost in self.costs]
 
 
 def gather_costs(
     graph: OperatorGraph, sources: Sequence[CostSource], devices: Mapping[str, DeviceSpec]
 ) -> GraphCosts:
-    """Returns the cost of every operator: of the first source that knows it, else a bound.
+    """Returns the cost of every operator, from the first source that knows it or a bound.
 
     Args:
         devices: label in the graph -> hardware.
 
     Raises:
-        DeviceError: an operator needs a bound and its device is not known.
-        DataError: a source gives a time that is negative or not finite.
+        DeviceError: an operator needs a bound and its device is unknown.
+        DataError: a source returns a negative, infinite or unordered interval.
     """
     found: dict[str, OperatorCost] = {}
     reasons: dict[str, str] = {}
@@ -233,10 +233,10 @@ def gather_costs(
 
 
 def bound(one: Operator, device: DeviceSpec, reason: str) -> OperatorCost:
-    """Returns the roofline of an operator as its cost, up to that over `LEAST_SHARE`.
+    """Returns the roofline time of an operator, with `LEAST_SHARE` for the upper end.
 
-    Without operations and bytes a nominal call stands in, a share of it below and above. Nothing
-    takes less than the smallest kernel of the device.
+    An operator without operations and bytes counts as a nominal call. No operator takes less than
+    the smallest kernel of the device.
     """
     least_s = least_kernel_s(device)
     if not one.flop and not one.bytes:
@@ -272,8 +272,8 @@ def bound(one: Operator, device: DeviceSpec, reason: str) -> OperatorCost:
 
 
 def _passes(one: Operator) -> float:
-    """Returns how often an operator goes over its tensors, about: a sort once for every doubling of
-    what is in order, a scan twice, others once.
+    """Returns the approximate number of passes of an operator over its tensors: log2 of the length
+    for a sort, 2 for a scan, otherwise 1.
     """
     name = re.split(r"[.:]+", one.kind)[-1]
     if name in _SCANS:

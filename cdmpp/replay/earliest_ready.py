@@ -1,4 +1,4 @@
-"""List scheduling by events: a free queue takes the best of what could start."""
+"""Event-driven list scheduling: a free queue takes the best operator that is ready."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from collections.abc import Sequence
 class EarliestReady:
     """One simulation.
 
-    Among the operators that wait for a queue the lowest priority number comes first, then the one
-    that could start first, then the one that is issued first. An operator of several queues starts
-    when it is the first of each and all are free.
+    Among the operators that wait for a queue, the lowest priority number comes first, then the
+    earliest ready time, then the issue order. An operator of several queues starts when it is the
+    first of each and all are free.
 
-    Events are (time, number): an operator's end, a queue that becomes free after its gap, a host
-    that has issued an operator.
+    Events are (time, number); a number means the end of an operator, a queue that becomes free
+    after its gap, or a host that has issued an operator.
 
     Args:
         times: seconds of each operator.
-        before: what each waits for.
-        order: the order in which hosts issue operators.
-        places: numbers of the queues that each occupies.
-        hosts: numbers of the hosts that issue each.
-        blocking: whether the hosts wait for it.
-        priorities: of each operator.
-        launch_s, gap_s: as in `ReplayOptions`.
+        before: predecessors of each operator.
+        order: order in which hosts issue operators.
+        places: numbers of the queues that each operator occupies.
+        hosts: numbers of the hosts that issue each operator.
+        blocking: whether the hosts wait for the operator.
+        priorities: priority of each operator.
+        launch_s, gap_s: see `ReplayOptions`.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class EarliestReady:
         self.events: list[tuple[float, int]] = []
 
     def run(self) -> tuple[list[float], list[float], float]:
-        """Returns starts, ends and the total."""
+        """Returns the starts, the ends and the total."""
         count, queues = len(self.times), len(self.ready)
         for host in range(len(self.issued)):
             self._issue(host, 0.0)
@@ -73,7 +73,7 @@ class EarliestReady:
         while self.events:
             now = self.events[0][0]
             changed: list[int] = []
-            # What happens at the same time is known before a queue chooses.
+            # All events of one time are handled before a queue chooses.
             while self.events and self.events[0][0] == now:
                 number = heapq.heappop(self.events)[1]
                 if number < count:
@@ -88,7 +88,7 @@ class EarliestReady:
         return self.start, self.end, max(max(self.end), max(self.clock))
 
     def _issue(self, host: int, now: float) -> list[int]:
-        """Lets a host issue what it can at this time; returns the queues that got something."""
+        """Issues what a host can issue at this time; returns the queues with new operators."""
         changed: list[int] = []
         own = self.issued[host]
         if self.launch_s > 0 and now > 0 and self.clock[host] == now:
@@ -112,7 +112,7 @@ class EarliestReady:
         return changed
 
     def _one_less(self, index: int, now: float) -> list[int]:
-        """Counts one thing that an operator waited for; returns its queues if it was the last."""
+        """Removes one dependency of an operator; returns its queues if that was the last one."""
         self.waiting[index] -= 1
         if self.waiting[index]:
             return []
@@ -138,7 +138,7 @@ class EarliestReady:
         return changed
 
     def _resume(self, host: int, now: float) -> list[int]:
-        """Lets a host go on after a blocking operator."""
+        """Continues a host after a blocking operator."""
         if self.launch_s > 0 and self.next_issue[host] < len(self.issued[host]):
             self.clock[host] = now + self.launch_s
             number = len(self.times) + len(self.ready) + host
@@ -147,7 +147,7 @@ class EarliestReady:
         return self._issue(host, now) if self.launch_s == 0 else []
 
     def _start_first(self, queue: int, now: float) -> None:
-        """Starts the first waiting operator of a queue when all of its queues are free."""
+        """Starts the first waiting operator of a queue if all of its queues are free."""
         if not self.is_free[queue] or not self.ready[queue]:
             return
         index = self.ready[queue][0][3]

@@ -1,10 +1,9 @@
-"""The replay: every operator gets a start and an end on the queues of its devices.
+"""The replay: computes the start and end of every operator on the queues of its devices.
 
-Queues (streams) work off one operator at a time. Under `issue-order` each does so in the order in
-which the host issues operators, as GPU streams do; the total then never grows when an operator gets
-faster. Under `earliest-ready` a free queue takes the operator of the best priority among those that
-could start (list scheduling); the total may then grow when an operator gets faster (Graham's
-anomaly).
+A queue (stream) runs one operator at a time. With `issue-order` it runs operators in the order in
+which the host issues them, like a GPU stream; a faster operator then never increases the total.
+With `earliest-ready` a free queue takes the ready operator of the best priority (list scheduling);
+the total may then increase when an operator gets faster (Graham's anomaly).
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ Reason = Literal["data", "queue", "host", "start"]
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """What the replay adds to the operators' own times.
+    """Overheads and scheduling policy of a replay.
 
     Attributes:
         policy: see the module.
         launch_s: seconds of the host to issue one operator; every device has a host thread.
-        gap_s: least pause of a queue between two operators.
+        gap_s: minimum pause of a queue between two operators.
 
     Raises:
         UsageError: a time that is negative or not finite, or an unknown policy.
@@ -57,7 +56,7 @@ class Step:
     """An operator on the critical chain.
 
     Attributes:
-        index: its place in the graph.
+        index: its index in the graph.
         reason: what it waited for: a result, its queue, the host, or nothing.
     """
 
@@ -67,18 +66,18 @@ class Step:
 
 @dataclass(frozen=True)
 class Replay:
-    """A replayed graph; lists have one entry an operator, in the graph's order.
+    """A replayed graph; lists have one entry per operator, in the graph's order.
 
     Attributes:
-        graph: what was replayed.
-        options: how.
+        graph: the replayed graph.
+        options: options of the replay.
         times_s: seconds of each operator.
-        start_s: when each starts, from 0.
-        end_s: when each ends.
-        total_s: end of the last one, or of the host.
+        start_s: start of each operator, from 0.
+        end_s: end of each operator.
+        total_s: end of the last operator, or of the host.
         longest_path_s: longest chain of data edges.
-        busy_s: (device, queue) -> seconds in which it works.
-        chain: the operators that the total consists of, first to last.
+        busy_s: (device, queue) -> seconds of work.
+        chain: the operators that make up the total, first to last.
     """
 
     graph: OperatorGraph
@@ -98,7 +97,7 @@ class Replay:
 
     @property
     def idle_s(self) -> dict[tuple[str, str], float]:
-        """(device, queue) -> seconds of the total in which it waits."""
+        """(device, queue) -> idle seconds of the total."""
         return {place: max(0.0, self.total_s - busy) for place, busy in self.busy_s.items()}
 
 
@@ -108,7 +107,7 @@ def replay(
     *,
     options: ReplayOptions | None = None,
 ) -> Replay:
-    """Returns when each operator runs.
+    """Replays a graph: returns the start and end of each operator.
 
     Args:
         graph: the network.
@@ -116,7 +115,7 @@ def replay(
         options: None = no launches, no gaps, issue order.
 
     Raises:
-        DataError: no operators, an edge from nowhere, a cycle, or an operator without a time.
+        DataError: no operators, an edge from an unknown id, a cycle, or an operator without a time.
     """
     with without_collector():
         return _replay(graph, checked_times(graph, times_s), options or ReplayOptions())
@@ -157,11 +156,11 @@ def _replay(graph: OperatorGraph, times: list[float], options: ReplayOptions) ->
 
 
 def checked_times(graph: OperatorGraph, times_s: Sequence[float] | None) -> list[float]:
-    """Returns seconds an operator.
+    """Returns the seconds of each operator.
 
     Raises:
-        DataError: one is missing, negative or not finite, or there are more or fewer than
-            operators.
+        DataError: a time is missing, negative or not finite, or the number of times differs from
+            the number of operators.
     """
     given = [one.time_s for one in graph.operators] if times_s is None else list(times_s)
     if len(given) != len(graph.operators):
@@ -181,7 +180,7 @@ def checked_times(graph: OperatorGraph, times_s: Sequence[float] | None) -> list
 def _places(
     operators: Sequence[Operator],
 ) -> tuple[list[tuple[int, ...]], list[tuple[str, str]]]:
-    """Returns for every operator the numbers of the queues it occupies, and (device, queue) by
+    """Returns the numbers of the queues that each operator occupies, and (device, queue) by
     number.
     """
     numbers: dict[tuple[str, str], int] = {}
@@ -199,7 +198,7 @@ def _places(
 
 
 def _hosts(operators: Sequence[Operator]) -> list[tuple[int, ...]]:
-    """Returns for every operator the numbers of the hosts that issue it."""
+    """Returns the numbers of the hosts that issue each operator."""
     numbers: dict[str, int] = {}
     alone: dict[str, tuple[int, ...]] = {}
     found = []
@@ -222,7 +221,7 @@ def _issue_order(
     blocking: Sequence[bool],
     options: ReplayOptions,
 ) -> tuple[list[float], list[float], float]:
-    """Returns starts, ends and the total when every queue works in issue order."""
+    """Returns the starts, the ends and the total with every queue in issue order."""
     launch_s, gap_s = options.launch_s, options.gap_s
     start, end = [0.0] * len(times), [0.0] * len(times)
     free = [0.0] * (1 + max(max(numbers) for numbers in places))
@@ -256,7 +255,7 @@ def _chain(
     previous: Sequence[tuple[int, ...]],
     gap_s: float,
 ) -> tuple[Step, ...]:
-    """Returns what the total consists of: from the last operator back to what each waited for."""
+    """Returns the operators that make up the total, found backwards from the last one."""
     index = max(range(len(end)), key=end.__getitem__)
     steps: list[Step] = []
     while True:
@@ -270,7 +269,7 @@ def _chain(
             reason = "queue"
             cause = next((place for place in previous[index] if end[place] + gap_s == at), None)
         if cause is None:
-            # The host came last: it had issued what came before, or waited for a blocking operator.
+            # The host came last: it issued earlier operators, or waited for a blocking one.
             steps.append(Step(index, "host"))
             break
         steps.append(Step(index, reason))
@@ -279,14 +278,14 @@ def _chain(
 
 
 def _by_start(start: Sequence[float], end: Sequence[float], order: Sequence[int]) -> list[int]:
-    """Returns the operators as they ran. Those without duration stay in issue order, as data edges
-    want it: the sort is stable.
+    """Returns the operators in the order of their starts. The sort is stable: operators without
+    duration stay in issue order, which respects the data edges.
     """
     return sorted(order, key=lambda index: (start[index], end[index]))
 
 
 def _previous(ran: Sequence[int], places: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Returns for every operator those that ran just before it in its queues."""
+    """Returns for each operator its predecessors in its queues."""
     previous: list[tuple[int, ...]] = [()] * len(ran)
     last: dict[int, int] = {}
     for index in ran:

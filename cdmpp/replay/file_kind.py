@@ -1,4 +1,4 @@
-"""What a file is that a user has in hand, and the command that takes it: one answer for all."""
+"""Detects the kind of a user's file, and the command for it; shared by all commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cdmpp.replay.traces.dlrm import FORMAT as DLRM
 FileKind = Literal[
     "program", "network", "records", "tenset", "graph", "chrome", "execution", "dlrm", "config"
 ]
-#: Each kind in words, and the command for it.
+#: Each kind in words, and its command.
 KINDS: dict[FileKind, tuple[str, str]] = {
     "program": ("a Python file with tensor programs (.py)", "cdmpp predict {}"),
     "network": ("a network (.onnx, .pt2)", "cdmpp predict {}"),
@@ -39,23 +39,23 @@ KINDS: dict[FileKind, tuple[str, str]] = {
     ),
 }  # fmt: skip
 _SUFFIXES: dict[str, FileKind] = {".py": "program", ".onnx": "network", ".pt2": "network"}
-#: Files of weights, or of a module without what it runs.
+#: Files with weights only, or a module without its forward code.
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 _TEXT_SUFFIXES = (".json", ".log", ".txt", ".jsonl")
-#: Of AutoTVM before TVM 0.6, of Ansor, and of AutoTVM today.
+#: Keys of AutoTVM before TVM 0.6 and of Ansor; keys of AutoTVM today.
 _RECORD_KEYS = ({"i", "r"}, {"input", "config", "result"})
 _CONFIG_KEYS = frozenset({"architectures", "model_type", "hidden_size", "num_hidden_layers"})
 
 
 def file_kind(path: Path, wanted: Collection[FileKind] = tuple(KINDS)) -> FileKind:
-    """Returns what a file is, from its name and its first keys.
+    """Returns the kind of a file, from its name and first keys.
 
     Args:
-        wanted: what the command takes.
+        wanted: kinds that the command accepts.
 
     Raises:
-        DataError: no such file, or it is none of these.
-        UsageError: it is of another kind, which another command takes.
+        DataError: the file does not exist, or has no known kind.
+        UsageError: the file has another kind, which another command accepts.
     """
     kind = _kind(path, wanted)
     if kind not in wanted:
@@ -67,7 +67,7 @@ def file_kind(path: Path, wanted: Collection[FileKind] = tuple(KINDS)) -> FileKi
 
 
 def expected(wanted: Collection[FileKind] = tuple(KINDS)) -> str:
-    """Returns kinds of files in words."""
+    """Returns the kinds of files in words."""
     return ", or ".join(KINDS[kind][0] for kind in wanted)
 
 

@@ -1,4 +1,4 @@
-"""A network as a graph of operators: what runs where, after what, and how much it computes."""
+"""A network as a graph of operators: devices, queues, data edges and work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cdmpp.errors import DataError
 Collective = Literal["all-reduce", "all-to-all", "all-gather", "reduce-scatter"]
 COLLECTIVES: tuple[Collective, ...] = ("all-reduce", "all-to-all", "all-gather", "reduce-scatter")
 
-#: Queues (streams) that operators go to when they do not say which.
+#: Default queues (streams) of operators.
 COMPUTE, COPY, COMMUNICATION = "compute", "copy", "communication"
 _DIGITS = re.compile(r"(\d+)")
 
@@ -24,24 +24,24 @@ class Operator:
     """One call in a network.
 
     Attributes:
-        id: unique in the graph. Operators of equal priority that could both be issued next are
-            issued in the natural order of their ids (`op9` before `op10`).
-        name: as people know it; default the id.
-        kind: such as `conv2d`, `copy`, `all-reduce`; what `--scale` and tables go by.
+        id: unique in the graph. Among operators of equal priority that could be issued next, the
+            natural order of ids decides (`op9` before `op10`).
+        name: display name; empty = the id.
+        kind: such as `conv2d`, `copy`, `all-reduce`; key of `--scale` and of tables.
         after: ids of the operators whose results it needs.
         device: label of a device of the graph.
-        queue: the device's queue (stream) it runs in.
+        queue: queue (stream) of the device that runs it.
         priority: a lower number is issued earlier.
-        time_s: seconds where they are known.
+        time_s: seconds; None = unknown.
         low_s: lower end of the time's interval; None = unknown.
-        high_s: upper end.
+        high_s: upper end; None = unknown.
         flop: floating-point operations; None = unknown.
-        bytes: distinct bytes that it reads and writes, or that a copy or collective moves.
-        task: key of its computation, equal for equal calls; empty where it has none.
-        shapes: of the arguments, e.g. `1x64x56x56`.
-        collective: what several devices do together.
-        devices: the labels that take part in a collective.
-        is_blocking: the host waits for it before it issues anything more.
+        bytes: distinct bytes read and written, or moved by a copy or collective; None = unknown.
+        task: key of its computation, equal for equal calls; may be empty.
+        shapes: shapes of the arguments, e.g. `1x64x56x56`.
+        collective: kind of collective; None = not a collective.
+        devices: labels of the devices in a collective.
+        is_blocking: whether the host waits for it before it issues the next operator.
     """
 
     id: str
@@ -64,7 +64,7 @@ class Operator:
 
     @property
     def label(self) -> str:
-        """Its name, or its id where it has none."""
+        """The name, or the id without a name."""
         return self.name or self.id
 
     @property
@@ -78,12 +78,12 @@ class OperatorGraph:
     """A network as operators with data edges.
 
     Attributes:
-        name: of the network.
+        name: name of the network.
         operators: in any order.
-        devices: device label in the graph -> name of a DeviceSpec; labels without one are left out.
-        source: what it was read from, in words.
-        has_edges: whether the order of the operators is known. Tasks with weights have none: their
-            calls run one after the other.
+        devices: label in the graph -> name of a DeviceSpec; may lack labels.
+        source: where it was read from, in words.
+        has_edges: whether the data edges are known. Tasks with weights have none; their calls run
+            one after the other.
     """
 
     name: str
@@ -93,7 +93,7 @@ class OperatorGraph:
     has_edges: bool = True
 
     def scaled(self, times_s: Mapping[str, float]) -> OperatorGraph:
-        """Returns the graph with other times, by operator id."""
+        """Returns the graph with some times replaced, by operator id."""
         changed = tuple(
             replace(one, time_s=times_s[one.id]) if one.id in times_s else one
             for one in self.operators
@@ -102,7 +102,7 @@ class OperatorGraph:
 
 
 def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
-    """Returns a sort key under which numbers in a text count as numbers."""
+    """Returns a sort key that compares numbers in a text by value."""
     if text.isdecimal():
         return ((0, int(text), ""),)
     parts = _DIGITS.split(text)
@@ -110,10 +110,10 @@ def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def predecessors(graph: OperatorGraph) -> list[list[int]]:
-    """Returns for every operator the places of those it waits for, repeats left out.
+    """Returns the indices of each operator's predecessors, without duplicates.
 
     Raises:
-        DataError: no operators, an id twice, or an edge from an id that is not there.
+        DataError: no operators, a duplicate id, or an edge from an unknown id.
     """
     if not graph.operators:
         raise DataError(
@@ -144,16 +144,16 @@ def predecessors(graph: OperatorGraph) -> list[list[int]]:
 
 
 def issue_order(graph: OperatorGraph, before: Sequence[Sequence[int]]) -> list[int]:
-    """Returns the places of all operators in the order in which a host issues them.
+    """Returns the indices of all operators in the order in which a host issues them.
 
-    That is the topological order in which the lowest priority number, then the lowest id, comes
-    first. It depends on neither times nor the order in which the graph lists its operators.
+    It is the topological order with the lowest priority number first, then the lowest id. It
+    depends on neither the times nor the order of operators in the graph.
 
     Args:
         before: `predecessors(graph)`.
 
     Raises:
-        DataError: the graph has a cycle; names the operators of one.
+        DataError: the graph has a cycle; the error names its operators.
     """
     operators = graph.operators
     ranks = ranked(operators)
@@ -201,7 +201,7 @@ def ranked(operators: Sequence[Operator]) -> list[int]:
 def longest_path_s(
     times_s: Sequence[float], before: Sequence[Sequence[int]], order: Iterable[int]
 ) -> float:
-    """Returns the seconds of the longest chain of data edges: no number of queues is faster."""
+    """Returns the seconds of the longest chain of data edges, a lower bound for any replay."""
     end = [0.0] * len(times_s)
     for index in order:
         start = max((end[place] for place in before[index]), default=0.0)
@@ -210,10 +210,10 @@ def longest_path_s(
 
 
 def _a_cycle(before: Sequence[Sequence[int]], left: Sequence[int]) -> list[int]:
-    """Returns the places of one cycle, in the direction of the edges, first one repeated.
+    """Returns the indices of one cycle, in the direction of the edges, the first one repeated.
 
     Args:
-        left: operators that wait, each for at least one other of them.
+        left: operators that each wait for at least one other of them.
     """
     members = set(left)
     path: list[int] = []

@@ -1,4 +1,4 @@
-"""Our own graph files, JSON or YAML (`docs/how-to/replay.md` has the schema)."""
+"""Graph files in JSON or YAML (schema: `docs/how-to/replay.md`)."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _KNOWN = frozenset((*_NUMBERS, *_TEXTS, *_LISTS, *_OTHERS))
 
 @dataclass(frozen=True)
 class GraphFile:
-    """What a graph file holds.
+    """Content of a graph file.
 
     Attributes:
-        graph: the operators, each call on its own.
-        links: what connects devices.
+        graph: the operators, with one operator per call.
+        links: the connections between devices.
     """
 
     graph: OperatorGraph
@@ -44,7 +44,8 @@ def read_graph(path: Path) -> GraphFile:
     """Reads a graph file.
 
     Raises:
-        DataError: unreadable, neither JSON nor YAML, of another format, or a wrong value.
+        DataError: the file is unreadable, neither JSON nor YAML, or has another format or an
+            invalid value.
     """
     path = Path(path)
     try:
@@ -65,7 +66,7 @@ def graph_of(value: Any, where: str) -> GraphFile:
     """Returns the graph in parsed JSON or YAML.
 
     Raises:
-        DataError: another format, or a wrong value.
+        DataError: another format, or an invalid value.
     """
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         got = value.get("format") if isinstance(value, dict) else type(value).__name__
@@ -104,12 +105,12 @@ def graph_of(value: Any, where: str) -> GraphFile:
 
 
 def expanded(graph: OperatorGraph, calls: Mapping[str, int]) -> OperatorGraph:
-    """Returns the graph with operators that are called several times written out.
+    """Returns the graph with one operator per call.
 
-    Each call waits for what the operator waits for; what comes after it waits for all of them.
+    Each call waits for the predecessors of the operator; its successors wait for all calls.
 
     Args:
-        calls: operator id -> how often; 1 where it is not named.
+        calls: operator id -> number of calls; 1 for missing ids.
     """
     names = {
         one.id: tuple(f"{one.id}#{number}" for number in range(1, calls[one.id] + 1))
@@ -129,7 +130,7 @@ def expanded(graph: OperatorGraph, calls: Mapping[str, int]) -> OperatorGraph:
 
 
 def write_graph(path: Path, graph: OperatorGraph, links: Links | None = None) -> None:
-    """Writes a graph that `read_graph` reads back equal.
+    """Writes a graph file, from which `read_graph` restores an equal graph.
 
     Raises:
         DataError: the file cannot be written.
@@ -138,7 +139,7 @@ def write_graph(path: Path, graph: OperatorGraph, links: Links | None = None) ->
 
 
 def graph_values(graph: OperatorGraph, links: Links | None = None) -> dict[str, Any]:
-    """Returns a graph as plain values, defaults left out."""
+    """Returns a graph as JSON values, without defaults."""
     links = links or Links()
     return {
         "format": FORMAT, "version": VERSION, "name": graph.name, "devices": dict(graph.devices),
@@ -163,7 +164,7 @@ def _row(one: Operator) -> dict[str, Any]:
 
 
 def _operator(row: Any, where: str) -> tuple[Operator, int, float | None]:
-    """Returns (operator, calls, bytes of its result)."""
+    """Returns (operator, number of calls, bytes of its result)."""
     if not isinstance(row, dict) or not isinstance(row.get("id"), str | int):
         raise DataError(f"{where}: expected a mapping with an id; {_SHOW}")
     where = f"{where} ({row['id']})"

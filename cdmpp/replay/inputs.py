@@ -1,4 +1,4 @@
-"""What is to be replayed: which kind of file, read into graphs and iterations."""
+"""Inputs of a replay: detects the kind of file and reads it into graphs and iterations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cdmpp.replay.traces.trace_graph import (
     mean_of_iterations,
 )
 
-#: Kinds of files that are replayed.
+#: Kinds of files that can be replayed.
 REPLAYED: tuple[FileKind, ...] = ("network", "tenset", "graph", "chrome", "execution", "dlrm")
 
 
@@ -31,7 +31,7 @@ class TraceInput:
 
     Attributes:
         ranks: iterations of each process, each a list of top-level operators.
-        names: of the processes.
+        names: names of the processes.
         notes: what was left out of the files, one sentence each.
     """
 
@@ -41,11 +41,11 @@ class TraceInput:
 
 
 def one_kind(paths: list[Path]) -> FileKind:
-    """Returns the kind of all files.
+    """Returns the common kind of the files.
 
     Raises:
-        DataError: a file is unreadable or of no known kind.
-        UsageError: several files that do not belong together, or one for another command.
+        DataError: a file is unreadable or of unknown kind.
+        UsageError: the files do not belong together, or a file is for another command.
     """
     kinds = [file_kind(path, REPLAYED) for path in paths]
     found = set(kinds)
@@ -61,7 +61,7 @@ def one_kind(paths: list[Path]) -> FileKind:
 
 
 def read_traces(paths: list[Path], iterations: str | None = None) -> TraceInput:
-    """Returns the iterations of every profiler trace, a process each.
+    """Returns the iterations of the profiler traces, one trace per process.
 
     Args:
         iterations: FIRST:LAST, see `iteration_range`.
@@ -84,10 +84,10 @@ def read_traces(paths: list[Path], iterations: str | None = None) -> TraceInput:
 
 
 def iteration_range(text: str | None) -> tuple[int | None, int | None]:
-    """Returns the ends of `FIRST:LAST`.
+    """Returns both ends of `FIRST:LAST`.
 
     Raises:
-        UsageError: another form.
+        UsageError: invalid format.
     """
     if text is None:
         return None, None
@@ -126,10 +126,10 @@ def trace_overheads(traces: TraceInput, paths: list[Path]) -> HostOverheads:
 def execution_graph(
     paths: list[Path], *, on_note: Callable[[str], None] = lambda _: None
 ) -> OperatorGraph:
-    """Returns the graph of an execution trace, with the times of profiler traces beside it.
+    """Returns the graph of an execution trace, with the times of the profiler traces.
 
     Args:
-        on_note: is told what was left out of the profiler traces.
+        on_note: called with notes about what was left out of the profiler traces.
     """
     return read_execution_trace(*execution_files(paths, on_note=on_note))
 
@@ -137,9 +137,9 @@ def execution_graph(
 def execution_files(
     paths: list[Path], *, on_note: Callable[[str], None]
 ) -> tuple[Path, dict[int, float], dict[int, float]]:
-    """Returns the execution trace among some files, and what the profiler traces beside it say:
-    number of the record function -> mean seconds on the host, and of the kernels that it launched
-    (nothing where no profile has kernels).
+    """Returns the execution trace among the files, and two dictionaries from the profiler traces:
+    record function number -> mean seconds on the host, and -> mean seconds of its kernels (empty if
+    no profile has kernels).
     """
     (observed,) = (path for path in paths if file_kind(path) == "execution")
     on_host: dict[int, list[float]] = {}

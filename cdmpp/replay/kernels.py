@@ -1,4 +1,4 @@
-"""Framework operators whose kernels the analytic models know."""
+"""Costs of framework operators from the analytic kernel models."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from cdmpp.replay.graph import OperatorGraph
 
 
 class KernelCosts(CostSource):
-    """Framework operators whose kernels have a model, on GPUs: products and element-wise ones.
+    """Costs of framework operators with a kernel model, on GPUs: products and element-wise ones.
 
     Args:
-        labels: device of the graph -> label of a GPU; operators elsewhere are left to others.
+        labels: device of the graph -> label of a GPU; operators on other devices are skipped.
 
     Raises:
-        DeviceError: a device lacks a rate.
+        DeviceError: a rate of a device is missing.
     """
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         self._times = {device: KernelTimes(get_device(label)) for device, label in labels.items()}
 
     def costs(self, graph: OperatorGraph) -> dict[str, OperatorCost]:
-        """Returns operator id -> cost of those whose kernels are known."""
+        """Returns operator id -> cost of operators with a kernel model."""
         found = {}
         known: dict[tuple[str, str, tuple[str, ...]], OperatorCost] = {}
         for one in graph.operators:
@@ -49,11 +49,11 @@ class KernelCosts(CostSource):
 
 
 def torch_kernel(kind: str, shapes: Sequence[str]) -> KernelCall | None:
-    """Returns the kernel of a framework operator; None where no model fits.
+    """Returns the kernel of a framework operator; None if there is no model for it.
 
     Args:
         kind: such as `linear` or `relu`.
-        shapes: of its inputs, such as `64x512`.
+        shapes: shapes of its inputs, such as `64x512`.
     """
     sizes = [tuple(int(part) for part in shape.split("x")) for shape in shapes if shape != "scalar"]
     product = product_sizes(kind, sizes)

@@ -1,4 +1,4 @@
-"""The outcome of a graph of operators: its own times, those of a table, of links and of kernels."""
+"""Replay of a graph with times from the graph, a table, links and kernel models."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def replay_graph(
     """Returns the replay of a graph.
 
     Args:
-        device, times, graph_source: as in `costs_of_graph`.
-        scales: factors of `replay_costs`.
-        notes: what was assumed of the graph's times.
+        device, times, graph_source: see `costs_of_graph`.
+        scales: factors, see `replay_costs`.
+        notes: assumptions about the graph's times.
 
     Raises:
-        DeviceError: a device is not known.
-        UsageError: a time or factor fits no operator.
+        DeviceError: an unknown device.
+        UsageError: a time or factor matches no operator.
     """
     costs = costs_of_graph(graph, links, device=device, times=times, graph_source=graph_source)
     return replay_costs(costs, options, device=device, scales=scales, notes=notes)
@@ -51,17 +51,17 @@ def costs_of_graph(
     times: Mapping[str, float] | None = None,
     graph_source: Source = "given",
 ) -> GraphCosts:
-    """Returns what the operators of a graph cost: its own times, those of a table, of links and of
-    kernels; a roofline for the others.
+    """Returns the costs of a graph's operators from the graph, a table, links and kernel models,
+    with a roofline estimate for the others.
 
     Args:
-        device: label that stands for all devices of the graph; empty = those that it names.
+        device: label that replaces all devices of the graph; empty = the graph's own devices.
         times: seconds of operators by id, name, task or kind.
-        graph_source: who says the times that stand in the graph.
+        graph_source: source of the times in the graph.
 
     Raises:
-        DeviceError: a device is not known.
-        UsageError: a time fits no operator.
+        DeviceError: an unknown device.
+        UsageError: a time matches no operator.
     """
     places = {name for one in graph.operators for name in one.devices or (one.device,)}
     named = dict.fromkeys(places, device) if device else graph.devices
@@ -75,7 +75,7 @@ def costs_of_graph(
 
 
 def read_times(path: Path) -> dict[str, float]:
-    """Returns the seconds of operators in a file of JSON.
+    """Returns the seconds of operators in a JSON file.
 
     Raises:
         DataError: unreadable, or not a mapping of names to seconds.

@@ -1,4 +1,4 @@
-"""A replay as plain values, for `--json`, files and tables."""
+"""The result of a replay as values for `--json`, files and tables."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class ReplayOutcome:
     """A replayed network with its interval.
 
     Attributes:
-        device: what it was replayed for, in words; empty where the graph says it itself.
-        schedule: which programs its kernels are; empty where that makes no sense.
-        costs: of the operators.
-        expected: the replay of the latencies.
-        low_s, high_s: totals of the intervals' ends, as if all operators erred alike in what they
-            share; None where no operator has an interval.
+        device: device of the replay, in words; empty if the graph names its devices.
+        schedule: which programs the kernels are; may be empty.
+        costs: costs of the operators.
+        expected: replay with the latencies.
+        low_s, high_s: totals with the ends of the intervals, assuming that the shared errors of all
+            operators are equal; None if no operator has an interval.
         draws_s: totals under each draw of the schedules.
-        what_if: the replay with scaled operators; None without.
-        scales: its factors.
-        measured: what was measured beside it; None where nothing was.
-        notes: what was assumed.
+        what_if: replay with scaled operators, or None.
+        scales: factors of `what_if`.
+        measured: measured values, or None.
+        notes: assumptions.
     """
 
     device: str
@@ -46,7 +46,7 @@ class ReplayOutcome:
 
     @property
     def without_interval(self) -> tuple[str, ...]:
-        """Kinds of operators with calls whose error is not known, the most expensive first."""
+        """Kinds of operators with calls of unknown error, most expensive first."""
         seconds: dict[str, float] = {}
         for one, cost in zip(self.costs.graph.operators, self.costs.costs, strict=True):
             if not cost.has_interval:
@@ -64,17 +64,17 @@ def replay_costs(
     scales: Mapping[str, float] | None = None,
     notes: tuple[str, ...] = (),
 ) -> ReplayOutcome:
-    """Returns the replay of a graph with costs: expected, both ends of the interval, every draw.
+    """Replays a graph with the expected costs, both ends of the interval, and every draw.
 
     Raises:
-        DataError: as `replay`.
-        UsageError: a scale that fits no operator.
+        DataError: see `replay`.
+        UsageError: a scale matches no operator.
     """
     graph, times = costs.graph, costs.times_s
     scales = dict(scales or {})
     expected = replay(graph, times, options=options)
     low_s = high_s = None
-    if any(cost.has_interval for cost in costs.costs):  # shorter operators may end later in all
+    if any(cost.has_interval for cost in costs.costs):  # with shorter operators it may end later
         low_s = min(replay(graph, costs.low_s, options=options).total_s, expected.total_s)
         high_s = max(replay(graph, costs.high_s, options=options).total_s, expected.total_s)
         if costs.own_width and low_s > 0:
@@ -103,13 +103,13 @@ def replay_costs(
 
 
 def _with_own(low_s: float, total_s: float, high_s: float, width: float) -> tuple[float, float]:
-    """Returns the ends of a total with a part more of their half widths."""
+    """Returns both ends of a total's interval, widened by `width` in squares of the logarithm."""
     low, high = (math.hypot(math.log(end / total_s), width) for end in (low_s, high_s))
     return total_s * math.exp(-low), total_s * math.exp(high)
 
 
 def outcome_values(outcome: ReplayOutcome) -> dict[str, Any]:
-    """Returns an outcome as plain values; seconds."""
+    """Returns an outcome as JSON values; times in seconds."""
     run, graph = outcome.expected, outcome.costs.graph
     return {
         "name": graph.name, "source": graph.source, "device": outcome.device,
@@ -144,11 +144,11 @@ def outcome_values(outcome: ReplayOutcome) -> dict[str, Any]:
 
 
 def calls_of(run: Replay, places: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Returns when every operator runs, in the graph's order: its lanes, start and seconds, and the
-    places of those it waits for.
+    """Returns each operator's lanes, start, seconds and predecessors' indices, in the graph's
+    order.
 
     Args:
-        places: task of operators, or label of those without -> number that it is called by.
+        places: number of the kernel by the task of an operator, or by its label without a task.
     """
     known = {one.id: place for place, one in enumerate(run.graph.operators)}
     return [
@@ -160,7 +160,9 @@ def calls_of(run: Replay, places: Mapping[str, int]) -> list[dict[str, Any]]:
 
 
 def by_kind(outcome: ReplayOutcome) -> list[dict[str, Any]]:
-    """Returns the kinds of operators with calls, seconds, interval and sources, dearest first."""
+    """Returns the calls, seconds, interval and sources per kind of operator, most expensive
+    first.
+    """
     rows: dict[str, dict[str, Any]] = {}
     for one, cost in zip(outcome.costs.graph.operators, outcome.costs.costs, strict=True):
         row = rows.setdefault(
@@ -184,8 +186,8 @@ def by_kind(outcome: ReplayOutcome) -> list[dict[str, Any]]:
 
 
 def uncovered_groups(outcome: ReplayOutcome) -> list[tuple[str, int, OperatorCost]]:
-    """Returns the operators of which only a bound is known, those of one name and reason together:
-    (name, calls, cost of all calls), the widest first.
+    """Returns the operators with only a bound, grouped by name and reason: (name, calls, cost of
+    all calls), highest upper end first.
     """
     groups: dict[tuple[str, str], list[OperatorCost]] = {}
     for one, cost in outcome.costs.uncovered:

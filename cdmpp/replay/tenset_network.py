@@ -23,10 +23,10 @@ class TensetNetwork:
     """A network of Tenset.
 
     Attributes:
-        graph: one operator a call; its task is the workload key.
+        graph: one operator per call; its task is the workload key.
         tasks: workload key -> task.
-        network: Tenset's name.
-        folder: the network_info it is from.
+        network: Tenset's name of it.
+        folder: its `network_info` folder.
     """
 
     graph: OperatorGraph
@@ -36,17 +36,17 @@ class TensetNetwork:
 
 
 def is_tenset_network(path: Path) -> bool:
-    """Whether a file is called as Tenset calls the tasks of a network."""
+    """Whether a file name has Tenset's form for the tasks of a network."""
     return _NAME.match(path.name) is not None
 
 
 def read_tenset_network(path: Path, *, device: str = "") -> TensetNetwork:
     """Reads `((NETWORK),KIND).task.pkl[.gz]`.
 
-    The calls have no edges, so they all run in one queue, one after the other.
+    The calls have no edges and run one after the other in one queue.
 
     Args:
-        device: name of the DeviceSpec it runs on; empty = none.
+        device: name of the DeviceSpec of the graph; empty = none.
 
     Raises:
         DataError: unreadable, another name, or a network without tasks.

@@ -12,7 +12,7 @@ _US_PER_S = 1e6
 
 
 def write_chrome_trace(path: Path, run: Replay) -> None:
-    """Writes one event an operator and queue; devices are processes, queues threads.
+    """Writes one event per operator and queue; devices are processes, queues are threads.
 
     Raises:
         DataError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""How long copies and collectives take, from their message size, and copies between devices."""
+"""Times of copies and collectives by message size, and insertion of copies between devices."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from cdmpp.replay.graph import COPY, Operator, OperatorGraph, predecessors
 
 @dataclass(frozen=True)
 class LinkOptions:
-    """A connection: either a bandwidth and a latency, or the three-piece curve of a sweep.
+    """A connection: a bandwidth and a latency, or the three-piece curve of a sweep.
 
     Attributes:
         bytes_per_s: bandwidth of large messages.
-        latency_s: time of the smallest ones.
-        flat_log2, saturated_log2, height, centre, slope, base: of `MemoryCurve`; all or none.
+        latency_s: time of the smallest messages.
+        flat_log2, saturated_log2, height, centre, slope, base: see `MemoryCurve`; all or none.
 
     Raises:
-        UsageError: a bandwidth or a latency that no connection has.
+        UsageError: the bandwidth is not positive, or the latency is negative.
     """
 
     bytes_per_s: float
@@ -46,7 +46,7 @@ class LinkOptions:
 
         Args:
             size_bytes: payload.
-            factor: bytes that move for each byte of it.
+            factor: bytes moved per byte of payload.
         """
         curve = self._curve()
         if curve is not None:
@@ -69,11 +69,11 @@ class LinkOptions:
 
 @dataclass(frozen=True)
 class Links:
-    """What connects the devices.
+    """The connections between devices.
 
     Attributes:
         copy: between two devices, or host and device; None = unknown.
-        collective: of collectives: the bus of all devices together; None = unknown.
+        collective: the bus shared by all devices, for collectives; None = unknown.
     """
 
     copy: LinkOptions | None = None
@@ -81,10 +81,10 @@ class Links:
 
 
 def links_of(values: Mapping[str, Any]) -> Links:
-    """Returns the links that a graph file describes.
+    """Returns the links of a graph file.
 
     Raises:
-        UsageError: unknown names or values of the wrong type.
+        UsageError: unknown names, or values of the wrong type.
     """
     found = from_dict(_LinkValues, values)
     return Links(
@@ -100,11 +100,11 @@ class _LinkValues:
 
 
 def transfer_s(operator: Operator, links: Links) -> float | None:
-    """Returns the seconds of a copy or collective; None where it is neither, or size or link are
-    unknown.
+    """Returns the seconds of a copy or collective; None for other operators, or if the size or
+    link is unknown.
 
-    A collective's bytes are the payload of one device; the bus factor of ml_perf_model says how
-    many bytes cross the bus for each.
+    The bytes of a collective are the payload of one device; the bus factor of ml_perf_model
+    converts them to bytes on the bus.
     """
     if operator.bytes is None:
         return None
@@ -121,15 +121,15 @@ def transfer_s(operator: Operator, links: Links) -> float | None:
 def with_copies(graph: OperatorGraph, output_bytes: Mapping[str, float]) -> OperatorGraph:
     """Returns the graph with a copy on every edge between two devices.
 
-    One copy serves all consumers on a device. It runs in the copy queue of the consumer's device.
-    Edges from or to copies and collectives, which move data themselves, stay as they are.
+    One copy serves all consumers on a device, and runs in the copy queue of that device. Edges
+    from or to copies and collectives, which move data themselves, stay unchanged.
 
     Args:
-        output_bytes: operator id -> bytes of its result; one that is not there moves an unknown
-            number of bytes, so that its copy has no time yet.
+        output_bytes: operator id -> bytes of its result; copies of missing ids get no size, and
+            therefore no time.
 
     Raises:
-        DataError: as `predecessors`.
+        DataError: see `predecessors`.
     """
     predecessors(graph)
     by_id = {one.id: one for one in graph.operators}

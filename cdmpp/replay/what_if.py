@@ -1,4 +1,4 @@
-"""What if some operators were faster or slower."""
+"""What-if analysis: scales the times of operators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def parse_scale(text: str) -> tuple[str, float]:
     """Returns (operators, factor) of `conv2d=0.5`.
 
     Raises:
-        UsageError: another form, or a factor below 0.
+        UsageError: another form, or a negative factor.
     """
     name, separator, value = text.rpartition("=")
     try:
@@ -30,13 +30,13 @@ def parse_scale(text: str) -> tuple[str, float]:
 def scaled_times(
     graph: OperatorGraph, times_s: Sequence[float], scales: Mapping[str, float]
 ) -> list[float]:
-    """Returns the times with the factors of those operators that a name fits.
+    """Returns the times multiplied by the factors of all matching names.
 
-    A name is an id, a name, a task or a kind; of a fused operator any part: `conv2d` fits
-    `conv2d+add+relu`. Several that fit multiply.
+    A name is an id, a name, a task or a kind, or a part of a fused operator's kind: `conv2d`
+    matches `conv2d+add+relu`. Several matching factors multiply.
 
     Raises:
-        UsageError: a name fits no operator.
+        UsageError: a name matches no operator.
     """
     factors = [1.0] * len(times_s)
     for name, factor in scales.items():
@@ -53,5 +53,5 @@ def scaled_times(
 
 
 def fits(one: Operator, name: str) -> bool:
-    """Whether a name means an operator."""
+    """Whether a name matches an operator."""
     return name in (one.id, one.name, one.task, one.kind) or name in one.kind.split("+")

@@ -1,1 +1,1 @@
-"""Recorded runs as graphs: profiler traces, execution traces, DLRM's training."""
+"""Recorded runs as graphs: profiler traces, execution traces, DLRM training."""

@@ -24,15 +24,15 @@ _STEP_KERNEL = "add"
 
 @dataclass(frozen=True)
 class DlrmPreset:
-    """A recommendation model and its batch, as configs/replay/*.yaml describe it.
+    """A recommendation model and its batch, as in configs/replay/*.yaml.
 
     Attributes:
         format: `cdmpp-dlrm`.
-        name: of the model.
-        batch: samples of an iteration.
+        name: name of the model.
+        batch: samples per iteration.
         bottom: widths of the perceptron over the dense features, its input first.
         top: widths of the perceptron over the interactions, without its input; ends in 1.
-        tables, lookups, width, rows, table_rows, rows_per_block: of the embedding tables, as in
+        tables, lookups, width, rows, table_rows, rows_per_block: of the embedding tables, see
             `EmbeddingPreset`.
         loss: `mse` or `bce`.
     """
@@ -51,10 +51,10 @@ class DlrmPreset:
     loss: str = "mse"
 
     def shape(self) -> EmbeddingShape:
-        """Returns the embedding operator's shape.
+        """Returns the shape of the embedding operator.
 
         Raises:
-            UsageError: as `EmbeddingPreset.shape`.
+            UsageError: see `EmbeddingPreset.shape`.
         """
         names = {entry.name for entry in fields(EmbeddingPreset)}
         values: dict[str, Any] = {name: getattr(self, name) for name in names}
@@ -66,8 +66,8 @@ class TrainingOperator:
     """A top-level operator of an iteration.
 
     Attributes:
-        name: under which its overheads are found.
-        kernels: what it launches, in order.
+        name: key of its overheads.
+        kernels: kernels that it launches, in order.
         is_copy: whether its launches are copies from the host.
     """
 
@@ -85,7 +85,7 @@ def load_dlrm(path: Path) -> DlrmPreset:
     """Returns the preset of a YAML file.
 
     Raises:
-        UsageError: unreadable, an unknown name or a wrong value.
+        UsageError: unreadable, an unknown name or an invalid value.
     """
     preset = from_dict(DlrmPreset, read_yaml(path))
     where = f"{path}: "
@@ -109,7 +109,7 @@ def load_dlrm(path: Path) -> DlrmPreset:
 
 
 def dlrm_iteration(preset: DlrmPreset) -> list[TrainingOperator]:
-    """Returns forward pass, loss, backward pass and optimiser step of one iteration."""
+    """Returns the forward pass, loss, backward pass and optimiser step of one iteration."""
     b, d, vectors = preset.batch, preset.width, preset.tables + 1
     pairs = vectors * (vectors - 1) // 2
     shape = preset.shape()
@@ -161,7 +161,7 @@ def dlrm_iteration(preset: DlrmPreset) -> list[TrainingOperator]:
 def iteration_graph(
     operators: Sequence[TrainingOperator], times: KernelTimes, *, name: str, device: str
 ) -> OperatorGraph:
-    """Returns the kernels of an iteration, one after the other on the GPU."""
+    """Returns the kernels of an iteration as a chain on the GPU."""
     found: list[Operator] = []
     for one in operators:
         for kernel in one.kernels:
@@ -179,7 +179,7 @@ def iteration_graph(
 def walked_iteration(
     operators: Sequence[TrainingOperator], times: KernelTimes
 ) -> list[WalkedOperator]:
-    """Returns an iteration for the walk."""
+    """Returns an iteration as operators of a walk."""
     return [
         WalkedOperator(
             name=one.name,
@@ -193,7 +193,7 @@ def walked_iteration(
 def _perceptron(batch: int, widths: Sequence[int], *, last: str) -> list[TrainingOperator]:
     operators = []
     for number, (k, n) in enumerate(itertools.pairwise(widths), start=1):
-        # The weight is brought into the product's layout first.
+        # The weight is transposed to the product's layout first.
         transpose = KernelCall("transpose", {"batch": 1, "m": n, "n": k})
         operators.append(TrainingOperator("linear", (transpose, _gemm(1, batch, n, k))))
         activation = last if number == len(widths) - 1 else "relu"

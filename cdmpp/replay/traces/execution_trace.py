@@ -1,4 +1,4 @@
-"""Execution traces of torch's ExecutionTraceObserver: operators with tensors, hence data edges."""
+"""Execution traces of torch's ExecutionTraceObserver: operators with tensors and data edges."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from cdmpp.replay.traces.overheads import HostOverheads
 from cdmpp.replay.traces.trace_events import STEP, is_operator_annotation
 from cdmpp.text import counted
 
-#: Begins the names of nodes that stand for a process or a thread, of every version of torch.
+#: Prefixes of nodes for a process or a thread, in all versions of torch.
 _ROOTS = ("[pytorch|profiler|", "__ROOT_")
 #: torch's RecordScope of `record_function` in a user's program.
 _USER_SCOPE = 7
-#: Wrappers that hand a tensor on where no operator is below them.
+#: Wrappers that only pass a tensor on if no operator is below them.
 _HANDS_ON = frozenset({"AccumulateGrad"})
-#: Device of what runs on the host.
+#: Device of operators on the host.
 HOST = "cpu"
-#: Where overheads name no launch call.
+#: Launch call if the overheads name none.
 _LAUNCH = "cudaLaunchKernel"
 
-#: Storage, device, bytes.
+#: (storage, device, bytes).
 Tensor = tuple[int, str, float]
 
 
 @dataclass(frozen=True)
 class TracedCall:
-    """A call of an operator with those that it made.
+    """A call of an operator, with the calls that it made.
 
     Attributes:
-        id: of its node.
-        name: without namespace.
+        id: id of its node.
+        name: name without namespace.
         function: number of the record function; -1 = unknown.
         inputs, outputs: its own tensors.
-        shapes: of its inputs, lists of tensors looked into.
-        is_operator: whether torch's dispatcher ran it; else it wraps calls, or is a user's own.
-        calls: what it called, in order.
+        shapes: shapes of its inputs, including those in lists.
+        is_operator: whether torch's dispatcher ran it; otherwise it is a wrapper or user code.
+        calls: calls that it made, in order.
     """
 
     id: int
@@ -60,24 +60,24 @@ class TracedCall:
 
     @property
     def shape_texts(self) -> tuple[str, ...]:
-        """Its shapes as `2048x512`."""
+        """Its shapes as texts such as `2048x512`."""
         return tuple("x".join(map(str, shape)) for shape in self.shapes)
 
     def everything(self) -> Iterator[TracedCall]:
-        """Yields this call and all below it."""
+        """Yields this call and all calls below it."""
         yield self
         for one in self.calls:
             yield from one.everything()
 
     def has_tensors(self) -> bool:
-        """Whether it or a call below it has a tensor."""
+        """Whether this call or one below it has a tensor."""
         return any(one.inputs or one.outputs for one in self.everything())
 
     def computing(self) -> list[TracedCall]:
-        """Returns the calls that stand for its work, views left out: an operator of torch itself,
-        and those below whatever wraps operators (a backward function, an optimiser's step).
+        """Returns the calls that do its work, without views: an operator of torch itself, or the
+        operators below a wrapper (a backward function, an optimiser's step).
 
-        A wrapper with nothing below that computes stands for itself, since only its name is known.
+        A wrapper without computing calls below it is returned itself, as only its name is known.
         """
         if self.is_operator:
             return [] if is_view(self.name) else [self]
@@ -90,11 +90,10 @@ class TracedCall:
 def read_calls(path: Path) -> list[TracedCall]:
     """Returns the calls that no other operator made, in order.
 
-    Ranges that a program marks (`record_function`, `ProfilerStep`) are looked through, as in
-    profiles.
+    Ranges marked by a program (`record_function`, `ProfilerStep`) are skipped, as in profiles.
 
     Raises:
-        DataError: unreadable, cut off, or without operators.
+        DataError: unreadable, truncated, or without operators.
     """
     path = Path(path)
     calls: dict[int, TracedCall] = {}
@@ -130,21 +129,21 @@ def read_execution_trace(
     times_s: Mapping[int, float] | None = None,
     device_times_s: Mapping[int, float] | None = None,
 ) -> OperatorGraph:
-    """Reads the top-level operators of an execution trace and the tensors that pass between them.
+    """Reads the top-level operators of an execution trace and the tensors passed between them.
 
-    An operator comes after the last one that wrote a storage which it reads. A wrapper (a backward
+    An operator depends on the last writer of each storage that it reads. A wrapper (a backward
     function, an optimiser's step) has the tensors of the operators below it; without a measured
-    time these stand in its place. Bytes are those of tensors, of which a lookup reads no more than
-    it writes; operations follow from names and shapes where they are known; views compute nothing.
+    time, those operators replace it. Bytes are those of the tensors, except that a lookup reads at
+    most as much as it writes. Operations come from names and shapes if known. Views are left out.
 
     Args:
         times_s: number of the record function -> measured seconds, from a chrome trace of the same
             run.
-        device_times_s: the same of the kernels that a record function launched: the times of what
-            does not run on the host.
+        device_times_s: number of the record function -> measured seconds of the kernels that it
+            launched, for operators on devices.
 
     Raises:
-        DataError: as `read_calls`.
+        DataError: see `read_calls`, or all operators are views.
     """
     path = Path(path)
     operators = _operators(read_calls(path), times_s or {}, device_times_s or {})
@@ -156,13 +155,13 @@ def read_execution_trace(
 def walked_calls(
     calls: Iterable[TracedCall], costs: Mapping[str, OperatorCost], overheads: HostOverheads
 ) -> tuple[list[WalkedOperator], tuple[str, ...]]:
-    """Returns top-level calls for the walk, and the names of those whose launches are assumed.
+    """Returns top-level calls as operators of a walk, and the names of those with assumed launches.
 
-    An operator launches what the overheads name, else one kernel for each operator below it that
-    computes.
+    An operator launches what the overheads name, but at least one kernel per computing operator
+    below it.
 
     Args:
-        costs: id of an operator of `read_execution_trace` -> its cost, where it runs on a device.
+        costs: id of an operator of `read_execution_trace` -> its cost, for operators on a device.
     """
     known = [name for name in overheads.t4 if "launch" in name.lower()]
     usual = max(known, key=lambda name: overheads.t4[name].count, default=_LAUNCH)
@@ -223,7 +222,7 @@ def _time_s(
 
 
 def _is_lookup(name: str) -> bool:
-    """Whether an operator reads some rows of a table."""
+    """Whether an operator reads only some rows of a table."""
     low = name.lower()
     is_forward = "backward" not in low
     return is_forward and any(word in low for word in ("embedding", "lookup", "index", "gather"))
@@ -236,10 +235,10 @@ def _tensors_of(calls: Iterable[TracedCall]) -> Iterator[Tensor]:
 
 
 def _node(value: Any, where: str) -> tuple[TracedCall, int, bool]:
-    """Reads a node of the present schema or of the older one with flat fields.
+    """Reads a node of the current schema, or of the older one with flat fields.
 
     Returns:
-        The call, the id of its parent, and whether it is only a range around others.
+        The call, the id of its parent, and whether it is only a range around other calls.
     """
     try:
         inputs, outputs = value["inputs"], value["outputs"]
@@ -272,7 +271,7 @@ def _node(value: Any, where: str) -> tuple[TracedCall, int, bool]:
 def _tensors(
     values: Sequence[Any], shapes: Sequence[Any], types: Sequence[Any]
 ) -> list[tuple[Tensor, tuple[int, ...]]]:
-    """Returns the tensors among some arguments with their shapes, lists looked into."""
+    """Returns the tensors among some arguments, including those in lists, with their shapes."""
     found: list[tuple[Tensor, tuple[int, ...]]] = []
     for value, shape, kind in zip(values, shapes, types, strict=False):
         if not isinstance(kind, str):
@@ -284,7 +283,7 @@ def _tensors(
             if isinstance(value, list):  # tensor, storage, offset, elements, bytes of one, device
                 device = str(value[5]) if len(value) > 5 else HOST
                 tensor = int(value[1]), device, float(value[3]) * float(value[4])
-            elif isinstance(value, int):  # of older versions of torch: a number alone
+            elif isinstance(value, int):  # older versions of torch: only the tensor's number
                 size = DTYPE_BYTES.get(kind.removeprefix("Tensor(").removesuffix(")"), 4)
                 tensor = value, HOST, float(size * math.prod(sizes))
             else:

@@ -13,7 +13,7 @@ from cdmpp.text import counted
 _PREFIXES = ("autograd::engine::evaluate_function: ", "torch::autograd::", "aten::")
 _COMMUNICATION_WORDS = ("nccl", "rccl", "allreduce", "alltoall")
 
-#: Operators that only describe a tensor anew.
+#: Operators that only change the description of a tensor, or allocate one.
 _VIEWS = frozenset({
     "t", "transpose", "view", "reshape", "expand", "as_strided", "permute", "detach", "detach_",
     "squeeze", "unsqueeze", "slice", "select", "narrow", "alias", "flatten", "unflatten", "split",
@@ -26,14 +26,14 @@ _VIEWS = frozenset({
 
 @dataclass(frozen=True)
 class HostLaunch:
-    """A call that puts something on a device; times in µs.
+    """A call that starts work on a device; times in µs.
 
     Attributes:
         call: such as `cudaLaunchKernel`.
         start_us, duration_us: of the call.
-        kernel: name of what it started; empty where the trace has none.
+        kernel: name of the kernel; empty if the trace has none.
         place: device and stream, such as `gpu0/7`.
-        kernel_start_us, kernel_us: when and how long that ran; None where the trace has none.
+        kernel_start_us, kernel_us: start and duration of the kernel; None if the trace has none.
     """
 
     call: str
@@ -46,23 +46,23 @@ class HostLaunch:
 
     @property
     def is_communication(self) -> bool:
-        """Whether it is a collective."""
+        """Whether its kernel is a collective."""
         name = self.kernel.lower()
         return any(word in name for word in _COMMUNICATION_WORDS)
 
 
 @dataclass(frozen=True)
 class HostOperator:
-    """An operator that no other operator called.
+    """A top-level operator.
 
     Attributes:
-        name: without its namespace, such as `linear` or `AddmmBackward0`.
+        name: name without namespace, such as `linear` or `AddmmBackward0`.
         start_us, end_us: on the host.
         thread: process and thread.
-        shapes: of its inputs, as the trace writes them.
+        shapes: shapes of its inputs as text of the trace.
         launches: in order.
         nested_us: starts of the operators that it called, in order.
-        syncs_us: (start, end) of calls in it that waited for a device.
+        syncs_us: (start, end) of calls inside it that waited for a device.
     """
 
     name: str
@@ -88,12 +88,12 @@ def plain_name(name: str) -> str:
 
 
 def host_iterations(trace: TraceEvents) -> list[list[HostOperator]]:
-    """Returns the top-level operators of each marked iteration, in order of their start.
+    """Returns the top-level operators of each marked iteration, by start.
 
-    Without marks the whole trace is one iteration. Operators outside every mark are left out.
+    Without marks, the whole trace is one iteration. Operators outside all marks are left out.
 
     Raises:
-        DataError: no mark has an operator in it.
+        DataError: no marked iteration contains an operator.
     """
     operators = sorted(_top_level(trace), key=lambda one: (one.start_us, one.thread))
     if not trace.steps:
@@ -112,8 +112,8 @@ def host_iterations(trace: TraceEvents) -> list[list[HostOperator]]:
 
 
 def kernel_times_us(trace: TraceEvents) -> list[float]:
-    """Returns the time of the kernels that each operator of a trace launched, nested ones included,
-    in the order of `trace.operators`.
+    """Returns the kernel time of each operator of a trace in µs, including nested operators, in the
+    order of `trace.operators`.
     """
     columns, ran = trace.operators, trace.kernels
     kernels = {link: place for place, link in enumerate(ran.link) if link >= 0}
@@ -159,7 +159,7 @@ def _top_level(trace: TraceEvents) -> Iterator[HostOperator]:
 
 
 def _by_thread(columns: EventColumns) -> dict[int, list[int]]:
-    """Returns thread -> places of its events by start, the longer one first."""
+    """Returns thread -> indices of its events by start; of equal starts, the longer one first."""
     groups: dict[int, list[int]] = {}
     order = sorted(
         range(len(columns)),
@@ -173,7 +173,7 @@ def _by_thread(columns: EventColumns) -> dict[int, list[int]]:
 def _within(columns: EventColumns, places: list[int], start: float, end: float) -> list[int]:
     key = columns.start_us.__getitem__
     first = bisect_right(places, start, key=key)
-    # A launch may begin with its operator.
+    # A launch may start together with its operator.
     while first > 0 and key(places[first - 1]) == start:
         first -= 1
     last = first

@@ -1,7 +1,7 @@
-"""A training iteration as its host walks it: operators in order, a host clock and device clocks.
+"""Iteration walk: simulates a training iteration with a host clock and two device clocks.
 
-Source: the iteration walk of the public repository owensgroup/ml_perf_model, first version
-(`reference`) and later one (`head`).
+Source: the iteration walk of the public repository owensgroup/ml_perf_model, in its first
+(`reference`) and later version (`head`).
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from cdmpp.replay.traces.overheads import HostOverheads, Overhead, mean_overhead
 WalkVersion = Literal["reference", "head"]
 _End = Literal["low", "mean", "high"]
 WALK_VERSIONS: tuple[WalkVersion, ...] = ("reference", "head")
-#: Operators that both versions leave out.
+#: Operators that both versions skip.
 SKIPPED_OPERATORS = frozenset({"random_", "item"})
-#: What the later version adds to each kernel, and what a copy without operators below it costs, µs.
+#: Later version, µs: extra time of each kernel; time of a blocking copy without launches.
 KERNEL_EXTRA_US = 5.0
 EVENT_US = 2.0
 
 
 @dataclass(frozen=True)
 class WalkedKernel:
-    """What one launch starts.
+    """The work of one launch.
 
     Attributes:
-        time_us: predicted or measured; None = unknown, the device's clock stays.
+        time_us: predicted or measured; None = unknown, adds no device time.
         is_communication: whether it runs in the communication stream.
-        low_us, high_us: its interval; None = its error is not known.
+        low_us, high_us: its interval; None = unknown error.
     """
 
     time_us: float | None
@@ -40,7 +40,7 @@ class WalkedKernel:
 
 
 def walked_kernel(time_s: float, low_s: float | None, high_s: float | None) -> WalkedKernel:
-    """Returns a kernel of that many seconds with its interval."""
+    """Returns a kernel with a time and interval in seconds."""
     low_us, high_us = (None if end is None else 1e6 * end for end in (low_s, high_s))
     return WalkedKernel(1e6 * time_s, low_us=low_us, high_us=high_us)
 
@@ -50,11 +50,11 @@ class WalkedOperator:
     """A top-level operator.
 
     Attributes:
-        name: under which its overheads are found.
-        calls: launch call of each launch; empty = it launches nothing.
-        kernels: one a launch, in order; empty = it has no kernel model.
-        is_blocking: the host waits for the device at its end (a copy to the host).
-        needs_communication: it uses the result of a collective, or waits for one.
+        name: key of its overheads.
+        calls: name of each launch call; empty = no launches.
+        kernels: one per launch, in order; empty = no kernel model.
+        is_blocking: whether the host waits for the device at its end (a copy to the host).
+        needs_communication: whether it uses the result of a collective, or waits for one.
     """
 
     name: str
@@ -66,12 +66,12 @@ class WalkedOperator:
 
 @dataclass(frozen=True)
 class WalkOptions:
-    """How to walk.
+    """Options of a walk.
 
     Attributes:
         version: see the module.
-        uses_pooled: an operator without overheads of its own gets the mean over all operators,
-            instead of an error.
+        uses_pooled: whether an operator without its own overheads uses the mean over all operators
+            instead of raising an error.
     """
 
     version: WalkVersion = "reference"
@@ -86,20 +86,20 @@ class WalkOptions:
 
 @dataclass(frozen=True)
 class Walk:
-    """A walked iteration; µs, as its overheads.
+    """A walked iteration; times in µs.
 
     Attributes:
-        total_us: when host and device are done.
-        active_us: sum of the kernels' times, the later version's extra included.
+        total_us: end of host and devices.
+        active_us: sum of the kernel times, including the later version's extra.
         host_us: host clock at the end.
         device_us: device clocks at the end: compute, communication.
-        exposed_communication_us: communication that nothing hides.
+        exposed_communication_us: communication time not hidden by computation.
         after_us: host clock after each operator that was not skipped.
-        pooled: operators that got the mean overheads over all operators.
-        unmodelled: operators that launch something that no model covers -> launches.
-        low_us, high_us: totals of the ends of all overheads and kernels, as if all erred alike;
+        pooled: overheads that were replaced by the mean over all operators.
+        unmodelled: operator -> launches without a kernel model.
+        low_us, high_us: totals with the ends of all overheads and kernels, assuming equal errors;
             None = no error is known.
-        without_interval: the overheads and kernels whose error is not known.
+        without_interval: overheads and kernels of unknown error.
     """
 
     total_us: float
@@ -124,7 +124,7 @@ def walk(
     """Returns the time of one iteration on one rank.
 
     Raises:
-        DataError: no operators, or an overhead that is missing.
+        DataError: no operators, or a missing overhead.
     """
     if not operators:
         raise DataError("an iteration without operators; expected at least one")
@@ -138,12 +138,12 @@ def walk(
 
 
 def slowest(walks: Sequence[Walk]) -> Walk:
-    """Returns the walk of the slowest rank: what several ranks that wait for each other take."""
+    """Returns the walk of the slowest rank, which all ranks wait for."""
     return max(walks, key=lambda one: one.total_us)
 
 
 class _Walker:
-    """Walks once, with all times at their mean or at the same end."""
+    """Walks once, with all times at their mean or all at one end."""
 
     def __init__(self, overheads: HostOverheads, options: WalkOptions, end: _End) -> None:
         self.overheads, self.options, self.end = overheads, options, end
@@ -224,7 +224,7 @@ class _Walker:
         return time_us + extra
 
     def _join_communication(self) -> None:
-        """Lets the compute stream wait for the communication stream."""
+        """Makes the compute stream wait for the communication stream."""
         waited = self.communication - self.compute
         if waited > 0:
             self.exposed += waited

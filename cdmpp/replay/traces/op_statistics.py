@@ -1,4 +1,4 @@
-"""How often which operators occur in a trace or graph."""
+"""Counts of the operators in a trace or graph."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cdmpp.replay.traces.iteration_walk import SKIPPED_OPERATORS
 
 @dataclass(frozen=True)
 class OperatorStatistics:
-    """One kind of operator.
+    """Statistics of one kind of operator.
 
     Attributes:
-        name: of the operator.
-        count: calls.
-        shapes: different shapes of its inputs -> calls with them, most frequent first.
-        launches: kernels that it launches in all; None = the file does not say.
-        time_s: seconds of all calls; on the host for traces; None where some have none.
+        name: name of the operator.
+        count: number of calls.
+        shapes: shapes of its inputs -> number of calls, most frequent first.
+        launches: total number of launched kernels; None = unknown.
+        time_s: seconds of all calls, on the host for traces; None if the time of a call is unknown.
     """
 
     name: str
@@ -33,12 +33,12 @@ class OperatorStatistics:
 
     @property
     def inputs(self) -> int:
-        """How many different shapes of its inputs there are."""
+        """Number of different input shapes."""
         return len(self.shapes)
 
 
 def trace_statistics(iterations: Iterable[Sequence[HostOperator]]) -> list[OperatorStatistics]:
-    """Returns the top-level operators of a trace, most frequent first."""
+    """Returns statistics of a trace's top-level operators, most frequent first."""
     rows: dict[str, list[HostOperator]] = {}
     for operators in iterations:
         for one in operators:
@@ -56,10 +56,10 @@ def trace_statistics(iterations: Iterable[Sequence[HostOperator]]) -> list[Opera
 def call_statistics(
     calls: Iterable[TracedCall], times_s: Mapping[int, float]
 ) -> list[OperatorStatistics]:
-    """Returns the top-level operators of an execution trace, most frequent first.
+    """Returns statistics of an execution trace's top-level operators, most frequent first.
 
     Args:
-        times_s: as in `read_execution_trace`.
+        times_s: see `read_execution_trace`.
     """
     rows: dict[str, list[TracedCall]] = {}
     for one in calls:
@@ -74,7 +74,7 @@ def call_statistics(
 
 
 def graph_statistics(graph: OperatorGraph) -> list[OperatorStatistics]:
-    """Returns the kinds of operators of a graph, most frequent first."""
+    """Returns statistics of a graph's kinds of operators, most frequent first."""
     rows: dict[str, list[Any]] = {}
     for one in graph.operators:
         rows.setdefault(one.kind or one.label, []).append(one)
@@ -88,7 +88,7 @@ def graph_statistics(graph: OperatorGraph) -> list[OperatorStatistics]:
 
 
 def cleaned(rows: Iterable[OperatorStatistics]) -> list[OperatorStatistics]:
-    """Returns the rows without views and without what a walk skips."""
+    """Returns the rows without views and operators that a walk skips."""
     return [row for row in rows if not is_view(row.name) and row.name not in SKIPPED_OPERATORS]
 
 

@@ -1,4 +1,4 @@
-"""What is kept of a profiler's trace: operators, launches and kernels as columns."""
+"""Events of a profiler trace that a replay needs: operators, launches and kernels as columns."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from cdmpp.profiling.formats.chrome_trace import (
 _ANNOTATION = "user_annotation"
 _LAUNCH_WORDS = ("launch", "memcpyasync", "memsetasync")
 _SYNC_WORDS = ("synchronize",)
-#: Begins the marks of iterations.
+#: Prefix of the marks of iterations.
 STEP = "ProfilerStep#"
 
 
 @dataclass
 class Names:
-    """Texts, each stored once."""
+    """A table of unique texts."""
 
     texts: list[str] = field(default_factory=list)
     numbers: dict[str, int] = field(default_factory=dict)
 
     def number(self, text: str) -> int:
-        """Returns the number of a text."""
+        """Returns the number of a text, which is added if new."""
         found = self.numbers.get(text)
         if found is None:
             found = self.numbers[text] = len(self.texts)
@@ -45,12 +45,12 @@ class Names:
 
 @dataclass
 class EventColumns:
-    """Events of one sort; times in µs, as traces have them.
+    """Events of one kind; times in µs, as in traces.
 
     Attributes:
-        name, thread, detail: numbers of texts; `detail` is the shapes of an operator, the stream of
-            a kernel.
-        start_us, duration_us: when and how long.
+        name, thread, detail: numbers of texts; `detail` is the shapes of an operator, or the stream
+            of a kernel.
+        start_us, duration_us: start and duration.
         link: correlation of launches and kernels, record function of operators; -1 = none.
     """
 
@@ -81,14 +81,14 @@ class TraceEvents:
     """A trace.
 
     Attributes:
-        source: the file.
-        names: the texts that columns number.
-        operators: framework operators, nested as they were called.
-        launches: calls that put something on a device.
+        source: path of the file.
+        names: texts of the numbers in the columns.
+        operators: framework operators, including nested ones.
+        launches: calls that start work on a device.
         syncs: calls that wait for a device.
-        kernels: what ran on devices.
+        kernels: work on devices.
         steps: (start, end) of each marked iteration, µs.
-        events: events in the file, those that are not kept included.
+        events: number of events in the file, including unused ones.
         notes: what was left out, one sentence each.
     """
 
@@ -104,18 +104,18 @@ class TraceEvents:
 
 
 def is_operator_annotation(name: str) -> bool:
-    """Whether a marked range counts as an operator: what an optimiser does is one."""
+    """Whether a marked range counts as an operator, which holds for steps of optimisers."""
     return name.startswith("Optimizer.")
 
 
 def read_trace_events(path: Path) -> TraceEvents:
-    """Returns what a replay needs of a chrome trace of torch.profiler.
+    """Reads the events of a torch.profiler chrome trace that a replay needs.
 
-    Memory grows with the kept operators, launches and kernels (about 50 bytes each), not with the
-    file.
+    Memory grows with the used operators, launches and kernels (about 50 bytes each), not with the
+    file size.
 
     Raises:
-        DataError: unreadable, cut off, or without any operator.
+        DataError: unreadable, truncated, or without operators.
     """
     path = Path(path)
     trace = TraceEvents(str(path))
@@ -145,7 +145,7 @@ def read_trace_events(path: Path) -> TraceEvents:
 
 
 def _first_and_end(trace: TraceEvents) -> tuple[float, float]:
-    """Returns when the first kept event starts and the last one ends; (0, 0) without any."""
+    """Returns the start of the first event and the end of the last one; (0, 0) without events."""
     columns = [
         one for one in (trace.operators, trace.launches, trace.syncs, trace.kernels) if len(one)
     ]

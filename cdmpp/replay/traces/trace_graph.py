@@ -1,4 +1,4 @@
-"""Traces as graphs: host pieces in order, kernels behind their launches; several traces as one."""
+"""Traces as graphs: host pieces in order, kernels after their launches; merging of traces."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COLLECTIVE_WORDS: tuple[tuple[str, Collective], ...] = (
 
 @dataclass(frozen=True)
 class _Piece:
-    """A stretch of host time that ends with a launch, a wait for the device, or an operator."""
+    """A piece of host time that ends with a launch, a wait for a device, or the operator's end."""
 
     name: str
     kind: str
@@ -38,10 +38,10 @@ def graph_of_iteration(
 ) -> OperatorGraph:
     """Returns one traced iteration as a graph with measured times.
 
-    The host's time is cut at its launches, so that a kernel may start as soon as the call that
-    launches it is over; the time between two operators belongs to the later one. Kernels run in
-    their stream, in the order of their launches. What a call waits for the device is not host time:
-    the piece after it comes after all kernels so far.
+    Host time is cut at launches, so that a kernel may start when its launch call ends; the time
+    between two operators belongs to the later one. Kernels run in their stream, in launch order.
+    Waiting for a device is not host time: the piece after the wait depends on the last kernel of
+    each stream.
 
     Raises:
         DataError: no operators.
@@ -85,7 +85,7 @@ def graph_of_iteration(
 
 
 def _pieces(one: HostOperator, clock: float) -> list[_Piece]:
-    """Returns the host time of an operator, from the end of the one before on."""
+    """Returns the host time of an operator in pieces, from the end of the previous operator."""
     cuts: list[tuple[float, float, HostLaunch | None]] = [
         (launch.start_us, launch.start_us + launch.duration_us, launch) for launch in one.launches
     ]
@@ -105,10 +105,10 @@ def _pieces(one: HostOperator, clock: float) -> list[_Piece]:
 
 
 def mean_of_iterations(graphs: Sequence[OperatorGraph]) -> OperatorGraph:
-    """Returns several iterations of one network as one graph: mean times, and their range.
+    """Merges several iterations of one network into one graph with mean times and their ranges.
 
     Raises:
-        DataError: no graph, or iterations that differ in more than times.
+        DataError: no graph, or iterations with different operators.
     """
     if not graphs:
         raise DataError("no iterations to merge; expected at least one")
@@ -142,14 +142,14 @@ def mean_of_iterations(graphs: Sequence[OperatorGraph]) -> OperatorGraph:
 
 
 def joined_processes(graphs: Sequence[OperatorGraph], names: Sequence[str]) -> OperatorGraph:
-    """Returns the graphs of several processes (ranks) as one.
+    """Merges the graphs of several processes (ranks) into one.
 
-    Devices and ids get the process's name in front. The n-th collective of every process becomes
-    one operator of all of them: it starts when all are there, so that its time is the shortest that
-    any process saw, the others' being partly waiting.
+    Devices and ids get the process's name as a prefix. The n-th collectives of all processes become
+    one operator, which starts when all have arrived. Its time is the shortest of them, because the
+    others include waiting.
 
     Raises:
-        DataError: processes with different numbers of collectives.
+        DataError: the processes have different numbers of collectives.
     """
     if len(graphs) == 1:
         return graphs[0]
@@ -206,7 +206,7 @@ def joined_processes(graphs: Sequence[OperatorGraph], names: Sequence[str]) -> O
 
 
 def walked_operators(operators: Sequence[HostOperator]) -> list[WalkedOperator]:
-    """Returns a traced iteration for the walk, with the kernel times that the trace has."""
+    """Returns a traced iteration as operators of a walk, with the kernel times of the trace."""
     walked = []
     has_open = False
     for one in operators:
@@ -215,7 +215,7 @@ def walked_operators(operators: Sequence[HostOperator]) -> list[WalkedOperator]:
         )
         is_known = any(kernel.time_us is not None for kernel in kernels)
         is_own = any(kernel.is_communication for kernel in kernels)
-        # A trace does not say which operator uses a collective's result, only which one waits.
+        # A trace shows which operator waits for a collective, but not which one uses its result.
         walked.append(
             WalkedOperator(
                 name=one.name,
