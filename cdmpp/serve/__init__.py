@@ -1,1 +1,1 @@
-"""`cdmpp serve`: hot models behind HTTP that many clients ask, and their client."""
+"""`cdmpp serve`: loaded models behind HTTP for many clients, and their client."""

@@ -1,4 +1,4 @@
-"""The routes of the server."""
+"""The HTTP application of the server and its main routes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STATUS = (
     (TooLargeError, 413), (UsageError, 404), (ServerError, 503), (DeviceError, 404),
     (DataError, 422),
 )  # fmt: skip
-#: What is too busy now.
+#: Headers of an answer with status 503.
 _COME_BACK = {"Retry-After": "1"}
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.ErrorAnswer} for status in (401, 404, 408, 413, 422, 503, 504)
@@ -42,7 +42,7 @@ def make_app(service: Service, options: ServeOptions, measures: Measures, folder
     """Returns the server's ASGI application.
 
     Args:
-        folder: for files that are sent to it.
+        folder: folder for uploaded files.
     """
     app = FastAPI(
         title="cdmpp", version=__version__, docs_url=None, redoc_url=None, responses=_ERRORS,
@@ -63,7 +63,7 @@ def make_app(service: Service, options: ServeOptions, measures: Measures, folder
 def _add_questions(app: FastAPI, service: Service) -> None:
     @app.post("/v1/predict")
     async def predict(request: schemas.PredictRequest) -> schemas.PredictAnswer:
-        """Latencies with intervals, of every program on every device."""
+        """Predicts latencies with intervals, of every program on every device."""
         hot, rows = await service.predict(
             _entries(request.programs), request.devices, request.model
         )
@@ -71,7 +71,7 @@ def _add_questions(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/explain")
     async def explain(request: schemas.PredictRequest) -> schemas.ExplainAnswer:
-        """Why programs take their time: their lines with shares, limits, and what they might be."""
+        """Explains latencies: the lines of programs with shares, limits, and possible gains."""
         hot, rows = await service.explain(
             _entries(request.programs), request.devices, request.model
         )
@@ -79,7 +79,7 @@ def _add_questions(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/rank")
     async def rank(request: schemas.RankRequest) -> schemas.RankAnswer:
-        """The order of programs on a device, without intervals: what a search asks."""
+        """Ranks programs on one device, without intervals, e.g. for a search."""
         hot, device, seconds, reasons = await service.rank(
             _entries(request.programs), request.device, request.model, own_batch=request.own_batch
         )
@@ -93,17 +93,17 @@ def _add_questions(app: FastAPI, service: Service) -> None:
 def _add_facts(app: FastAPI, service: Service, gate: Gate, measures: Measures) -> None:
     @app.get("/v1/models")
     async def models() -> schemas.ModelsAnswer:
-        """The models, the default first."""
+        """Lists the models, the default first."""
         return schemas.ModelsAnswer(models=[_described(hot) for hot in service.models.all()])
 
     @app.get("/v1/devices")
     async def devices() -> schemas.DevicesAnswer:
-        """Known devices; null is unknown."""
+        """Lists known devices; null is unknown."""
         return schemas.DevicesAnswer(devices=service.devices())
 
     @app.get("/healthz")
     async def health() -> schemas.HealthAnswer:
-        """Whether the server answers; needs no token."""
+        """Reports that the server runs; needs no token."""
         return schemas.HealthAnswer(
             status="ok", version=__version__, uptime_s=time.monotonic() - service.started_s,
             waiting=gate.waiting,
@@ -111,7 +111,7 @@ def _add_facts(app: FastAPI, service: Service, gate: Gate, measures: Measures) -
 
     @app.get("/metrics", response_class=Response)
     async def metrics() -> Response:
-        """Counters in the text format of Prometheus."""
+        """Returns counters in the text format of Prometheus."""
         measures.waiting.set(gate.waiting)
         measures.loads.set(service.models.loads)
         measures.lost_readers.set(service.reader.restarts)
@@ -120,7 +120,7 @@ def _add_facts(app: FastAPI, service: Service, gate: Gate, measures: Measures) -
 
 def _add_page(app: FastAPI) -> None:
     folder = package_folder("cdmpp.serve") / "page"
-    style = package_folder("cdmpp.report") / "style.css"  # the reports' own
+    style = package_folder("cdmpp.report") / "style.css"  # shared with the reports
 
     @app.get("/static/style.css", include_in_schema=False)
     async def styles() -> FileResponse:
@@ -157,7 +157,7 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:
         text = str(error.detail)
-        if text == HTTPStatus(error.status_code).phrase:  # of the router
+        if text == HTTPStatus(error.status_code).phrase:  # raised by the router
             text = f"{request.method} {request.url.path[:100]}: {text}; see /openapi.json"
         return _error(request, error.status_code, "UsageError", text)
 

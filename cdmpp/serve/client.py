@@ -1,4 +1,4 @@
-"""Asks a server of `cdmpp serve`; standard library only, so that any Python can.
+"""Client of `cdmpp serve`; it needs only the standard library.
 
 from cdmpp.serve.client import Client
 
@@ -26,23 +26,23 @@ from cdmpp.files.json_text import parse_json
 
 Entry = dict[str, Any]
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
-#: What is worth another try: the server is busy, or did not answer in time.
+#: Statuses worth a retry: the server is busy, or did not answer in time.
 _BUSY = (503, 504)
 
 
 class Client:
-    """A server that is asked. Threads may share one.
+    """A connection to a server. Threads may share one.
 
-    A request that finds nobody, or a busy server, is tried again with longer and longer pauses.
+    A request that fails to connect or finds a busy server is retried with increasing pauses.
 
     Args:
         url: such as `http://127.0.0.1:8080`.
-        token: what the server's `--token-file` says; None = nothing.
-        timeout_s: how long an answer may take.
-        tries: how often a request is sent at most.
+        token: the token in the server's `--token-file`; None = no token.
+        timeout_s: time limit of an answer in seconds.
+        tries: maximum number of attempts per request.
 
     Raises:
-        UsageError: it is no URL of a server.
+        UsageError: `url` is not a server's URL.
     """
 
     def __init__(
@@ -65,17 +65,17 @@ class Client:
     def predict(
         self, programs: Sequence[Entry], *, devices: Sequence[str] = (), model: str | None = None
     ) -> dict[str, Any]:
-        """Returns `model` and `predictions`, a row for every program on every device.
+        """Returns `model` and `predictions`, one row per program and device.
 
         Args:
             programs: each {"tvmscript": text}, {"tir_json": text}, {"records": [line]} or
                 {"leaves": tables}, see docs/reference/http-api.md.
-            devices: labels; none = the model's only one.
-            model: one of the server's; None = its first.
+            devices: labels; empty = the model's only device.
+            model: name of one of the server's models; None = its first.
 
         Raises:
-            ServerError: the server is gone, busy or fails.
-            CdmppError: what the server says of the request.
+            ServerError: the server is unreachable, busy or fails.
+            CdmppError: the server rejects the request.
         """
         body = {"programs": list(programs), "devices": list(devices), "model": model}
         return self.ask("POST", "/v1/predict", body)
@@ -83,16 +83,16 @@ class Client:
     def explain(
         self, programs: Sequence[Entry], *, devices: Sequence[str] = (), model: str | None = None
     ) -> list[dict[str, Any]]:
-        """Returns why every program takes its time on every device, as `cdmpp explain --json` says
-        it.
+        """Returns explanations of every program on every device, as `cdmpp explain --json` prints
+        them.
 
         Args:
             programs: each {"tvmscript": text} or {"tir_json": text}.
-            devices, model: as of `predict`.
+            devices, model: see `predict`.
 
         Raises:
-            ServerError: the server is gone, busy or fails.
-            CdmppError: what the server says of the request.
+            ServerError: the server is unreachable, busy or fails.
+            CdmppError: the server rejects the request.
         """
         body = {"programs": list(programs), "devices": list(devices), "model": model}
         found: list[dict[str, Any]] = self.ask("POST", "/v1/explain", body)["explanations"]
@@ -109,11 +109,12 @@ class Client:
         """Returns `latency_s` and `reasons` of every program, and their `order`, fastest first.
 
         Args:
-            own_batch: score them together and with no others, as a local model would to the bit.
+            own_batch: score the programs in one batch without others, bit-identical to a local
+                model.
 
         Raises:
-            ServerError: the server is gone, busy or fails.
-            CdmppError: what the server says of the request.
+            ServerError: the server is unreachable, busy or fails.
+            CdmppError: the server rejects the request.
         """
         body = {
             "programs": list(programs), "device": device, "model": model, "own_batch": own_batch
@@ -124,37 +125,37 @@ class Client:
         """Returns the server's models, the default first.
 
         Raises:
-            ServerError: the server is gone, busy or fails.
+            ServerError: the server is unreachable, busy or fails.
         """
         found: list[dict[str, Any]] = self.ask("GET", "/v1/models")["models"]
         return found
 
     def devices(self) -> list[dict[str, Any]]:
-        """Returns the devices that the server knows.
+        """Returns the devices known to the server.
 
         Raises:
-            ServerError: the server is gone, busy or fails.
+            ServerError: the server is unreachable, busy or fails.
         """
         found: list[dict[str, Any]] = self.ask("GET", "/v1/devices")["devices"]
         return found
 
     def health(self) -> dict[str, Any]:
-        """Returns how the server is.
+        """Returns the server's status.
 
         Raises:
-            ServerError: the server is gone, busy or fails.
+            ServerError: the server is unreachable, busy or fails.
         """
         return self.ask("GET", "/healthz")
 
     def ask(self, method: str, path: str, value: Any = None) -> dict[str, Any]:
-        """Returns the answer to a request.
+        """Sends a request and returns the answer.
 
         Args:
-            value: the body, as JSON values; None = none.
+            value: JSON values of the body; None = no body.
 
         Raises:
-            ServerError: the server is gone, busy or fails.
-            CdmppError: what the server says of the request.
+            ServerError: the server is unreachable, busy or fails.
+            CdmppError: the server rejects the request.
         """
         body = None if value is None else json.dumps(value).encode("ascii")
         pause_s = _FIRST_PAUSE_S
@@ -177,7 +178,7 @@ class Client:
         raise failure
 
     def close(self) -> None:
-        """Closes idle connections, as the end of the client does; a request opens another one."""
+        """Closes idle connections; a later request opens a new one."""
         _close_all(self._idle)
 
     def __enter__(self) -> Self:
@@ -191,7 +192,7 @@ class Client:
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         path = self._parts.path.rstrip("/") + path
-        with contextlib.suppress(queue.Empty, ConnectionError):  # one that lay idle may be closed
+        with contextlib.suppress(queue.Empty, ConnectionError):  # an idle one may be closed
             return self._send(self._idle.get_nowait(), method, path, body, headers)
         return self._send(self._connect(), method, path, body, headers)
 
@@ -228,7 +229,7 @@ class Client:
         return value
 
     def _said(self, status: int, data: bytes) -> CdmppError:
-        """Returns the error that an answer tells of, of the class that it was on the server."""
+        """Returns the error in an answer, with its class on the server."""
         try:
             error = parse_json(data)["error"]
             kind, text, own = error["kind"], error["text"], error["request_id"]
@@ -256,10 +257,10 @@ def _close_all(idle: queue.SimpleQueue[http.client.HTTPConnection]) -> None:
 
 
 def read_token(path: Path | None) -> str | None:
-    """Returns the first line of a token's file; None where there is no file.
+    """Returns the first line of a token file; None without a file.
 
     Raises:
-        UsageError: it cannot be read.
+        UsageError: the file cannot be read.
     """
     if path is None:
         return None

@@ -1,6 +1,6 @@
-"""`/v1/compare`: language models and networks that come along on many devices, as `cdmpp compare`.
+"""`/v1/compare`: `cdmpp compare` for language models and shipped networks.
 
-Networks of torch are code and files need a compiler: `/v1/network` answers files.
+Torch modules are code and network files need a compiler; `/v1/network` accepts files.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _Word = Annotated[str, Field(min_length=1, max_length=400)]
 
 
 class ModelConfig(BaseModel):
-    """What Hugging Face's `config.json` of a language model says."""
+    """A language model by Hugging Face's `config.json`."""
 
     model_config = ConfigDict(extra="forbid")
     name: _Word
@@ -53,7 +53,7 @@ class ModelConfig(BaseModel):
 
 
 class MeasuredRow(BaseModel):
-    """A measured load, as a row of `cdmpp compare --measured`; other columns say which server."""
+    """A measured load, a row of `cdmpp compare --measured`; other columns identify the server."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, str | int | float | None] = Field(init=False)
@@ -65,7 +65,7 @@ class MeasuredRow(BaseModel):
 
 
 class UnderLoad(BaseModel):
-    """Requests in flight: who has an answer asks again."""
+    """Requests in flight: each user sends the next request after an answer."""
 
     model_config = ConfigDict(extra="forbid")
     concurrency: Annotated[list[_Users], Field(min_length=1, max_length=12)]
@@ -78,7 +78,7 @@ class UnderLoad(BaseModel):
 
 
 class CompareRequest(BaseModel):
-    """Networks, the passes or loads that are asked about, and devices."""
+    """Networks, their passes or loads, and devices."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -134,10 +134,10 @@ class CompareRequest(BaseModel):
 
 
 class CompareAnswer(BaseModel):
-    """What `cdmpp compare --json` prints, the best by the objective first in every group.
+    """The rows of `cdmpp compare --json`, best by the objective first in every group.
 
     Attributes:
-        loads: with `under_load`, instead of cells: a row a device and concurrency.
+        loads: with `under_load`: a row per device and concurrency, instead of cells.
     """
 
     cells: list[dict[str, Any]]
@@ -145,12 +145,14 @@ class CompareAnswer(BaseModel):
 
 
 def add_compare(app: FastAPI) -> None:
-    """Adds the route."""
+    """Adds the route to the application."""
     threads = FewAtATime("comparing", 1, _MOST_COMPARING)
 
     @app.post("/v1/compare")
     async def compared(request: CompareRequest) -> CompareAnswer:
-        """Language models and networks on many devices: time, memory, cost, or under load."""
+        """Compares language models and networks on many devices: time, memory, cost, or under
+        load.
+        """
         return await threads.run(lambda: _answer(request))
 
 
@@ -158,7 +160,7 @@ def _answer(request: CompareRequest) -> CompareAnswer:
     """Returns the cells of a comparison as JSON.
 
     Raises:
-        CdmppError: a network or a device is not known, or no device has an answer.
+        CdmppError: an unknown network or device, or no device can be predicted.
     """
     devices, hypothetical = asked_devices(
         request.devices, (), request.scale, takes_all=request.all_devices

@@ -1,4 +1,4 @@
-"""What every request passes first: an id, the token, sizes, waiting places, time; and the log."""
+"""Middleware of all requests: id, token, size limits, queue, time limits and log."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
-#: What needs no token: it says nothing of anybody's models.
+#: Paths without token: they reveal nothing about models.
 _OPEN = frozenset({"/", "/healthz"})
-#: The page asks nobody but this server, and nobody else's page shows it.
+#: The page may only contact this server, and no other page may embed it.
 _SAFE = (
     (b"content-security-policy",
      b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
      b"img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
     (b"x-content-type-options", b"nosniff"),
 )  # fmt: skip
-#: A refused body of which nothing arrives for so long is not waited for.
+#: Seconds without data after which a rejected body is no longer read.
 _SILENCE_S = 0.5
 _log = logging.getLogger("cdmpp.serve")
 
 
 class Refused(Exception):  # noqa: N818, not an error of the server
-    """A request that is answered with a status and one sentence."""
+    """A request that is rejected with a status and one sentence."""
 
     def __init__(self, status: int, text: str, *, retry_after_s: int | None = None) -> None:
         super().__init__(text)
@@ -53,17 +53,17 @@ class Refused(Exception):  # noqa: N818, not an error of the server
 
 
 def error_body(kind: str, text: str, request_id: str) -> bytes:
-    """Returns the body of an answer that is none; see `ErrorAnswer`."""
+    """Returns the body of an error, see `ErrorAnswer`."""
     error = {"kind": kind, "text": text, "request_id": request_id}
     return json.dumps({"error": error}).encode("ascii")
 
 
 class FewAtATime:
-    """Threads for work that takes long, so that what is quick does not wait for it.
+    """Threads for slow work, so that fast requests do not wait for it.
 
     Args:
-        threads: how much of it is done at a time.
-        most: how much of it is under way, waiting included; more is refused.
+        threads: number of concurrent calls.
+        most: maximum number of running and waiting calls; further ones are rejected.
     """
 
     def __init__(self, name: str, threads: int, most: int) -> None:
@@ -71,20 +71,20 @@ class FewAtATime:
         self._places = threading.Semaphore(most)
 
     async def run(self, work: Callable[[], Result]) -> Result:
-        """Returns what the work returns.
+        """Runs `work` in a thread and returns its result.
 
         Raises:
-            ServerError: too much is under way.
+            ServerError: too many calls are running or waiting.
         """
         if not self._places.acquire(blocking=False):
             raise ServerError("too many such requests are waiting; try again")
         future = self._threads.submit(work)
-        # The place is free once the work has ended, not when nobody waits for it any more.
+        # The place is released when the work ends, not when its request is cancelled.
         future.add_done_callback(lambda _: self._places.release())
         return await asyncio.wrap_future(future)
 
     def stop(self) -> None:
-        """Waits for what runs and forgets what waits."""
+        """Waits for running calls and cancels waiting ones."""
         self._threads.shutdown(cancel_futures=True)
 
 
@@ -92,13 +92,13 @@ class Gate:
     """ASGI middleware in front of the routes.
 
     Args:
-        app: the routes.
+        app: the application with the routes.
         options: the limits.
-        token: what requests must show; None = nothing.
-        measures: where requests are counted.
+        token: token that requests must send; None = no token.
+        measures: counters of requests.
 
     Attributes:
-        waiting: requests that are under way.
+        waiting: number of requests in progress.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Gate:
         self._waiting_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request."""
+        """Handles a request."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
@@ -147,7 +147,7 @@ class Gate:
         try:
             size = self._size(scope["path"], headers)
         except Refused:
-            if b"expect" not in headers:  # a client that asks before it sends is told at once
+            if b"expect" not in headers:  # with Expect, the client gets the answer before it sends
                 await self._discard(receive)
             raise
         if not size:
@@ -169,7 +169,7 @@ class Gate:
             self._waiting_bytes -= size
 
     def _check_names(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
-        """Checks the token; without one, that no page of another name is asking (DNS rebinding)."""
+        """Checks the token; without a token, checks the host name against DNS rebinding."""
         if self._token is None:
             name = headers.get(b"host", b"localhost").decode("latin-1")
             if re.sub(r":\d+$", "", name) not in _LOCAL_NAMES:
@@ -189,7 +189,7 @@ class Gate:
         return size
 
     async def _discard(self, receive: Receive) -> None:
-        """Reads a body that is not taken: most clients read no answer before all of it is sent."""
+        """Reads a rejected body, because most clients read no answer before they have sent it."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._options.body_timeout_s):
                 while True:
@@ -216,7 +216,7 @@ class Gate:
 
 
 class _Answer:
-    """Passes an answer on, with the request's id, and remembers its status."""
+    """Sends an answer with the request's id, and stores its status."""
 
     def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
@@ -228,13 +228,13 @@ class _Answer:
             self.status = message["status"]
             own = (b"x-request-id", self._request_id.encode("ascii"))
             headers = list(message.get("headers", ()))
-            known = {name for name, _ in headers}  # a report has a policy of its own
+            known = {name for name, _ in headers}  # a report has its own policy
             safe = [header for header in _SAFE if header[0] not in known]
             message["headers"] = [*headers, own, *safe]
         await self._send(message)
 
     async def refuse(self, refusal: Refused) -> None:
-        """Says so, unless the answer has begun already."""
+        """Sends the error, unless an answer has already started."""
         if self.status:
             return
         kind = {499: "Gone"}.get(refusal.status) or HTTPStatus(refusal.status).phrase
@@ -245,7 +245,7 @@ class _Answer:
         ]
         if refusal.retry_after_s is not None:
             headers.append((b"retry-after", str(refusal.retry_after_s).encode("ascii")))
-        if refusal.status in (408, 411, 413, 499):  # the rest of the body is never read
+        if refusal.status in (408, 411, 413, 499):  # the rest of the body is not read
             headers.append((b"connection", b"close"))
         start = {"type": "http.response.start", "status": refusal.status, "headers": headers}
         await self.send(start)
@@ -253,7 +253,7 @@ class _Answer:
 
 
 def _said(body: bytes) -> Receive:
-    """Returns what gives a body once, then waits for ever: nobody listens for a disconnect."""
+    """Returns an ASGI receive that yields a body once, then never returns."""
     messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Message:

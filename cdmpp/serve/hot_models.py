@@ -1,4 +1,4 @@
-"""Models that stay loaded, and are loaded again when their run folder has a new one."""
+"""Loaded models, reloaded when their run folders change."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class HotModel:
     """A loaded model.
 
     Attributes:
-        name: what requests call it: as it was given to the server.
-        folder: where its files are.
+        name: its name in requests, as given to the server.
+        folder: folder of its files.
         trained: the model.
         version: digest of its files.
         loaded_at: Unix time in seconds.
-        last_error: why a newer one in its folder cannot be loaded; None where there is none.
+        last_error: why a newer version in its folder cannot be loaded; None without an error.
     """
 
     name: str
@@ -41,16 +41,16 @@ class HotModel:
 
 
 class HotModels:
-    """The models of a server. Answers of the old model go on until the new one is loaded.
+    """The models of a server. The old model answers until the new one is loaded.
 
     Args:
         names: run folders or packaged models.
 
     Attributes:
-        loads: how often a model was loaded.
+        loads: number of loads.
 
     Raises:
-        CdmppError: one of them cannot be loaded, or two have one name.
+        CdmppError: a model cannot be loaded, or a name occurs twice.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -65,10 +65,10 @@ class HotModels:
         self._watcher: threading.Thread | None = None
 
     def find(self, name: str | None) -> HotModel:
-        """Returns a model; the first one where there is no name.
+        """Returns a model by name; the first one for None.
 
         Raises:
-            UsageError: there is none of that name.
+            UsageError: there is no model of that name.
         """
         if name is None:
             return next(iter(self._models.values()))
@@ -81,18 +81,18 @@ class HotModels:
         return list(self._models.values())
 
     def watch(self, every_s: float) -> None:
-        """Starts to look at the folders, until `stop`."""
+        """Starts a thread that checks the folders every `every_s` seconds until `stop`."""
         self._watcher = threading.Thread(target=self._watch, args=(every_s,), daemon=True)
         self._watcher.start()
 
     def stop(self) -> None:
-        """Ends the watching."""
+        """Stops the thread."""
         self._stopped.set()
         if self._watcher is not None:
             self._watcher.join()
 
     def look(self) -> None:
-        """Loads again what has changed and now rests: the same at two looks, and after loading."""
+        """Reloads changed models whose files were equal in two looks and after loading."""
         for name, folder in self._folders.items():
             now = _signature(folder)
             pending, self._pending[name] = self._pending[name], now
@@ -126,20 +126,20 @@ class HotModels:
 
 
 def _signature(folder: Path) -> _Signature:
-    """Returns names, sizes and times of the files that a model is loaded from."""
+    """Returns names, times and sizes of the files that a model is loaded from."""
     found = []
     for path in folder.rglob("*"):
         if _is_of_model(path, folder):
             try:
                 stat = path.stat()
             except OSError:
-                continue  # replaced this moment; the next look sees what became of it
+                continue  # being replaced; the next look sees the result
             found.append((str(path.relative_to(folder)), stat.st_mtime_ns, stat.st_size))
     return tuple(sorted(found))
 
 
 def _is_of_model(path: Path, folder: Path) -> bool:
-    """Whether a file belongs to a model; a run folder has a log and reports too."""
+    """Whether a file belongs to the model; run folders also contain logs and reports."""
     is_saved = path.suffix in (".json", ".safetensors", ".ubj", ".xz")
     is_in_other = "checkpoints" in path.relative_to(folder).parts
     return is_saved and not is_in_other and path.name != "metrics.json" and path.is_file()

@@ -1,6 +1,6 @@
 """Leaf tables on the wire: compact ASTs of many programs as one JSON object, arrays in base64.
 
-Nobody's arrays are trusted: what a model would choke on is refused with a sentence.
+All arrays are validated: tables that a model cannot read are rejected with a message.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from cdmpp.programs.compact_ast import (
     CompactAst,
 )
 
-#: A program with more stores costs a model the square of their number.
+#: Maximum stores per program: the cost of a model grows with their square.
 MOST_LEAVES = 1024
-#: Columns are on a logarithmic scale (sign(x) log2(|x| + 1)): no program has a larger value.
+#: Bound of all columns, which are logarithmic: sign(x) log2(|x| + 1).
 _LARGEST = 1e4
 
 
 def encode_asts(asts: Sequence[CompactAst]) -> dict[str, Any]:
     """Returns compact ASTs as JSON values: the schema, `leaf_count` and `tree_length` of each, and
-    their arrays, one program's rows after another's, little-endian in base64.
+    their concatenated arrays, little-endian in base64.
     """
     parts = [np.zeros((0, LEAF_FEATURE_COUNT), np.float32)], [np.zeros((0, 0), np.float32)]
     features = [one.leaf_features for one in asts] or parts[0]
@@ -50,13 +50,13 @@ def encode_asts(asts: Sequence[CompactAst]) -> dict[str, Any]:
 
 
 def decode_asts(value: Mapping[str, Any], wanted: int | None = None) -> list[CompactAst]:
-    """Returns the compact ASTs that `encode_asts` described.
+    """Returns the compact ASTs of an `encode_asts` object.
 
     Args:
-        wanted: version of the added leaf columns; None = theirs.
+        wanted: version of the extra leaf columns; None = that of the tables.
 
     Raises:
-        DataError: another schema, sizes that do not fit, or values that no program has.
+        DataError: another schema, inconsistent sizes, or impossible values.
     """
     version = value["schema"].get("leaf_extra")
     known = {"leaf": LEAF_SCHEMA_VERSION, "leaf_extra": version}
@@ -110,11 +110,11 @@ def _check_trees(
     tree_length: NDArray[np.int64],
     leaf_count: NDArray[np.int64],
 ) -> None:
-    """Checks that the nodes of every tree are entered in order and left, and leaves are some of
-    them; of all trees at once, for there are many small ones.
+    """Checks that the nodes of every tree are entered in order and left again, and that leaves are
+    nodes. It checks all trees at once, because there are many small ones.
 
     Raises:
-        DataError: they are not.
+        DataError: a tree is invalid.
     """
     stop = np.cumsum(tree_length)
     start = stop - tree_length

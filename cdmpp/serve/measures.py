@@ -1,4 +1,4 @@
-"""What `/metrics` says, in the text format of Prometheus."""
+"""Counters for `/metrics`, in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ class Measures:
     """Counters of one server.
 
     Attributes:
-        waiting: requests under way.
-        loads: how often models were loaded.
-        lost_readers: processes that programs killed or hung.
+        waiting: requests in progress.
+        loads: number of model loads.
+        lost_readers: reading processes that programs killed or hung.
+        routes: paths that are counted separately.
     """
 
     def __init__(self) -> None:
@@ -38,17 +39,17 @@ class Measures:
         self.routes: frozenset[str] = frozenset()
 
     def request(self, path: str, status: int, seconds: float) -> None:
-        """Counts a request; paths that are no routes are one."""
+        """Counts a request; all paths that are not routes count as `other`."""
         route = path if path in self.routes else "other"
         self._requests.labels(route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 
     def batch(self, programs: int) -> None:
-        """Counts a batch."""
+        """Counts a batch with this number of programs."""
         self._batches.observe(programs)
 
     def text(self) -> bytes:
-        """Returns all of it."""
+        """Returns all counters."""
         return generate_latest(self._registry)
 
     def _gauge(self, name: str, what: str) -> Gauge:

@@ -1,4 +1,4 @@
-"""What `cdmpp serve` is asked to do, and the limits that nobody's requests pass."""
+"""Options of `cdmpp serve`, and the limits of requests."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from cdmpp.errors import UsageError
 from cdmpp.serve.client import read_token
 
 _SHORTEST_TOKEN = 16
-#: Where files with networks are sent to.
+#: Path for uploads of network files.
 NETWORK_FILES = "/v1/networks"
-#: Attributes that the command sets -> its options.
+#: Attributes -> options of the command, for checks.
 _NUMBERS = {
     "workers": "workers", "explainers": "explainers", "most_waiting": "queue",
     "answer_timeout_s": "timeout",
@@ -22,33 +22,32 @@ _NUMBERS = {
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """A server's models, its address and its limits.
+    """A server's models, address and limits.
 
     Attributes:
-        models: run folders, `pretrained` or `pretrained:NAME`; the first one answers where a
-            request names none.
-        host: address to listen on; another one than this machine's own needs a token.
-        port: 0 = any free one.
-        token_file: file whose first line every request has to show; None = none.
-        results: folder of tables to browse; None = runs/results of a checkout.
+        models: run folders, `pretrained` or `pretrained:NAME`; the first one is the default.
+        host: address to listen on; one that other machines can reach needs a token.
+        port: 0 = any free port.
+        token_file: file whose first line every request must send; None = no token.
+        results: folder of result tables; None = runs/results of a checkout.
         runs: folder of run folders to compare; None = none.
-        workers: processes that read programs.
-        explainers: processes that say why programs take their time; each is started when needed.
-        most_programs: programs x devices of one request.
-        most_explained: likewise of a request that asks why: each takes a second.
-        most_body_bytes: of one request.
-        most_network_bytes: of a file with a network.
-        most_kept_bytes: of all such files that are kept for questions; older ones go.
-        most_network_devices: that one request asks about a network: each takes seconds.
-        most_explaining: requests that ask why, under way at a time; more get a 503.
-        most_waiting: requests that are read, wait or are answered at a time; more get a 503.
-        most_waiting_bytes: likewise, of their bodies together.
-        header_timeout_s: how long a connection may take to say what it wants.
-        body_timeout_s: how long its body may take to arrive.
-        read_timeout_s: how long 16 of a request's programs may take to be read.
-        answer_timeout_s: how long an answer may take, waiting included.
-        reload_s: how often run folders are looked at.
-        grace_s: how long a stopping server waits for the answers that are under way.
+        workers: number of processes that read programs.
+        explainers: number of processes that explain programs; each is started when needed.
+        most_programs: maximum programs x devices of one request.
+        most_explained: maximum programs x devices of one explanation; each takes a second.
+        most_body_bytes: maximum size of a request.
+        most_network_bytes: maximum size of a network file.
+        most_kept_bytes: maximum total size of kept network files; older ones are removed.
+        most_network_devices: maximum devices of one network prediction; each takes seconds.
+        most_explaining: maximum concurrent explanations, including waiting ones; more get a 503.
+        most_waiting: maximum requests in progress; more get a 503.
+        most_waiting_bytes: maximum total size of the bodies in progress; more get a 503.
+        header_timeout_s: time limit for the headers of a request.
+        body_timeout_s: time limit for its body.
+        read_timeout_s: time limit for reading 16 programs of a request.
+        answer_timeout_s: time limit for an answer, including waiting.
+        reload_s: interval between checks of the run folders.
+        grace_s: time that a stopping server waits for requests in progress.
     """
 
     models: tuple[str, ...] = ("pretrained",)
@@ -79,7 +78,7 @@ class ServeOptions:
         """Checks the numbers.
 
         Raises:
-            UsageError: one of them lets nobody in.
+            UsageError: a number is not positive and finite.
         """
         for name, option in _NUMBERS.items():
             value = getattr(self, name)
@@ -87,7 +86,7 @@ class ServeOptions:
                 raise UsageError(f"--{option} {value:g}: expected more than 0")
 
     def most_bytes(self, path: str) -> int:
-        """Returns how large the body of a request to a path may be."""
+        """Returns the maximum body size of a request to a path."""
         return self.most_network_bytes if path == NETWORK_FILES else self.most_body_bytes
 
     @property
@@ -101,10 +100,11 @@ class ServeOptions:
             return False
 
     def token(self) -> str | None:
-        """Returns what requests have to show, None where they need nothing.
+        """Returns the token that requests must send, or None if they need none.
 
         Raises:
-            UsageError: others can connect and there is no token; or it cannot be read or guessed.
+            UsageError: other machines can connect and there is no token, or the token cannot be
+                read or is too short.
         """
         if self.token_file is None:
             if self.is_loopback:

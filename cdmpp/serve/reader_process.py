@@ -1,14 +1,15 @@
-"""The process that reads programs of strangers; see `cdmpp.processes.serve`.
+"""The process that reads untrusted programs; see `cdmpp.processes.serve`.
 
-What kills it, or hangs, costs one request: the process is started again. Run as a module it reads
-records alone, without TVM; `tvm_helper.serve.worker` adds what is read with TVM.
+A crash or hang costs one request: the process is restarted. As a module it reads only records,
+without TVM; `tvm_helper.serve.worker` adds the other forms, with TVM.
 
 Request `read`: `entries`, each {"tvmscript": text}, {"tir_json": text} or {"records": [line],
 "dag": text or null, "target": text or null}; `devices`, DeviceSpecs as JSON; and `leaf_extra`, the
-version of the added leaf columns that the model reads. Answer: `asked`,
-for every program of every entry on every device {entry, name, operator, device, reason} and, where
-the reason is null, {program_id, task, schedule, is_scheduled, measured_s, work, doubts, note}; and
-`leaves`, the leaf tables of those without a reason, in order.
+version of the extra leaf columns that the model reads.
+
+Answer: `asked` has one row {entry, name, operator, device, reason} per program and device; rows
+without a reason also have {program_id, task, schedule, is_scheduled, measured_s, work, doubts,
+note}. `leaves` has the leaf tables of the rows without a reason, in order.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ from cdmpp.text import counted, short_task
 _MEMORY_BYTES = 8 << 30
 _LONGEST_REASON = 400
 Row: TypeAlias = dict[str, Any]
-#: The row of a program on a device, and its compact AST where the row has no reason.
+#: Row of a program on a device, and its compact AST if the row has no reason.
 ReadRow: TypeAlias = tuple[Row, CompactAst | None]
-#: Reads an entry that is no records.
+#: Reads an entry that is not records.
 ReadEntry = Callable[[Row, Sequence[DeviceSpec], int], Iterator[ReadRow]]
 
 
 def serve_reader(read_entry: ReadEntry, prepare: Callable[[], object], **handlers: Handler) -> None:
-    """Reads programs until the server is gone.
+    """Reads programs until the server ends.
 
     Args:
-        prepare: what takes long and is no program's fault.
-        handlers: of other requests than `read`, by name.
+        prepare: slow setup that belongs to no program.
+        handlers: handlers of requests other than `read`, by name.
     """
 
     def prepare_limited() -> None:
@@ -79,7 +80,7 @@ def _read(
 
 
 def _records(entry: Row, devices: Sequence[DeviceSpec], version: int) -> Iterator[ReadRow]:
-    """Yields the programs of record lines on every device, line by line."""
+    """Yields the programs of record lines, each on all devices."""
     records = [parse_record(line) for line in entry["records"]]
     by_task: dict[tuple[str, str], list[int]] = {}
     for place, record in enumerate(records):
@@ -116,7 +117,7 @@ def _tasks() -> TaskIndex:
 
 
 def asked_row(name: str, asked: AskedProgram, *, is_scheduled: bool, note: str = "") -> ReadRow:
-    """Returns the row of a program that can be predicted, and its compact AST."""
+    """Returns the row of a predictable program, and its compact AST."""
     if not 0 < len(asked.ast.leaf_features) <= MOST_LEAVES:
         count = len(asked.ast.leaf_features)
         reason = f"it has {counted(count, 'store')}; expected 1 to {MOST_LEAVES}"
@@ -131,7 +132,7 @@ def asked_row(name: str, asked: AskedProgram, *, is_scheduled: bool, note: str =
 
 
 def reason_row(name: str, operator: str, device: DeviceSpec, reason: str | None) -> Row:
-    """Returns the row of a program; with a reason it cannot be predicted."""
+    """Returns the row of a program; a reason means that it cannot be predicted."""
     reason = None if reason is None else reason[:_LONGEST_REASON]
     return {"name": name, "operator": operator, "device": device.name, "reason": reason}
 

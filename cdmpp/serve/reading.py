@@ -1,4 +1,4 @@
-"""Programs of requests in the form that models take: read by processes of their own."""
+"""Reads the programs of requests in separate processes, as inputs of models."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from cdmpp.serve.gate import FewAtATime
 from cdmpp.serve.leaf_table import decode_asts
 
 _START_S = 120.0
-#: Programs that are read at a time: a request of thousands does not hold a process, and only one
-#: that hangs takes as long as a process may.
+#: Programs per call: a request of thousands does not block a process, and only a hanging program
+#: uses up the time limit.
 _PART = 16
 
 
@@ -31,14 +31,14 @@ class ReadProgram:
     """A program of a request on a device.
 
     Attributes:
-        entry: number of the request's entry that it is from.
-        name: what it is called there.
-        operator: empty where it cannot be told.
+        entry: index of its entry in the request.
+        name: its name in the entry.
+        operator: empty if unknown.
         device: label.
-        asked: in the form that models take; None where it cannot be predicted.
-        reason: why not.
+        asked: input of the model; None if it cannot be predicted.
+        reason: why it cannot be predicted.
         is_scheduled: whether it has a schedule.
-        note: how it was read or scheduled, where that needs a word.
+        note: remark on how it was read or scheduled; may be empty.
     """
 
     entry: int
@@ -52,18 +52,18 @@ class ReadProgram:
 
 
 class ProgramReader:
-    """Processes that read programs, others that explain them, and threads that wait for them.
+    """Processes that read programs, processes that explain them, and threads that wait for both.
 
-    A process that dies of a program, or takes too long, is started again; the request fails.
+    A process that dies or exceeds its time limit is restarted; the request fails.
 
     Args:
         command: starts a process that answers `read` (see `cdmpp.serve.reader_process`), and with
-            TVM `explain` and `network`.
+            TVM also `explain` and `network`.
         workers: number of processes that read.
-        explainers: number of processes that explain; each starts with the first request for it.
-        most_explaining: explanations under way at a time; more are refused.
-        folder: for their logs.
-        timeout_s: how long a few programs may take to be read.
+        explainers: number of processes that explain; each starts with its first request.
+        most_explaining: maximum concurrent explanations; more are rejected.
+        folder: folder of their logs.
+        timeout_s: time limit for reading a few programs.
         has_tvm: whether the processes read more than records.
     """
 
@@ -88,19 +88,19 @@ class ProgramReader:
 
     @property
     def restarts(self) -> int:
-        """How many processes were lost to programs."""
+        """Number of processes lost to programs."""
         return self._readers.restarts + self._explainers.restarts
 
     def start(self) -> None:
-        """Starts the processes that read and waits until they are ready.
+        """Starts the reading processes and waits until they are ready.
 
         Raises:
-            DeviceError: one is not.
+            DeviceError: a process does not become ready.
         """
         self._readers.start()
 
     def stop(self) -> None:
-        """Ends the processes."""
+        """Stops all threads and processes."""
         self._threads.shutdown(cancel_futures=True)
         self._decoder.shutdown(cancel_futures=True)
         self._explaining.stop()
@@ -113,11 +113,11 @@ class ProgramReader:
         """Returns every program of every entry on every device.
 
         Args:
-            leaf_extra: version of the added leaf columns that the model reads.
+            leaf_extra: version of the extra leaf columns that the model reads.
 
         Raises:
-            DataError: the entries are no programs, or reading them was given up.
-            ServerError: TVM is missing to read them.
+            DataError: the entries are not programs, or reading them died or timed out.
+            ServerError: the entries need TVM, which is missing.
         """
         if any(entry.get("tvmscript") or entry.get("tir_json") for entry in entries):
             self._need_tvm()
@@ -144,16 +144,16 @@ class ProgramReader:
         most: int,
         timeout_s: float,
     ) -> list[dict[str, Any]]:
-        """Returns why every program takes its time on every device, as JSON.
+        """Returns explanations of every program on every device, as JSON.
 
         Args:
-            model: its folder and version.
-            most: programs x devices that are explained.
-            timeout_s: how long it may take.
+            model: folder and version of the model.
+            most: maximum programs x devices.
+            timeout_s: time limit in seconds.
 
         Raises:
-            DataError: the entries are no programs, or explaining them was given up.
-            ServerError: too many others are explained or wait for that.
+            DataError: the entries are not programs, or explaining them died or timed out.
+            ServerError: too many explanations are running or waiting.
         """
         self._need_tvm()
         facts = {"folder": str(model[0]), "version": model[1], "most": most}
@@ -172,18 +172,19 @@ class ProgramReader:
         sizes: InputSizes,
         timeout_s: float,
     ) -> list[dict[str, Any]]:
-        """Returns what a network takes on every device, kernel by kernel, as JSON.
+        """Returns the prediction of a network on every device, kernel by kernel, as JSON.
 
         Args:
-            path: file with a network, named by its content.
-            name: what it is called.
-            model: its folder and version.
-            sizes: of the inputs of an ONNX file.
-            timeout_s: how long it may take.
+            path: network file, named by its digest.
+            name: name in the result.
+            model: folder and version of the model.
+            sizes: input sizes of an ONNX file.
+            timeout_s: time limit in seconds.
 
         Raises:
-            DataError: it is no network that is taken, sizes do not fit, or reading it was given up.
-            ServerError: too much is explained or waits for that.
+            DataError: the file is not a supported network, sizes do not fit, or reading it died or
+                timed out.
+            ServerError: too many explanations are running or waiting.
         """
         self._need_tvm()
         facts = {"path": str(path), "name": name, "folder": str(model[0]), "version": model[1]}
@@ -211,10 +212,10 @@ class ProgramReader:
 
 
 class _Processes:
-    """Processes that do the same.
+    """A pool of equal processes.
 
     Attributes:
-        restarts: how many were lost to programs.
+        restarts: number of processes lost to programs.
     """
 
     def __init__(self, command: Sequence[str], name: str, count: int, folder: Path) -> None:
@@ -236,11 +237,11 @@ class _Processes:
             worker.stop()
 
     def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Returns the answer of the process that is free next.
+        """Returns the answer of the next free process.
 
         Raises:
-            DataError: it says why there is none, died, or took too long.
-            ServerError: it cannot be started.
+            DataError: the process reported an error, died, or exceeded its time limit.
+            ServerError: the process cannot be started.
         """
         worker = self._free.get()
         try:
@@ -289,10 +290,10 @@ def _placed(one: ReadProgram, entry: int) -> ReadProgram:
 def _decoded(
     entries: Sequence[dict[str, Any]], devices: Sequence[DeviceSpec], leaf_extra: int
 ) -> list[ReadProgram]:
-    """Returns the programs that clients have featurised themselves; these have no names.
+    """Returns the programs that clients have featurised; they have no names of their own.
 
     Raises:
-        DataError: they are damaged, or of another version than the model reads.
+        DataError: the tables are invalid, or have another version than the model reads.
     """
     found = []
     for place, entry in enumerate(entries):

@@ -1,4 +1,4 @@
-"""Runs a server until it is told to stop."""
+"""Runs a server until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ def run_server(
     has_tvm: bool = True,
     on_ready: Callable[[str], None],
 ) -> None:
-    """Serves until SIGTERM or SIGINT; what is under way then is answered.
+    """Serves until SIGTERM or SIGINT; requests in progress are still answered.
 
     Args:
         reader_command: starts a process that reads programs, see `ProgramReader`.
         has_tvm: whether that process reads more than records.
-        on_ready: called with the server's URL once it answers.
+        on_ready: called with the server's URL when it is ready.
 
     Raises:
-        CdmppError: a model cannot be loaded, an address not used, a process not started.
+        CdmppError: a model cannot be loaded, the address is not usable, or a process cannot be
+            started.
     """
     options.token()  # before anything takes time
     with listening(options) as listener, tempfile.TemporaryDirectory() as folder:
@@ -80,20 +81,20 @@ async def _serve(
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to us: it ends, and the process with it, in its own time."""
+    """A server without its own signal handling."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
 
     def end(self) -> None:
-        """Takes no more requests; a second call does not wait for those under way."""
+        """Stops accepting requests; a second call does not wait for those in progress."""
         self.force_exit = self.should_exit
         self.should_exit = True
 
 
 def _protocol(header_timeout_s: float) -> type[H11Protocol]:
-    """Returns the protocol of connections that are closed where no request comes in time."""
+    """Returns a protocol that closes connections without a request within the time limit."""
 
     class ImpatientProtocol(H11Protocol):
         _timer: asyncio.TimerHandle | None = None
@@ -126,14 +127,14 @@ def _protocol(header_timeout_s: float) -> type[H11Protocol]:
 
 @contextlib.contextmanager
 def listening(options: ServeOptions) -> Iterator[socket.socket]:
-    """Gives a socket that listens at a server's address.
+    """Opens a socket that listens at the server's address.
 
     Raises:
-        UsageError: the address cannot be used.
+        UsageError: the address is not usable.
     """
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    # asyncio switches Nagle's algorithm off for sockets that say their protocol; the answer's two
-    # parts would wait 40 ms for each other.
+    # asyncio disables Nagle's algorithm only for sockets with a protocol number; otherwise the two
+    # parts of an answer would wait 40 ms for each other.
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,4 +1,4 @@
-"""Requests and answers of the server; `/openapi.json` says the same."""
+"""Requests and answers of the server, the source of `/openapi.json`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Message(BaseModel):
 
 
 class LeafTables(_Message):
-    """Programs that the client has featurised itself, see `cdmpp.serve.leaf_table`."""
+    """Programs featurised by the client, see `cdmpp.serve.leaf_table`."""
 
     schema_versions: dict[str, int] = Field(alias="schema")
     leaf_count: list[int] = Field(description="stores of each program")
@@ -62,7 +62,7 @@ class ProgramEntry(_Message):
 
 
 class PredictRequest(_Message):
-    """Programs, and the devices that they are predicted on, side by side."""
+    """Programs, and the devices that they are predicted on."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -77,7 +77,7 @@ class PredictRequest(_Message):
 
 
 class RankRequest(_Message):
-    """Programs to be put in order on one device."""
+    """Programs to rank on one device."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -100,7 +100,7 @@ class RankRequest(_Message):
 
 
 class ModelName(BaseModel):
-    """Which model answered.
+    """The model that answered.
 
     Attributes:
         version: digest of its files.
@@ -111,26 +111,26 @@ class ModelName(BaseModel):
 
 
 class PredictAnswer(BaseModel):
-    """What `cdmpp predict --json` prints of every program on every device, and its entry."""
+    """The rows of `cdmpp predict --json` for every program and device, with the entry's index."""
 
     model: ModelName
     predictions: list[dict[str, Any]]
 
 
 class ExplainAnswer(BaseModel):
-    """What `cdmpp explain --json` prints of every program on every device, and its entry."""
+    """The rows of `cdmpp explain --json` for every program and device, with the entry's index."""
 
     model: ModelName
     explanations: list[dict[str, Any]]
 
 
 class RankAnswer(BaseModel):
-    """Seconds as the model says them, program after program, and the order by them.
+    """Predicted seconds of the programs, and their order.
 
     Attributes:
-        latency_s: null where a program cannot be predicted.
-        order: numbers of the programs, fastest first; those without a latency are left out.
-        reasons: why a program cannot be predicted.
+        latency_s: null if a program cannot be predicted.
+        order: indices of the programs, fastest first, without those that cannot be predicted.
+        reasons: why a program cannot be predicted; null if it can.
     """
 
     model: ModelName
@@ -156,19 +156,19 @@ class ServedModel(BaseModel):
 
 
 class ModelsAnswer(BaseModel):
-    """The models of the server, the one that answers by default first."""
+    """The models of the server, the default first."""
 
     models: list[ServedModel]
 
 
 class DevicesAnswer(BaseModel):
-    """Known devices by label, with what is known of them, and which model was trained on them."""
+    """Known devices by label, with their hardware and the models trained on them."""
 
     devices: list[dict[str, Any]]
 
 
 class HealthAnswer(BaseModel):
-    """Whether the server answers, and for how long."""
+    """Status and uptime of the server."""
 
     status: str
     version: str
@@ -177,7 +177,7 @@ class HealthAnswer(BaseModel):
 
 
 class ErrorText(BaseModel):
-    """What went wrong: the class of the error, one sentence, and the id that the log has."""
+    """An error: its class, one sentence, and the request id in the log."""
 
     kind: str
     text: str
@@ -185,6 +185,6 @@ class ErrorText(BaseModel):
 
 
 class ErrorAnswer(BaseModel):
-    """The body of every answer that is none."""
+    """The body of every error."""
 
     error: ErrorText

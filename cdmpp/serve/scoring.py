@@ -1,4 +1,4 @@
-"""One thread with the models: requests that wait are scored together."""
+"""One thread with the models: it scores waiting requests together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.predict.estimates import Estimates
 from cdmpp.serve.hot_models import HotModel
 
-#: Padded stores, squared, that a model looks at together: its attention needs memory for each.
+#: Maximum squared padded stores in a batch, which bounds the memory of a model's attention.
 _MOST_WORK = 20_000_000
 _PROGRAMS_TOGETHER = 512
 _log = logging.getLogger("cdmpp.serve")
@@ -24,12 +24,12 @@ _log = logging.getLogger("cdmpp.serve")
 
 @dataclass(frozen=True)
 class Scored:
-    """What a model says of the programs of one request.
+    """Predictions for the programs of one request.
 
     Attributes:
-        latency_s: float64 [N], as the model says it; not finite where it has no answer.
-        estimates: with intervals, and where a request's programs begin in them; None where nobody
-            asked for them.
+        latency_s: float64 [N], the model's values; not finite if a prediction failed.
+        estimates: predictions with intervals of the whole batch; None if not requested.
+        start: index of the request's first program in `estimates`.
     """
 
     latency_s: FloatArray
@@ -55,7 +55,7 @@ class _Job:
 
 
 class Scoring:
-    """The thread that asks models.
+    """The thread that runs models.
 
     Args:
         on_batch: called with the number of programs of every batch.
@@ -75,19 +75,19 @@ class Scoring:
         has_estimates: bool,
         own_batch: bool = False,
     ) -> Future[Scored]:
-        """Returns what will be the answer.
+        """Returns a future with the predictions.
 
         Args:
             asked: at least one program.
-            has_estimates: whether intervals are wanted too.
-            own_batch: whether the programs are scored together and with no others.
+            has_estimates: whether to predict intervals too.
+            own_batch: whether the programs are scored in one batch without others.
         """
         job = _Job(model, asked, has_estimates, own_batch)
         self._jobs.put(job)
         return job.answer
 
     def stop(self) -> None:
-        """Ends the thread after what waits already."""
+        """Ends the thread after the waiting jobs."""
         self._jobs.put(None)
         self._thread.join()
 
@@ -115,7 +115,9 @@ class Scoring:
                 self._answer([job for job in batch if job.answer.set_running_or_notify_cancel()])
 
     def _answer(self, jobs: Sequence[_Job]) -> None:
-        """Answers jobs that go together; where that fails, each on its own, for one may be odd."""
+        """Answers compatible jobs together; if that fails, each on its own, as one may be
+        invalid.
+        """
         if not jobs:
             return
         try:
@@ -137,7 +139,7 @@ class Scoring:
 
 
 def is_too_large(asked: Sequence[AskedProgram]) -> bool:
-    """Whether programs would take a model too much memory if they were scored together."""
+    """Whether programs would take too much memory in one batch."""
     leaves = np.sort([len(program.ast.leaf_features) for program in asked])
     largest = [int(leaves[start : start + 256][-1]) for start in range(0, len(leaves), 256)]
     return any(min(256, len(leaves)) * most**2 > _MOST_WORK for most in largest)

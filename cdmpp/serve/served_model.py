@@ -1,4 +1,4 @@
-"""A model of a server as a cost model of this process."""
+"""A served model as a cost model of this process."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _NOT_HERE = "a served model can only predict; train, save and load it on the ser
 
 
 class ServedCostModel(CostModel):
-    """Sends leaf tables to a server and gets seconds: those of the same model here, to the bit.
+    """Sends leaf tables to a server and returns seconds, bit-identical to the same model here.
 
     Args:
-        client: the server.
-        name: what it calls the model.
-        fallback: the model that is asked when the server is gone; None = that is an error.
+        client: client of the server.
+        name: the server's name of the model.
+        fallback: model that predicts if the server is unreachable; None = an error.
     """
 
     kind = "served"
@@ -48,7 +48,7 @@ class ServedCostModel(CostModel):
         """Returns float64 [N], seconds.
 
         Raises:
-            ServerError: the server is gone, and there is no fallback.
+            ServerError: the server is unreachable, and there is no fallback.
         """
         seconds = np.full(len(samples), np.nan)
         for index in np.unique(samples.device).tolist():
@@ -83,31 +83,30 @@ class ServedCostModel(CostModel):
         run_dir: Path | None = None,
         on_progress: OnTrain | None = None,
     ) -> None:
-        """Refuses."""
+        """Raises `UsageError`."""
         raise UsageError(_NOT_HERE)
 
     def save(self, directory: Path) -> dict[str, Any]:
-        """Refuses."""
+        """Raises `UsageError`."""
         raise UsageError(_NOT_HERE)
 
     @classmethod
     def load(cls, directory: Path, state: dict[str, Any]) -> CostModel:
-        """Refuses."""
+        """Raises `UsageError`."""
         raise UsageError(_NOT_HERE)
 
 
 def served_model(
     client: Client, name: str, *, fallback: TrainedModel | None = None
 ) -> TrainedModel:
-    """Returns a model of a server with the devices that it was trained on; it has no intervals
-    here.
+    """Returns a model of a server with its training devices; it has no intervals here.
 
     Args:
-        fallback: the model that is asked when the server is gone later on.
+        fallback: model that predicts if the server becomes unreachable later.
 
     Raises:
         ServerError: the server does not respond.
-        UsageError: it has no such model.
+        UsageError: the server has no such model.
     """
     models = {one["name"]: one for one in client.models()}
     if name not in models:

@@ -1,4 +1,4 @@
-"""What the server answers, apart from HTTP: programs are read, wait, are scored, become rows."""
+"""The server without HTTP: reads programs, queues and scores them, returns rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cdmpp.serve.scoring import Scored, Scoring, is_too_large
 
 
 class TooLargeError(UsageError):
-    """A request that is more than the server takes at a time."""
+    """A request beyond the limits of the server."""
 
 
 class Service:
@@ -32,9 +32,9 @@ class Service:
 
     Args:
         options: the models and the limits.
-        models: loaded.
+        models: the loaded models.
         reader: reads programs.
-        on_batch: called with the number of programs of every batch that a model was asked.
+        on_batch: called with the number of programs of every scored batch.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Service:
         self._scoring = Scoring(on_batch)
 
     def stop(self) -> None:
-        """Ends threads and processes."""
+        """Stops all threads and processes."""
         self.models.stop()
         self._scoring.stop()
         self.reader.stop()
@@ -59,7 +59,7 @@ class Service:
     async def predict(
         self, entries: Sequence[dict[str, Any]], labels: Sequence[str], model: str | None
     ) -> tuple[HotModel, list[dict[str, Any]]]:
-        """Returns the model that answered and a row for every program on every device.
+        """Returns the model used and a row per program and device.
 
         Raises:
             CdmppError: the request cannot be answered.
@@ -112,7 +112,7 @@ class Service:
     async def explain(
         self, entries: Sequence[dict[str, Any]], labels: Sequence[str], model: str | None
     ) -> tuple[HotModel, list[dict[str, Any]]]:
-        """Returns the model, and why every program takes its time on every device.
+        """Returns the model, and an explanation of every program on every device.
 
         Raises:
             CdmppError: the request cannot be answered.
@@ -133,7 +133,9 @@ class Service:
         return hot, rows
 
     def devices(self) -> list[dict[str, Any]]:
-        """Returns what is known of every device of the registry and of the models."""
+        """Returns all devices of the registry and of the models, with the models trained on
+        them.
+        """
         found = {spec.name: spec for spec in load_registry().values()}
         trained: dict[str, list[str]] = {}
         for hot in self.models.all():

@@ -20,26 +20,26 @@ from cdmpp.replay.traces.host_operators import HostOperator, plain_name
 
 FORMAT = "cdmpp-host-overheads"
 VERSION = 1
-#: Those of the overheads that are one an operator or call.
+#: Overheads that are tables by operator or launch call.
 _TABLES = ("t2", "t3", "t4", "t5")
-#: Gaps between operators that count, µs.
+#: Range of counted gaps between operators, µs.
 _LEAST_GAP_US, _MOST_GAP_US = 2.0, 200.0
-#: What recording an operator and a launch call costs, µs.
+#: Recording cost of an operator and of a launch call, µs.
 _HOST_EVENT_US, _LAUNCH_EVENT_US = 2.0, 4.0
-#: Values that many interquartile ranges beyond the quartiles are outliers.
+#: Outliers are this many interquartile ranges beyond the quartiles.
 _QUARTILE_RANGES = 1.5
-#: Standard deviations from the mean that hold 90 % of normal values.
+#: Half width of the central 90 % of a normal distribution, in standard deviations.
 _NORMAL_90 = 1.645
 _AGAIN = "write one with: cdmpp replay TRACE --save-overheads FILE"
 
 
 @dataclass(frozen=True)
 class Overhead:
-    """A mean, and of how many values.
+    """Mean of a host overhead.
 
     Attributes:
         mean_us: µs.
-        count: values behind it, outliers left out.
+        count: number of values without outliers.
         std_us: standard deviation of one value, µs; None = unknown.
     """
 
@@ -49,23 +49,23 @@ class Overhead:
 
     @property
     def ends_us(self) -> tuple[float, float]:
-        """What holds 90 % of normal values; the mean twice where their spread is unknown."""
+        """The central 90 % of a normal distribution; the mean twice if the spread is unknown."""
         reach = _NORMAL_90 * (self.std_us or 0.0)
         return max(0.0, self.mean_us - reach), self.mean_us + reach
 
 
 @dataclass(frozen=True)
 class HostOverheads:
-    """The overheads T1 to T5 in µs, as traces have them.
+    """The overheads T1 to T5 in µs.
 
     Attributes:
         t1: between two top-level operators.
         t2: operator -> from its start to its first launch.
         t3: operator -> from its last launch to its end.
         t4: launch call -> its duration.
-        t5: operator -> between two launches; of an operator without launches all its time.
-        launches: operator -> its launch calls, in order, where a file names them.
-        sources: the traces they are from.
+        t5: operator -> between two launches; total time of an operator without launches.
+        launches: operator -> its launch calls, in order, if the file has them.
+        sources: names of the traces.
     """
 
     t1: Overhead
@@ -82,11 +82,11 @@ def extract_overheads(
 ) -> HostOverheads:
     """Returns the overheads of traced iterations.
 
-    Recording an event takes the host time, which lies in the interval in which the event begins;
-    it is subtracted there, down to 0.
+    Recording an event takes host time within the interval in which the event starts; it is
+    subtracted there, down to 0.
 
     Raises:
-        DataError: no two operators follow each other with a gap that counts.
+        DataError: no two consecutive operators have a gap in the counted range.
     """
     gaps: list[float] = []
     values: dict[str, dict[str, list[float]]] = {name: {} for name in _TABLES}
@@ -110,10 +110,10 @@ def extract_overheads(
 
 
 def merged(overheads: Sequence[HostOverheads]) -> HostOverheads:
-    """Returns overheads of several traces as one: means weighted by their counts.
+    """Merges the overheads of several traces; means are weighted by their counts.
 
     Raises:
-        DataError: there are none.
+        DataError: `overheads` is empty.
     """
     if not overheads:
         raise DataError(f"no overheads to merge; {_AGAIN}")
@@ -140,11 +140,11 @@ def write_overheads(path: Path, overheads: HostOverheads) -> None:
 
 
 def read_overheads(path: Path) -> HostOverheads:
-    """Reads what `write_overheads` has written, or the form of the public repository: `launches`,
-    and `t1` to `t5` with [mean, standard deviation, count].
+    """Reads a file of `write_overheads`, or one of the public repository: `launches`, and `t1` to
+    `t5` with [mean, standard deviation, count].
 
     Raises:
-        DataError: unreadable, of another format, or a wrong value.
+        DataError: unreadable, another format, or an invalid value.
     """
     value = read_json(path, what="file of host overheads", hint=_AGAIN)
     if isinstance(value, dict) and "format" not in value and {"t1", *_TABLES} <= value.keys():
@@ -217,7 +217,7 @@ def _parts(one: HostOperator) -> Iterable[tuple[str, str, float]]:
 
 
 def _trimmed(values: Sequence[float]) -> Overhead:
-    """Returns the mean without outliers."""
+    """Returns the mean and standard deviation without outliers."""
     table = np.asarray(values, np.float64)
     low, high = np.percentile(table, [25, 75])
     reach = _QUARTILE_RANGES * (high - low)
@@ -227,8 +227,8 @@ def _trimmed(values: Sequence[float]) -> Overhead:
 
 
 def mean_overhead(parts: Sequence[Overhead]) -> Overhead:
-    """Returns the overhead of all values of some: weighted by their counts, their spread that
-    within and between them.
+    """Returns the pooled overhead: the mean weighted by counts, and the total spread within and
+    between the parts.
     """
     if len(parts) == 1:
         return parts[0]

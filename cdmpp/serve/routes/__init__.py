@@ -1,1 +1,1 @@
-"""Routes beyond programs: networks, tables of results, run folders, and their reports."""
+"""Routes for networks, tables of results, run folders and their reports."""

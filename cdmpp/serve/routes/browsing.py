@@ -1,4 +1,4 @@
-"""`/v1/results` and `/v1/runs`: tables of results and run folders, to browse and to compare."""
+"""`/v1/results` and `/v1/runs`: browse tables of results, and compare run folders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cdmpp.report.tidy_results import ResultsFolder
 from cdmpp.serve.gate import FewAtATime
 from cdmpp.serve.options import ServeOptions
 
-#: A report has its style inside, and nothing runs but the script that names its marks.
+#: Policy of a report: inline style, and only the script that names its marks.
 _REPORT = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
     f"script-src 'sha256-{script_hash()}'; base-uri 'none'; form-action 'none'; "
@@ -28,20 +28,20 @@ _Name = Annotated[str, Query(min_length=1, max_length=400)]
 
 
 class ResultsAnswer(BaseModel):
-    """Tables of results; no folder, no tables."""
+    """Tables of results; empty without a folder."""
 
     folder: str | None
     tables: list[dict[str, Any]]
 
 
 class BoardAnswer(BaseModel):
-    """Lines by columns at one place of a table, see `cdmpp.report.tidy_results`."""
+    """Rows and columns at one place of a table, see `cdmpp.report.tidy_results`."""
 
     board: dict[str, Any]
 
 
 class RunsAnswer(BaseModel):
-    """Run folders; no folder, no runs."""
+    """Run folders; empty without a folder."""
 
     folder: str | None
     runs: list[dict[str, Any]]
@@ -54,10 +54,10 @@ class ComparedRunsAnswer(BaseModel):
 
 
 def add_browsing(app: FastAPI, options: ServeOptions) -> None:
-    """Adds the routes; what they read is read anew for every request.
+    """Adds the routes to the application; they read files again for every request.
 
     Raises:
-        DataError: a folder that the options name is none.
+        DataError: a folder in the options does not exist.
     """
     folder = options.results or next(
         (place for place in shipped_places("runs/results") if place.is_dir()), None
@@ -76,7 +76,7 @@ def _add_results(app: FastAPI, results: ResultsFolder | None) -> None:
 
     @app.get("/v1/results")
     def tables() -> ResultsAnswer:
-        """What results there are."""
+        """Lists the tables of results."""
         if results is None:
             return ResultsAnswer(folder=None, tables=[])
         return ResultsAnswer(folder=str(results.folder), tables=results.tables())
@@ -86,7 +86,7 @@ def _add_results(app: FastAPI, results: ResultsFolder | None) -> None:
         name: str, suite: _Word = None, dataset: _Word = None, split: _Word = None,
         device: _Word = None, group: _Word = None,
     ) -> BoardAnswer:  # fmt: skip
-        """Models by metrics at one place of a table: means over seeds with 95 % intervals."""
+        """Returns models by metrics at one place of a table: means over seeds, 95 % intervals."""
         asked = {
             "suite": suite, "dataset": dataset, "split": split, "device": device, "group": group
         }  # fmt: skip
@@ -95,7 +95,7 @@ def _add_results(app: FastAPI, results: ResultsFolder | None) -> None:
 
     @app.get("/v1/results/{name}/page", response_class=FileResponse)
     def page(name: str) -> FileResponse:
-        """The page of results, as it was written."""
+        """Returns the HTML page of results."""
         found = {one["name"]: one["has_page"] for one in known().tables()}
         path = known().page(name) if found.get(name) else None
         if path is None:
@@ -113,18 +113,18 @@ def _add_runs(app: FastAPI, runs: RunsFolder | None) -> None:
 
     @app.get("/v1/runs")
     def all_runs() -> RunsAnswer:
-        """What run folders there are."""
+        """Lists the run folders."""
         if runs is None:
             return RunsAnswer(folder=None, runs=[])
         return RunsAnswer(folder=str(runs.folder), runs=runs.runs())
 
     @app.get("/v1/runs/compared")
     async def compared(run: Annotated[list[_Name], Query(max_length=6)]) -> ComparedRunsAnswer:
-        """Runs side by side: metrics, learning curves, errors by task, worst programs."""
+        """Compares runs: metrics, learning curves, errors by task, worst programs."""
         found = await threads.run(lambda: known().compared(run))
         return ComparedRunsAnswer(compared=found)
 
     @app.get("/v1/runs/report", response_class=FileResponse)
     def report(run: _Name) -> FileResponse:
-        """The report of a run, as it was written."""
+        """Returns the HTML report of a run."""
         return FileResponse(known().report(run), media_type="text/html", headers=_REPORT)

@@ -1,4 +1,4 @@
-"""`/v1/networks` takes files with networks, `/v1/network` says what they take, kernel by kernel."""
+"""`/v1/networks` stores network files, `/v1/network` predicts them kernel by kernel."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _LARGEST = 2**31 - 1
 
 
 class KeptNetwork(BaseModel):
-    """A file that questions may name, as long as there is room for it."""
+    """A stored file, available to requests until it is removed for newer ones."""
 
     network: str = Field(description="sha256 of the file")
     size_bytes: int
 
 
 class NetworkRequest(BaseModel):
-    """A network that was sent, and the devices that it is predicted on, one after the other."""
+    """A stored network, and the devices that it is predicted on."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -52,8 +52,8 @@ class NetworkRequest(BaseModel):
 
 
 class NetworkAnswerRows(BaseModel):
-    """What `cdmpp predict --network --no-machine-code --json` prints of every device; of each
-    kernel also its share and its program, and when the kernels run.
+    """The values of `cdmpp predict --network --no-machine-code --json` for every device, with the
+    share, program and timeline of each kernel.
     """
 
     model: ModelName
@@ -61,17 +61,17 @@ class NetworkAnswerRows(BaseModel):
 
 
 def add_networks(app: FastAPI, service: Service, options: ServeOptions, folder: Path) -> None:
-    """Adds the routes.
+    """Adds the routes to the application.
 
     Args:
-        folder: for the files.
+        folder: folder for uploaded files.
     """
     uploads = Uploads(folder, options.most_kept_bytes)
     content = {_BYTES: {"schema": {"type": "string", "format": "binary"}}}
 
     @app.post(NETWORK_FILES, openapi_extra={"requestBody": {"content": content, "required": True}})
     async def keep(request: Request) -> KeptNetwork:
-        """Keeps a file for questions: ONNX, or what torch.export.save wrote."""
+        """Stores a file for requests: ONNX, or a file of torch.export.save."""
         if request.headers.get("content-type") != _BYTES:
             raise HTTPException(415, f"expected the file as it is, Content-Type: {_BYTES}")
         data = await request.body()
@@ -83,7 +83,7 @@ def add_networks(app: FastAPI, service: Service, options: ServeOptions, folder: 
 
     @app.post("/v1/network")
     async def network(request: NetworkRequest) -> NetworkAnswerRows:
-        """What a network takes as TVM compiles it untuned, with its kernels and its timeline."""
+        """Predicts a network as compiled by TVM without tuning, with its kernels and timeline."""
         hot = service.models.find(request.model)
         devices = asked_devices(request.devices, (), hot.trained.card)
         if len(devices) > options.most_network_devices:

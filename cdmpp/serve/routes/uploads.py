@@ -1,4 +1,4 @@
-"""Files that were sent to the server, kept under their digests as long as there is room."""
+"""Uploaded files, stored by digest up to a total size."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from cdmpp.files.atomic import write_bytes
 
 
 class Uploads:
-    """Files in a folder, named by their content. Threads may share one.
+    """Files in a folder, named by their digests. Threads may share one.
 
     Args:
-        folder: of its own; whoever made it removes it.
-        most_bytes: of all files; the ones that nobody asked for the longest go first.
+        folder: a folder only for these files, removed by its creator.
+        most_bytes: maximum total size; the least recently used files are removed first.
     """
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         self._folder = folder
         self._most_bytes = most_bytes
-        self._files: dict[str, tuple[Path, int]] = {}  # digest -> file, bytes; the latest last
+        self._files: dict[str, tuple[Path, int]] = {}  # digest -> (file, bytes), latest last
         self._lock = threading.Lock()
 
     def keep(self, data: bytes, suffix: str) -> str:
-        """Keeps a file and returns its digest.
+        """Stores a file and returns its digest.
 
         Args:
-            suffix: of its name.
+            suffix: suffix of the file name.
 
         Raises:
-            DataError: it cannot be written.
+            DataError: the file cannot be written.
         """
         key = hashlib.sha256(data).hexdigest()
         path = self._folder / f"{key}{suffix}"
@@ -52,7 +52,7 @@ class Uploads:
         """Returns the file with a digest.
 
         Raises:
-            UsageError: it is not here, or not any more.
+            UsageError: the file was never stored, or has been removed.
         """
         with self._lock:
             if key not in self._files:
