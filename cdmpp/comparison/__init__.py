@@ -1,1 +1,1 @@
-"""`cdmpp compare`: what networks take, need and cost on many devices, side by side."""
+"""`cdmpp compare`: latency, memory and cost of networks on many devices."""

@@ -1,4 +1,4 @@
-"""One cell of a comparison: a network on a device, and what follows from its latency."""
+"""A cell of a comparison: a network on a device, with the quantities derived from its latency."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ class CompareCell:
     """A network on a device, or on several that share it.
 
     Attributes:
-        network: what people call it, with its pass.
-        batch: samples or sequences of one run.
+        network: display name, with its pass.
+        batch: samples or sequences per run.
         device: label.
-        degree: devices that share the network.
-        item: what is counted: an inference, a sample of a training step, or a token.
-        items: of one run.
-        latency_s: of one run; None = unknown, see `reasons`. So are its ends.
-        low_s, high_s: ends of its interval.
-        method: which model answered; empty where none did.
-        memory_bytes: that one device must hold; None = unknown.
-        memory_limit_bytes: what a device has; None = unknown.
-        fits: None = not sure, or unknown.
+        degree: number of devices that share the network.
+        item: unit of counting: an inference, a sample of a training step, or a token.
+        items: items per run.
+        latency_s: seconds per run; None = unknown, see `reasons`.
+        low_s, high_s: ends of its interval; None = unknown.
+        method: name of the model that predicted; empty if none did.
+        memory_bytes: need of one device; None = unknown.
+        memory_limit_bytes: memory of one device; None = unknown.
+        fits: whether it fits; None = uncertain or unknown.
         price: of one device; None = unknown.
         tdp_w: of one device; None = unknown.
-        is_hypothetical: whether the device was scaled, or is a user's own description.
-        reasons: why it is a guess, or why there is no latency.
-        parts: seconds by kinds of kernels, where the method adds them up.
-        operators: seconds by kinds of layers and their operators, of a decoder.
+        is_hypothetical: whether the device was scaled, or is described by the user.
+        reasons: why the prediction has low confidence, or why there is no latency.
+        parts: seconds by kind of kernel, if the method adds them up.
+        operators: seconds by kind of layer and operator, for a decoder.
     """
 
     network: str
@@ -69,12 +69,12 @@ class CompareCell:
 
     @property
     def throughput_per_s(self) -> float | None:
-        """Items a second, one run after the other."""
+        """Items per second, with one run at a time."""
         return None if self.latency_s is None else self.items / self.latency_s
 
     @property
     def cost_per_million(self) -> float | None:
-        """US dollars for a million items on devices that are rented for nothing else."""
+        """US dollars per million items on rented devices without idle time."""
         if self.latency_s is None or self.price is None:
             return None
         run = self.degree * self.price.per_hour * self.latency_s / _HOUR_S
@@ -82,15 +82,15 @@ class CompareCell:
 
     @property
     def energy_bound_j(self) -> float | None:
-        """Joule of an item were the devices to take all that they may for as long as a run takes:
-        an upper bound, the host is not in it.
+        """Upper bound of the joules per item: the devices draw their TDP during a run; without the
+        host.
         """
         if self.latency_s is None or self.tdp_w is None:
             return None
         return self.degree * self.tdp_w * self.latency_s / self.items
 
     def value(self, objective: Objective) -> float | None:
-        """Returns what is the lower the better; None = unknown."""
+        """Returns a value to minimise; None = unknown."""
         rate = self.throughput_per_s
         return {
             "latency": self.latency_s,
@@ -100,9 +100,9 @@ class CompareCell:
         }[objective]
 
     def ends(self, objective: Objective) -> tuple[float, float] | None:
-        """Returns the ends of what `value` says; equal where it has no interval, None = unknown.
+        """Returns the ends of `value`; equal without an interval, None = unknown.
 
-        Everything that is weighed follows from the latency alone.
+        All objectives are functions of the latency.
         """
         value = self.value(objective)
         if value is None:
@@ -115,7 +115,7 @@ class CompareCell:
         return value * low, value * high
 
     def to_json(self) -> dict[str, Any]:
-        """Returns one flat JSON object."""
+        """Returns a flat JSON object."""
         values = asdict(self)
         price = values.pop("price")
         return values | {
@@ -130,14 +130,14 @@ class CompareCell:
 
 
 def no_fit(cell: CompareCell) -> str:
-    """Returns the sentence on a network that a device cannot hold."""
+    """Returns the message that a network does not fit a device."""
     needed, limit = (cell.memory_bytes or 0.0) / _GIB, (cell.memory_limit_bytes or 0.0) / _GIB
     each = f" on each of {cell.degree}" if cell.degree > 1 else ""
     return f"does not fit: it needs {needed:.3g} GiB{each}, {cell.device} has {limit:.3g} GiB"
 
 
 def ranked(cells: Sequence[CompareCell], objective: Objective) -> list[CompareCell]:
-    """Returns the cells of one network, best first; what is unknown comes last."""
+    """Returns the cells of one network, best first, unknown values last."""
 
     def order(cell: CompareCell) -> tuple[bool, float, str]:
         value = cell.value(objective)
@@ -147,9 +147,9 @@ def ranked(cells: Sequence[CompareCell], objective: Objective) -> list[CompareCe
 
 
 def ranks(cells: Sequence[CompareCell], objective: Objective) -> list[int | None]:
-    """Returns the rank of each cell of one network: 1, and 1 more for every device that is surely
-    better, i.e. whose whole interval is. Cells of one rank cannot be told apart: their intervals
-    overlap. None = unknown.
+    """Returns the rank of each cell of one network: 1 + the number of devices that are certainly
+    better, with an interval entirely below. Cells of equal rank are tied: their intervals overlap.
+    None = unknown.
     """
     ends = [cell.ends(objective) for cell in cells]
     highs = [one[1] for one in ends if one is not None]
@@ -157,9 +157,9 @@ def ranks(cells: Sequence[CompareCell], objective: Objective) -> list[int | None
 
 
 def front(cells: Sequence[CompareCell], first: Objective, second: Objective) -> list[CompareCell]:
-    """Returns the cells that no other beats in both: the Pareto front, by the first objective.
+    """Returns the Pareto front of two objectives, sorted by the first.
 
-    Cells of which one of the two is unknown are not in it, see `is_on_front`.
+    Cells with an unknown value are left out, see `is_on_front`.
     """
     known = [
         (a, b, cell)
@@ -178,10 +178,10 @@ def front(cells: Sequence[CompareCell], first: Objective, second: Objective) -> 
 def is_on_front(
     cells: Sequence[CompareCell], first: Objective, second: Objective
 ) -> list[bool | None]:
-    """Returns for each cell whether it is on the front over what is known of it.
+    """Returns for each cell whether it is on the Pareto front.
 
-    A cell of which `first` is unknown is on it where none is as good in `second`: nothing can beat
-    it in both. Otherwise None: nobody knows. A cell of which `second` is unknown is not on it.
+    A cell with unknown `first` is on the front if it has the only best `second`, as no cell can
+    dominate it; otherwise the result is None (unknown). A cell with unknown `second` is not on it.
     """
     best = {id(cell) for cell in front(cells, first, second)}
     seconds = [value for cell in cells if (value := cell.value(second)) is not None]

@@ -1,4 +1,4 @@
-"""Cells of ONNX files: what is said of their kernels as TVM compiles them."""
+"""Cells of ONNX files: predictions of their kernels as compiled by TVM."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _NOT_ASKED = (
     "ONNX files can only be compared on devices of `cdmpp device list` and on this-cpu; for your "
     "own: cdmpp predict FILE.onnx --device-spec YAML",
 )
-#: Latency, its ends, and why it is a guess or missing.
+#: Latency, its ends, and reasons for low confidence or a missing latency.
 Answer = tuple[float | None, float | None, float | None, tuple[str, ...]]
 
 
 def compiled_cell(name: str, batch: int, device: DeviceSpec, answer: Answer | None) -> CompareCell:
-    """Returns the cell of a compiled network; what it needs in memory is not known.
+    """Returns the cell of a compiled network; its memory need is unknown.
 
     Args:
-        answer: None = nobody was asked.
+        answer: None = there is no prediction for the device.
     """
     latency_s, low_s, high_s, reasons = answer or (None, None, None, _NOT_ASKED)
     return CompareCell(

@@ -1,4 +1,4 @@
-"""Cells of torch networks: what `predict` says of one mode of running them."""
+"""Cells of torch networks: predictions of `predict` for one mode of execution."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.networks.gpu_operators import MEASURED, RATES
 from cdmpp.networks.graph.execution import Mode, Running
 
-if TYPE_CHECKING:  # it imports torch
+if TYPE_CHECKING:  # imports torch
     from cdmpp.networks.graph.graph import NetworkGraph
     from cdmpp.networks.predict import NetworkPredictor
     from cdmpp.networks.prediction import TorchPrediction
@@ -26,9 +26,9 @@ def eager_cells(
     devices: Sequence[DeviceSpec],
     running: Running,
 ) -> list[CompareCell]:
-    """Returns the cells of a network at every batch on every device: what `predict` says of one
-    mode (`NetworkPredictor`), of inference unless training is requested. A device whose peak or
-    bandwidth is unknown has no latency, as has one whose memory is too small.
+    """Returns the cells of a network at every batch on every device, predicted by
+    `NetworkPredictor` for one mode (inference unless training is requested). A device without a
+    known peak or bandwidth, or with too little memory, has no latency.
     """
     specs = {device.name: device for device in devices}
     return [

@@ -1,6 +1,6 @@
-"""Networks of torch that come along as the operator graphs that were followed once.
+"""Torch networks shipped as recorded operator graphs.
 
-`python scripts/page/samples.py` follows them again.
+`python scripts/page/samples.py` records them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cdmpp.files.places import package_folder
 from cdmpp.files.stored import from_json
 from cdmpp.networks.graph.graph import NetworkGraph
 
-#: Name -> file of its graphs, without the batch.
+#: Name -> name of its graph files, without the batch.
 KNOWN_NETWORKS: Mapping[str, str] = {
     "ResNet-50": "resnet50", "ViT-B/16": "vit_b", "BERT-large": "bert_large",
 }  # fmt: skip
@@ -23,10 +23,10 @@ BATCHES = (1, 8, 32)
 
 
 def known_graph(name: str, batch: int) -> NetworkGraph:
-    """Returns the graph of a network that comes along.
+    """Returns the graph of a shipped network.
 
     Raises:
-        UsageError: there is none of this name, or not at this batch.
+        UsageError: the network is not shipped, or not at this batch.
     """
     if name not in KNOWN_NETWORKS:
         raise UsageError(

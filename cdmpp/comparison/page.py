@@ -1,4 +1,4 @@
-"""The page of a comparison: fronts, tables, what answered and how that was judged."""
+"""HTML page of a comparison: Pareto fronts, tables, methods and their evaluation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cdmpp.report.page import Page, Section
 from cdmpp.report.tables import plain_table
 from cdmpp.text import seconds_text
 
-#: Method -> what it is and how it was judged.
+#: Method -> description and evaluation.
 METHODS = {
     METHOD: "sum of the transformer's kernels: matrix products, attention and collectives by "
     "models evaluated on devices left out of their fit (docs/results/gpu-kernels.md), "
@@ -104,13 +104,13 @@ def _caption(first: Objective) -> str:
 
 
 def _tiles(cells: Sequence[CompareCell], objective: Objective) -> list[tuple[str, str]]:
-    """Returns the best device of every network, and how many cannot be told apart from it."""
+    """Returns the best device of every network and the number of devices tied with it."""
     bests = [(title, _best(part, objective)) for title, part in groups(cells)[:6]]
     return [(best[0], f"{title}: {best[1]}") for title, best in bests if best is not None]
 
 
 def _best(cells: Sequence[CompareCell], objective: Objective) -> tuple[str, str] | None:
-    """Returns the best device, with how many are tied with it, and its value."""
+    """Returns the best device, with the number of ties, and its value."""
     known = [cell for cell in cells if cell.value(objective) is not None]
     if not known:
         return None

@@ -1,4 +1,4 @@
-"""Plots of a comparison as SVG text: the front, and where the time goes."""
+"""Plots of a comparison as SVG text: the Pareto front, and the latency by kind of kernel."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _MS = 1e3
 
 
 def front_svg(cells: Sequence[CompareCell], first: Objective, second: Objective) -> str:
-    """Returns the cells as points with their intervals, and the front as a line. A cell of which
-    `first` is unknown is a dashed line at its `second`.
+    """Returns a plot of the cells with their intervals, and of the Pareto front. A cell with an
+    unknown `first` is a dashed line at its `second`.
 
     Args:
-        second: `latency`, or what has no interval.
+        second: `latency`, or an objective without intervals.
     """
     figure, axes = new_figure()
     draw_front(axes, cells, first, second)
@@ -46,7 +46,7 @@ def _said(cell: CompareCell, first: Objective) -> str:
 def draw_front(
     axes: Axes, cells: Sequence[CompareCell], first: Objective, second: Objective
 ) -> None:
-    """Draws `front_svg` on axes."""
+    """Draws the plot of `front_svg` on axes."""
     best = front(cells, first, second)
     scale = _MS if second == "latency" else 1.0
     known = [
@@ -66,7 +66,7 @@ def draw_front(
         )  # fmt: skip
     for cell in cells:
         y = cell.value(second)
-        if y is not None and cell.value(first) is None:  # known in one way only
+        if y is not None and cell.value(first) is None:  # only one value is known
             axes.axhline(scale * y, color=_BEATEN, lw=0.8, ls="--", zorder=0)
             axes.annotate(
                 cell.device, (1.0, scale * y), xycoords=axes.get_yaxis_transform(),
@@ -81,7 +81,7 @@ def draw_front(
 
 
 def parts_svg(cells: Sequence[CompareCell]) -> str:
-    """Returns a bar a device: its latency by kinds of kernels, in the order of the cells."""
+    """Returns a bar plot of latencies by kind of kernel, one bar per device, in cell order."""
     kinds = list(dict.fromkeys(kind for cell in cells for kind in cell.parts))
     figure, axes = new_figure(height=max(1.6, 0.36 * len(cells) + 1.0))
     names = [cell.device for cell in cells][::-1]

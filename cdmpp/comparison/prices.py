@@ -1,4 +1,4 @@
-"""What devices cost an hour: dated files with their source, those shipped and those of a user."""
+"""Hourly prices of devices: shipped and user files with a date and source."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cdmpp.files.places import package_folder
 from cdmpp.files.yaml_text import parse_yaml
 from cdmpp.text import nearest
 
-#: All costs are told in it.
+#: Currency of all costs.
 CURRENCY = "USD"
 _FACTS = ("provider", "region", "currency", "date", "source")
 _KEYS = (*_FACTS, "usd_rate", "hours_of_use", "devices")
@@ -24,14 +24,14 @@ _ENTRY = ("per_hour", "to_buy", "instance")
 
 @dataclass(frozen=True)
 class Price:
-    """What one device costs an hour.
+    """The hourly price of one device.
 
     Attributes:
-        per_hour: in US dollars, above 0.
-        provider, region: who asks for it, and where.
-        date: of the price, ISO.
-        source: where it is written.
-        instance: what it is a part of; empty = the device alone.
+        per_hour: US dollars, above 0.
+        provider, region: seller and place.
+        date: ISO date of the price.
+        source: where the price was published.
+        instance: instance that the device is part of; empty = the device alone.
     """
 
     per_hour: float
@@ -43,7 +43,7 @@ class Price:
 
     @property
     def text(self) -> str:
-        """What it is, in words."""
+        """The price in words."""
         part = f" ({self.instance})" if self.instance else ""
         return f"${self.per_hour:g} an hour, {self.provider}{part}, {self.region}, {self.date}"
 
@@ -51,17 +51,17 @@ class Price:
 def prices_of(
     paths: Iterable[Path] = (), own: Iterable[str] = (), *, provider: str | None = None
 ) -> dict[str, Price]:
-    """Returns label -> the price that counts: the lowest of the user's files where they name the
-    device, else the lowest of those that are shipped. A device that no file names has none.
+    """Returns label -> the lowest price in the user's files, or else in the shipped files. Devices
+    without a price are left out.
 
     Args:
         paths: the user's files.
         own: labels of devices that the user describes.
-        provider: whose shipped prices count; None = everyone's.
+        provider: use only the shipped prices of this provider; None = all.
 
     Raises:
-        DataError: a file is not as it should be.
-        UsageError: nothing is shipped of such a provider.
+        DataError: a file is invalid.
+        UsageError: no prices of the provider are shipped.
     """
     found: dict[str, Price] = {}
     lists = _shipped()
@@ -81,15 +81,15 @@ def prices_of(
 
 
 def read_prices(path: Path, own: Iterable[str] = ()) -> dict[str, Price]:
-    """Reads one YAML file: facts of the price list, and `devices`, label -> `per_hour`, or `to_buy`
-    with the file's `hours_of_use`.
+    """Reads a YAML file with the facts of a price list and `devices`, label -> `per_hour`, or
+    `to_buy` with the file's `hours_of_use`.
 
     Args:
-        own: labels that count as known beside those of the registry.
+        own: known labels beyond the registry.
 
     Raises:
-        DataError: unreadable, an unknown key, a fact is missing, a price is no number above 0, an
-            unknown device, or a currency without a rate.
+        DataError: unreadable, an unknown key or device, a missing fact, a price that is not a
+            positive number, or a currency without a rate.
     """
     content = _read(path)
     facts = {name: _fact(content, name, path) for name in _FACTS}
@@ -169,7 +169,7 @@ def _label(name: str, own: list[str], path: Path) -> str:
 
 
 def _entry(entry: Any, hours: Any, where: str) -> tuple[float, str]:
-    """Returns the price of an hour in the file's currency, and the instance."""
+    """Returns the hourly price in the file's currency, and the instance."""
     if not isinstance(entry, dict) or ("per_hour" in entry) == ("to_buy" in entry):
         raise DataError(f"{where}: {entry!r}, expected {{per_hour: N}} or {{to_buy: N}}")
     for key in entry:

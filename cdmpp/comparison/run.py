@@ -1,4 +1,4 @@
-"""A comparison from its question to its cells."""
+"""Computes the cells of a comparison."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from cdmpp.networks.graph.graph import NetworkGraph
     from cdmpp.networks.predict import NetworkPredictor
 
-#: ONNX file, its name and devices -> its cells: torch runs no ONNX.
+#: ONNX file, its name and devices -> its cells; torch cannot run ONNX.
 OnnxCells = Callable[[Path, str, Sequence[DeviceSpec]], list[CompareCell]]
 
 
 @dataclass(frozen=True)
 class TorchNetwork:
-    """A network of torch.
+    """A torch network.
 
     Attributes:
-        name: what people call it.
-        source: a saved `torch.export` program, or a function that makes a module.
+        name: display name.
+        source: a saved `torch.export` program, or a function that returns a module.
         shapes, dtypes: of a module's inputs, without the batch.
-        method: how a module is followed.
+        method: tracing method of a module.
     """
 
     name: str
@@ -53,19 +53,19 @@ class TorchNetwork:
 
 @dataclass(frozen=True)
 class Question:
-    """What is compared.
+    """Networks, devices and options of a comparison.
 
     Attributes:
         devices: specs, see `asked_devices`.
-        hypothetical: labels among them that nobody sells.
-        networks: of torch, and ONNX files.
-        graphs: of torch networks that were followed before.
-        transformers: decoders; each makes all `passes`.
+        hypothetical: labels of devices that do not exist.
+        networks: torch networks and ONNX files.
+        graphs: torch networks that are already traced.
+        transformers: decoders; each is compared in all `passes`.
         passes: of transformers, with batch and degree.
         batches: of torch networks.
         running: how torch runs its networks.
         prices: label -> price of one device.
-        model: of whole networks, a run folder or `pretrained`.
+        model: model of whole networks, a run folder or `pretrained`.
     """
 
     devices: Sequence[DeviceSpec]
@@ -87,12 +87,12 @@ def asked_devices(
     *,
     takes_all: bool,
 ) -> tuple[list[DeviceSpec], frozenset[str]]:
-    """Returns the devices that are asked about and the names of those that nobody sells: a user's
-    descriptions, and every device that is scaled. A scaled device stands beside the real one.
+    """Returns the requested devices and the labels of the hypothetical ones: the user's own
+    descriptions, and scaled devices. Scaled devices are added to the real ones.
 
     Raises:
-        UsageError: none is named.
-        DeviceError: an unknown label, or a description that is not as it should be.
+        UsageError: no device is given.
+        DeviceError: an unknown label, or an invalid description.
     """
     known = load_registry()
     real = list(known.values()) if takes_all else []
@@ -114,15 +114,15 @@ def asked_devices(
 def compare(
     question: Question, *, onnx_cells: OnnxCells, kernels: Callable[[], KernelModel]
 ) -> list[CompareCell]:
-    """Returns the cells, network by network, in the order of the question.
+    """Returns the cells by network, in the order of the question.
 
     Args:
-        onnx_cells: answers ONNX files.
-        kernels: loads the model of serving kernels; called where a transformer is asked about.
+        onnx_cells: returns the cells of ONNX files.
+        kernels: loads the model of serving kernels; called only for transformers.
 
     Raises:
-        CdmppError: a network cannot be read, two transformers have one name or are asked for no
-            pass, the devices cannot share one, or no device has an answer.
+        CdmppError: a network cannot be read, two transformers have the same name or no pass, the
+            devices cannot share one, or no device can be predicted.
     """
     if question.transformers and not question.passes:
         raise UsageError(
@@ -175,7 +175,7 @@ def _predictor(model: str | Path) -> NetworkPredictor:
 
 
 def _completed(cell: CompareCell, question: Question) -> CompareCell:
-    """Returns the cell with its price; a scaled device has none."""
+    """Returns the cell with its price; scaled devices have none."""
     return replace(
         cell,
         price=question.prices.get(cell.device),

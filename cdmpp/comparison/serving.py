@@ -1,4 +1,4 @@
-"""Cells of a decoder: the kernels of a pass one after the other, on every device."""
+"""Cells of a decoder: the kernels of a pass in sequence, on every device."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ METHOD = "serving kernels"
 def serving_cell(
     model: Decoder, one: Pass, device: DeviceSpec, kernels: KernelModel
 ) -> CompareCell:
-    """Returns the cell of a pass on a device: without latency where it does not fit, the device has
-    no rate for a type, or no model covers it.
+    """Returns the cell of a pass on a device. It has no latency if the model does not fit, the
+    device has no rate for a data type, or no kernel model covers it.
 
     Raises:
         UsageError: the devices cannot share the decoder.

@@ -1,4 +1,4 @@
-"""Cells as tables of text, the same for the terminal and the page."""
+"""Cells as text tables for the terminal and the HTML page."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cdmpp.text import interval_text, listed, seconds_text
 _FITS = {True: "yes", False: "no", None: "not sure"}
 _UNKNOWN = "unknown"
 _GIB = 1024.0**3
-#: So many devices of one rank are named.
+#: Maximum number of tied devices to name.
 _MOST_NAMED = 6
 
 
 def groups(cells: Sequence[CompareCell]) -> list[tuple[str, list[CompareCell]]]:
-    """Returns title and cells of every network at every batch, in the order of the cells."""
+    """Returns the title and cells of every network and batch, in cell order."""
 
     def title(cell: CompareCell) -> str:
         each = f", {cell.degree} devices" if cell.degree > 1 else ""
@@ -31,8 +31,8 @@ def groups(cells: Sequence[CompareCell]) -> list[tuple[str, list[CompareCell]]]:
 
 
 def axes_of(cells: Sequence[CompareCell]) -> tuple[Objective, Objective]:
-    """Returns what the front of these cells weighs: cost and latency, or energy and latency where
-    fewer than two have a price.
+    """Returns the objectives of the Pareto front: cost and latency, or energy and latency if fewer
+    than two devices have a price.
     """
     priced = [cell for cell in cells if cell.cost_per_million is not None]
     return ("cost" if len(priced) > 1 else "energy"), "latency"
@@ -40,11 +40,11 @@ def axes_of(cells: Sequence[CompareCell]) -> tuple[Objective, Objective]:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a cell stands among those of its network.
+    """Position of a cell among those of its network.
 
     Attributes:
         rank: see `ranks`.
-        is_tied: whether another has its rank: they cannot be told apart.
+        is_tied: whether another cell has the same rank.
         is_on_front: see `is_on_front`.
     """
 
@@ -54,7 +54,7 @@ class _Place:
 
 
 def _places(cells: Sequence[CompareCell], objective: Objective) -> dict[int, _Place]:
-    """Returns the place of each cell of one network, by its `id`."""
+    """Returns the position of each cell of one network, by the cell's `id`."""
     found = ranks(cells, objective)
     fronts = is_on_front(cells, *axes_of(cells))
     return {
@@ -64,8 +64,8 @@ def _places(cells: Sequence[CompareCell], objective: Objective) -> dict[int, _Pl
 
 
 def json_rows(cells: Sequence[CompareCell], objective: Objective) -> list[dict[str, Any]]:
-    """Returns one flat JSON object a cell, in their order, with its place among those of its
-    network: `rank`, `is_tied`, `is_on_front` (null = not known, e.g. without a price).
+    """Returns a flat JSON object per cell, in order, with its position in its network: `rank`,
+    `is_tied`, `is_on_front` (null = unknown, e.g. without a price).
     """
     places: dict[int, _Place] = {}
     for _, part in groups(cells):
@@ -74,7 +74,7 @@ def json_rows(cells: Sequence[CompareCell], objective: Objective) -> list[dict[s
 
 
 def titles(cells: Sequence[CompareCell]) -> list[str]:
-    """Returns the titles of a table; one of several kinds of networks counts items."""
+    """Returns the titles of a table; with different kinds of networks the unit is `item`."""
     items = {cell.item for cell in cells}
     item = items.pop() if len(items) == 1 else "item"
     return [
@@ -84,8 +84,8 @@ def titles(cells: Sequence[CompareCell]) -> list[str]:
 
 
 def rows(cells: Sequence[CompareCell], objective: Objective) -> list[list[str]]:
-    """Returns the lines of one network's table below `titles`, best first, of the devices that have
-    a latency, with the numbers of their `notes`, which also say why others have none.
+    """Returns the rows of one network's table below `titles`, best first, for devices with a
+    latency. Numbers refer to `notes`, which also explain missing devices.
     """
     places, remarks = _places(cells, objective), _remarks(cells, objective)
     numbers = _numbers(remarks)
@@ -120,7 +120,7 @@ def memory_text(cell: CompareCell) -> str:
 
 
 def number(value: float | None) -> str:
-    """Returns three significant digits without an exponent, e.g. `1,230` or `0.0456`."""
+    """Returns three significant digits, e.g. `1,230` or `0.0456`; an exponent below 1e-4."""
     if value is None:
         return _UNKNOWN
     if value >= 1000:
@@ -130,8 +130,8 @@ def number(value: float | None) -> str:
 
 
 def operator_tables(cells: Sequence[CompareCell]) -> list[tuple[str, list[list[str]]]]:
-    """Returns for each kind of layer titles and lines of what its operators take, all launches
-    together, on every device that has a latency.
+    """Returns a table for each kind of layer: the seconds of its operators, all launches together,
+    on every device with a latency.
     """
     known = [cell for cell in cells if cell.operators]
     found: dict[tuple[str, str], list[str]] = {}
@@ -151,8 +151,8 @@ def operator_tables(cells: Sequence[CompareCell]) -> list[tuple[str, list[list[s
 
 
 def notes(cells: Sequence[CompareCell], objective: Objective) -> list[str]:
-    """Returns what is to be known beside the `rows` of one network: which devices cannot be told
-    apart and whether methods are mixed, then the numbered notes, then why devices have no row.
+    """Returns the notes on the `rows` of one network: ties, mixed methods, the numbered notes, and
+    why devices have no row.
     """
     remarks = _remarks(cells, objective)
     found = _general(cells, objective)
@@ -190,7 +190,7 @@ def _general(cells: Sequence[CompareCell], objective: Objective) -> list[str]:
 def _remarks(
     cells: Sequence[CompareCell], objective: Objective
 ) -> list[tuple[CompareCell, list[str]]]:
-    """Returns the cells of one network that have a row, best first, and what is said of each."""
+    """Returns the cells of one network with a row, best first, and the notes on each."""
     places, (first, second) = _places(cells, objective), axes_of(cells)
     lacks = "price" if first == "cost" else "power limit"
     found = []
@@ -207,12 +207,12 @@ def _remarks(
 
 
 def _numbers(remarks: Sequence[tuple[CompareCell, list[str]]]) -> dict[str, int]:
-    """Returns each note once, with its number."""
+    """Returns the distinct notes with their numbers."""
     texts = dict.fromkeys(text for _, said in remarks for text in said)
     return {text: number for number, text in enumerate(texts, start=1)}
 
 
 def _said(cell: CompareCell) -> tuple[str, ...]:
-    """Returns the reasons of a cell, its device being `it`: equal ones are said once."""
+    """Returns the reasons of a cell with its device as `it`, so that equal reasons are merged."""
     name = re.compile(rf"(?<![\w-]){re.escape(cell.device)}(?![\w-])")
     return tuple(name.sub("it", reason) for reason in cell.reasons)

@@ -1,4 +1,4 @@
-"""A transformer by its shape, and a pass through it."""
+"""A transformer by its shape, and passes through it."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ _COVERED = (
 
 @dataclass(frozen=True)
 class TransformerShape:
-    """A decoder with grouped queries and a gated feed-forward part (three products).
+    """A decoder with grouped-query attention and a gated feed-forward part (three products).
 
     Attributes:
-        layers: blocks.
+        layers: number of blocks.
         width: elements of a token.
-        heads, kv_heads: of the queries, and of the keys and values.
+        heads, kv_heads: number of query heads, and of key-value heads.
         ffn: elements between the products of the feed-forward part.
-        vocab: tokens there are.
-        head_size: elements of a head; 0 = width over heads.
+        vocab: size of the vocabulary.
+        head_size: elements of a head; 0 = width / heads.
         dtype: of the blocks' weights and products.
         kv_dtype: of the cache, `bf16` or `fp8`.
-        name: what people call it.
+        name: display name.
 
     Raises:
-        UsageError: a number below 1, an unknown type, heads that do not divide.
+        UsageError: a number below 1, an unknown type, or heads that do not divide.
     """
 
     layers: int
@@ -87,7 +87,7 @@ class TransformerShape:
 
     @property
     def decoder(self) -> Decoder:
-        """The same as a list of layers: one kind of them."""
+        """The transformer as a `Decoder` with one kind of layer."""
         attention = GroupedAttention(self.heads, self.kv_heads, self.head)
         layer = Layer(attention, GatedFeedForward(self.ffn), self.layers)
         return Decoder(
@@ -102,12 +102,11 @@ class Pass:
     """One pass through a transformer.
 
     Attributes:
-        kind: `prefill` reads the prompt; `decode` makes one token of every sequence.
-        length: tokens of each sequence: of the prompt, or in the cache with the new one.
+        kind: `prefill` processes the prompt; `decode` generates one token per sequence.
+        length: tokens per sequence: of the prompt, or in the cache including the new one.
         batch: sequences.
-        degree: devices that share every product (tensor parallel).
-        expert, data, pipeline: see `Parallel`; of several replicas each takes its part of the
-            sequences.
+        degree: tensor parallelism: devices that share every product.
+        expert, data, pipeline: see `Parallel`; data-parallel replicas divide the sequences.
 
     Raises:
         UsageError: a number below 1.
@@ -128,29 +127,29 @@ class Pass:
 
     @property
     def parallel(self) -> Parallel:
-        """How devices share it."""
+        """How the devices share the model."""
         return Parallel(self.degree, self.data, self.expert, self.pipeline)
 
     @property
     def sequences(self) -> int:
-        """Of the replica that has most."""
+        """Sequences of the largest replica."""
         return -(-self.batch // self.data)
 
     @property
     def step(self) -> ServingStep:
-        """What the replica does that has most sequences."""
+        """Step of the largest replica."""
         if self.kind == "prefill":
             return ServingStep(prompts=self.sequences, chunk=self.length)
         return ServingStep(sequences=self.sequences, context=self.length)
 
     @property
     def tokens(self) -> int:
-        """Tokens that the pass takes in."""
+        """Input tokens of the pass."""
         return self.batch * (self.length if self.kind == "prefill" else 1)
 
     @property
     def text(self) -> str:
-        """What it is, in words."""
+        """The pass in words."""
         return (
             f"prefill {self.length:,}" if self.kind == "prefill" else f"decode at {self.length:,}"
         )
@@ -159,11 +158,12 @@ class Pass:
 def all_parallels(
     tensor: Sequence[int], data: Sequence[int], expert: Sequence[int], pipeline: Sequence[int]
 ) -> list[Parallel]:
-    """Returns all combinations of how devices share a model; those that cannot be are left out
-    where others can.
+    """Returns the combinations of parallelism; invalid ones are left out.
+
+    If no combination is valid, all are returned, and `Parallel` raises the error.
 
     Raises:
-        UsageError: none of the combinations can be.
+        UsageError: no combination is valid.
     """
     found = list(itertools.product(tensor, data, expert, pipeline))
     fitting = [one for one in found if one[2] and not one[0] * one[1] % one[2]]
@@ -174,7 +174,7 @@ def all_passes(
     prefill: Sequence[int], decode_at: Sequence[int], batches: Sequence[int],
     parallels: Sequence[Parallel],
 ) -> list[Pass]:  # fmt: skip
-    """Returns the passes of all these lengths, in every way of sharing, at every batch."""
+    """Returns the passes of all lengths, parallelisms and batches."""
     kinds: tuple[tuple[Literal["prefill", "decode"], Sequence[int]], ...] = (
         ("prefill", prefill), ("decode", decode_at),
     )  # fmt: skip
@@ -191,8 +191,7 @@ def parse_transformer(text: str) -> TransformerShape:
     """Returns the transformer of `layers=32,width=4096,...`.
 
     Raises:
-        UsageError: a `config.json`, a key that is unknown, missing or there twice, or a value that
-            it cannot have.
+        UsageError: a `config.json`, an unknown, missing or duplicate key, or an invalid value.
     """
     known = [one.name for one in fields(TransformerShape)]
     form = f"expected e.g. {_EXAMPLE}; keys: {', '.join(known)}; {_COVERED}"

@@ -1,4 +1,4 @@
-"""Hardware that nobody sells: a device with some of its numbers scaled."""
+"""Hypothetical hardware: a device with scaled values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cdmpp.errors import UsageError
 from cdmpp.text import nearest
 
 _PEAKS = tuple(one.name for one in fields(DeviceSpec) if one.name.startswith("peak_"))
-#: What can be scaled -> the fields of a device.
+#: Name of a scale -> scaled fields of a device.
 SCALED: dict[str, tuple[str, ...]] = {
     "bandwidth": ("mem_bandwidth_bytes_per_s", "l2_bandwidth_bytes_per_s"),
     "peak": (*_PEAKS, "clock_hz"),
@@ -20,7 +20,7 @@ SCALED: dict[str, tuple[str, ...]] = {
     "power": ("tdp_w",),
 }
 _WHOLE = ("mem_bytes",)
-#: What a number can be multiplied by; beyond, models have no finite answer.
+#: Range of factors; beyond it, models return no finite result.
 LEAST_FACTOR, MOST_FACTOR = 1e-3, 1e3
 
 
@@ -28,7 +28,7 @@ def parse_scales(text: str) -> dict[str, float]:
     """Returns the factors of `bandwidth=1.5,peak=2`.
 
     Raises:
-        UsageError: an unknown name, one twice, or a factor that is no number or too far from 1.
+        UsageError: an unknown or duplicate name, or a factor that is not a number or out of range.
     """
     found = {}
     form = f"NAME=FACTOR,... with {', '.join(SCALED)}"
@@ -49,9 +49,10 @@ def parse_scales(text: str) -> dict[str, float]:
 
 
 def scaled(device: DeviceSpec, factors: Mapping[str, float]) -> DeviceSpec:
-    """Returns the device with its numbers scaled and a name that says so; unknown stays unknown.
+    """Returns the device with scaled values and a name with the factors; unknown values stay
+    unknown.
 
-    A peak is scaled as by a higher clock.
+    `peak` scales peaks and the clock.
     """
     if not factors:
         return device

@@ -1,1 +1,1 @@
-"""Language models as they are served: their layers, one step of them, and many under load."""
+"""Language models in serving: layers, steps, and servers under load."""

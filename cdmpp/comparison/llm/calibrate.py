@@ -1,8 +1,8 @@
-"""Measured loads of one server, and how they correct its predictions.
+"""Calibration of a server's predictions with measured loads of it.
 
-Two numbers are fitted to times to the first token, seconds of a request and a factor, and one
-factor to times per token. All are drawn towards the packaged fit: least squares of logs, in which
-each measured load counts 1 and the distance from the packaged values as much as `Shrinkage` says.
+Three values are fitted: seconds per request and a factor for times to the first token, and a factor
+for times per token. All shrink towards the packaged fit: least squares of logs, in which each
+measured load has weight 1 and the distance to the packaged values has the weights of `Shrinkage`.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ from cdmpp.comparison.llm.schedule import LEAST_SHARE, Load
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import CdmppError, DataError
 
-#: Seconds of a request at which loads are simulated; times between them are interpolated.
+#: Seconds per request at which loads are simulated; times are interpolated between them.
 HOSTS_S = (0.0, 0.05, 0.3, 10.0)
 _TRIED_S = np.geomspace(3e-3, HOSTS_S[-1], 90)
 _POINT = ("concurrency", "isl", "osl", "ttft_ms", "tpot_ms")
-#: What one server has one value of, where a file has the column.
+#: Columns with one value per server, if the file has them.
 _OF_SERVER = ("model_path", "precision", "gemm_quant_mode", "moe_quant_mode", "backend_version")
-#: Servers differ less from their predictions, wrong units more: times per token, to the first one.
+#: Maximum factors between measured and predicted times, per token and to the first token. Servers
+#: differ less, wrong units more.
 _MOST_TPOT, _MOST_TTFT = 30.0, 300.0
 _MS = 1e3
 
 
 def calibrated(server: LoadedServer, measured: Path | TableFile) -> LoadedServer:
-    """Returns a server with answers that are calibrated with measured loads of it.
+    """Returns a server whose predictions are calibrated with measured loads of it.
 
     Args:
         measured: CSV or Parquet in the layout of `--evaluate`, at least with `_POINT`, or its rows.
-            Loads at which requests wait for room in the cache are not used.
+            Loads with requests that wait for room in the cache are not used.
 
     Raises:
-        DataError: the file cannot be read, has rows of another server, or times that cannot be.
+        DataError: the file cannot be read, or has rows of another server or impossible times.
     """
     if isinstance(measured, TableFile):
         table = measured
@@ -81,11 +82,11 @@ def calibrated(server: LoadedServer, measured: Path | TableFile) -> LoadedServer
 
 
 def table_of_rows(rows: Sequence[Mapping[str, Any]], name: str) -> TableFile:
-    """Returns measured loads as a file has them.
+    """Returns measured loads as a table file.
 
     Args:
-        rows: column -> value, of `_POINT` and what else a file may have; None = empty.
-        name: for the error texts.
+        rows: column -> value, for `_POINT` and optional columns; None = empty.
+        name: name in error messages.
     """
     titles = dict.fromkeys(title for row in rows for title in row)
     cells = {
@@ -96,8 +97,8 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]], name: str) -> TableFile:
 
 
 def curve(server: LoadedServer, load: Load) -> FloatArray:
-    """Returns float64 [2, len(HOSTS_S)]: seconds to the first token, NaN where requests wait for
-    room in the cache, and of a token after it, with each of `HOSTS_S` for a request.
+    """Returns float64 [2, len(HOSTS_S)]: seconds to the first token (NaN if requests wait for room
+    in the cache) and seconds per further token, for each of `HOSTS_S` per request.
     """
     found = [replace(server, calibration=ServerCalibration(one)).served(load) for one in HOSTS_S]
     ttft_s = [math.nan if one.waited else one.ttft_s for one in found]
@@ -111,8 +112,8 @@ def fitted(
 
     Args:
         curves: float64 [loads, 2, len(HOSTS_S)], see `curve`.
-        measured: float64 [loads, 2], seconds to the first token and of a token after it.
-        host_s: seconds of a request in the packaged fit.
+        measured: float64 [loads, 2], seconds to the first token and per further token.
+        host_s: seconds per request in the packaged fit.
     """
     tried = np.array([
         [np.interp(_TRIED_S, HOSTS_S, times) for times in own] for own in curves
@@ -128,7 +129,7 @@ def fitted(
 
 
 def _check_server(table: TableFile, server: LoadedServer) -> None:
-    """Raises where rows are of another server, or of several."""
+    """Raises if rows are of another server, or of several servers."""
     parallel, device = server.parallel, server.device.name
     expected: list[tuple[str, Any, Callable[[str], Any]]] = [
         ("mode", "agg", str), ("backend", server.backend, str),
@@ -160,7 +161,7 @@ def _other(table: TableFile, got: str, expected: str) -> DataError:
 def _impossible(
     server: LoadedServer, load: Load, own: FloatArray, ttft_s: float, tpot_s: float
 ) -> str:
-    """Returns why measured times cannot be those of a load; empty if they can."""
+    """Returns why measured times are impossible for a load; empty if they are possible."""
     least_s, _ = server.least_s(load)
     if ttft_s < least_s:
         return (
@@ -181,7 +182,7 @@ def _impossible(
 
 
 def _whole(text: str) -> int:
-    """Returns the whole number of a cell; tables with empty cells have 4.0 for 4."""
+    """Returns the integer in a cell; columns with empty cells contain 4.0 for 4."""
     value = float(text)
     if value != int(value):
         raise ValueError(text)

@@ -1,4 +1,4 @@
-"""Hugging Face's `config.json` of a language model -> its decoder."""
+"""Reads Hugging Face's `config.json` of a language model as a decoder."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from cdmpp.files.atomic import read_json
 from cdmpp.files.places import package_folder
 from cdmpp.text import nearest
 
-#: Layers that are read for the keys that they need, where the file does not have their number.
+#: Layers to read for the keys that they need, if the number of layers is missing.
 _SOME_LAYERS = 100
 _MOST_LAYERS = 100_000
 _MOST_SIZE = 2**63
 _SPARSE = "sparse attention"
-#: Keys that say that a model has parts without an account -> what they are.
+#: Keys of models with unsupported parts -> description of the part.
 _NOT_COVERED = {
     "index_topk": _SPARSE, "sparse_attention_config": _SPARSE,
     "linear_num_key_heads": "linear attention", "linear_attn_config": "linear attention",
@@ -44,23 +44,23 @@ _NOT_COVERED = {
     "cross_attention_layers": "cross-attention", "layer_types_linear": "linear attention",
 }  # fmt: skip
 _WINDOWED, _FULL = "sliding_attention", "full_attention"
-#: DeepSeek-V4: tokens that an entry of a layer's cache stands for -> kind of the layer, and the
-#: same by Transformers' name of it.
+#: DeepSeek-V4: tokens per entry of a layer's cache -> kind of the layer, and Transformers' names of
+#: layers -> kind of the layer.
 _RATIOS: Mapping[Any, SparseKind] = {0: "window", 4: "csa", 128: "hca"}
 _COMPRESSED_LAYERS: Mapping[Any, SparseKind] = {
     _WINDOWED: "window", "compressed_sparse_attention": "csa",
     "heavily_compressed_attention": "hca",
 }  # fmt: skip
 _RATES = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
-#: Models with pictures keep the decoder here.
+#: Key of the decoder in multimodal models.
 _TEXT = "text_config"
 
 
 class _Values:
-    """Keys of a file, with sentences for what is missing or cannot be.
+    """Keys of a file, with errors for missing and invalid ones.
 
     Attributes:
-        missing: keys that were needed and are not there; `error` says all of them.
+        missing: required keys that are missing; `error` names all of them.
     """
 
     def __init__(self, values: Mapping[str, Any], path: Path, architecture: str) -> None:
@@ -70,7 +70,9 @@ class _Values:
         self._architecture = architecture
 
     def size(self, *names: str, default: int | None = None, least: int = 1) -> int:
-        """Returns a whole number under the first name that is there, `least` where none is."""
+        """Returns the integer under the first present name, or `default`; a missing one is
+        noted.
+        """
         for name in names:
             value = self.values.get(name)
             if value is None:
@@ -86,31 +88,30 @@ class _Values:
         return default
 
     def or_else(self, **defaults: Any) -> _Values:
-        """Returns the values with others where they have none."""
+        """Returns the values with defaults for missing keys."""
         return self.changed(**{**defaults, **self.values})
 
     def changed(self, **values: Any) -> _Values:
-        """Returns the values with these instead."""
+        """Returns the values with some keys replaced."""
         found = _Values({**self.values, **values}, self._path, self._architecture)
         found.missing = self.missing
         return found
 
     def refuse(self, what: str) -> None:
-        """Raises the sentence, unless the rest of the file has to be looked through for keys."""
+        """Raises the error, unless keys are missing, which are collected first."""
         if not self.missing:
             raise self.error(what)
 
     def error(self, what: str = "") -> DataError:
-        """Returns the sentence on a file; what is missing comes first."""
+        """Returns the error of the file; missing keys take precedence."""
         what = f"missing {', '.join(self.missing)}" if self.missing else what
         return DataError(f"{self._path} ({self._architecture}): {what}")
 
 
 @dataclass(frozen=True)
 class _Architecture:
-    """How an architecture's file is read: attention and feed-forward part of the i-th layer,
-    whether it has sparse attention, and whether it has DeepSeek-V4's hyper-connections and cache in
-    8 bits.
+    """How to read an architecture: attention and feed-forward part of the i-th layer, whether it
+    has sparse attention, and whether it has DeepSeek-V4's hyper-connections and 8-bit cache.
     """
 
     attention: Callable[[_Values, int], Attention]
@@ -133,8 +134,8 @@ def _grouped(values: _Values, place: int) -> GroupedAttention:
 
 
 def _is_windowed(values: _Values, place: int) -> bool:
-    """Whether a layer has a window: by `layer_types`, by the older `sliding_window_pattern`, or
-    all of them.
+    """Whether a layer has a window: by `layer_types`, `max_window_layers` or the older
+    `sliding_window_pattern`; otherwise all layers have one.
     """
     given = values.values
     if not given.get("sliding_window") or given.get("use_sliding_window") is False:
@@ -155,12 +156,12 @@ def _is_windowed(values: _Values, place: int) -> bool:
 
 
 def _every_sixth(values: _Values, place: int) -> GroupedAttention:
-    """Gemma-3: every sixth layer sees all, unless the file says otherwise."""
+    """Gemma-3: every sixth layer has full attention, unless the file says otherwise."""
     return _grouped(values.or_else(sliding_window_pattern=6), place)
 
 
 def _every_second(values: _Values, place: int) -> GroupedAttention:
-    """gpt-oss: the first layer has a window, the second sees all, and so on."""
+    """gpt-oss: windowed and full attention alternate, starting with a window."""
     return _grouped(values.or_else(sliding_window_pattern=2), place)
 
 
@@ -174,7 +175,7 @@ def _latent(values: _Values, place: int) -> LatentAttention:
 
 def _selecting(values: _Values, place: int) -> SparseAttention:
     """DeepSeek-V3.2 and GLM-5: an index selects tokens of latent attention. In GLM-5.2 most layers
-    take the selection of one before.
+    reuse the selection of an earlier layer.
     """
     kinds = values.values.get("indexer_types")
     if kinds is not None:
@@ -196,7 +197,7 @@ def _selecting(values: _Values, place: int) -> SparseAttention:
 
 
 def _block_selecting(values: _Values, place: int) -> Attention:
-    """MiniMax-M3: an index selects blocks of tokens, but in the first layers."""
+    """MiniMax-M3: an index selects blocks of tokens, except in the first layers."""
     found = values.values.get("sparse_attention_config")
     if not isinstance(found, dict) or not found.get("use_sparse_attention", True):
         raise values.error("missing sparse_attention_config with use_sparse_attention")
@@ -215,8 +216,8 @@ def _block_selecting(values: _Values, place: int) -> Attention:
 
 
 def _compressing(values: _Values, place: int) -> SparseAttention:
-    """DeepSeek-V4: layers whose cache has an entry for 4 tokens, of which an index selects, or for
-    128, or a window alone; by `compress_ratios`, or by `layer_types` in Transformers' own files.
+    """DeepSeek-V4: a layer's cache has an entry per 4 tokens, from which an index selects, or one
+    per 128 tokens, or only a window; by `compress_ratios`, or `layer_types` in Transformers' files.
     """
     kinds = values.values.get("layer_types")
     if kinds is not None:
@@ -244,21 +245,21 @@ def _compressing(values: _Values, place: int) -> SparseAttention:
 
 
 def _of_layer(values: _Values, key: str, found: Any, place: int) -> Any:
-    """Returns what a list has for a layer."""
+    """Returns the entry of a list for a layer."""
     depth = values.size("num_hidden_layers")
     if found is None:
         values.missing[key] = None
         return None
     if not isinstance(found, list) or len(found) < depth:
         raise values.error(f"{key} must have {depth} entries, one per layer")
-    # More places are asked for where keys are missing.
+    # `place` may exceed the list while missing keys are collected.
     return found[min(place, len(found) - 1)]
 
 
 def _measured_sizes(
     values: _Values, known: Sequence[str], sizes: Mapping[str, int], index_head: int
 ) -> str:
-    """Returns the model whose sizes these are."""
+    """Returns the model with these sizes."""
     for name in known:
         own = {key: getattr(SPARSE_SIZES[name], key) for key in sizes}
         if own == dict(sizes) and index_head == INDEX_HEAD:
@@ -296,15 +297,15 @@ def _deepseek_experts(values: _Values, place: int) -> FeedForward:
 
 
 def _hashed_experts(values: _Values, place: int) -> Experts:
-    """DeepSeek-V4: experts in every layer. In the first ones a table says which; the products are
-    the same.
+    """DeepSeek-V4: experts in every layer. The first layers choose them by a table; the products
+    are the same.
     """
     ffn, shared = "moe_intermediate_size", values.size("n_shared_experts", default=0, least=0)
     return _experts(values, "n_routed_experts", ffn, shared=shared)
 
 
 def _glm_experts(values: _Values, place: int) -> FeedForward:
-    """As DeepSeek's, or by `mlp_layer_types`."""
+    """As `_deepseek_experts`, or by `mlp_layer_types`."""
     kinds = values.values.get("mlp_layer_types")
     if kinds is not None:
         is_dense = _of_layer(values, "mlp_layer_types", kinds, place) == "dense"
@@ -332,7 +333,7 @@ def _experts(values: _Values, count: str, ffn: str, *, shared: int = 0) -> Exper
     return Experts(experts, active, each, shared * each)
 
 
-#: What the file calls an architecture -> how it is read.
+#: Name of an architecture in the file -> how to read it.
 ARCHITECTURES: Mapping[str, _Architecture] = {
     "LlamaForCausalLM": _Architecture(_grouped, _gated),
     "MistralForCausalLM": _Architecture(_grouped, _gated),
@@ -369,15 +370,15 @@ def read_model(
     """Reads a model's `config.json`.
 
     Args:
-        path: the file, the folder that it is in, or a name of `known_models`.
-        name: what people call it; None = the name of the file, or of its folder.
-        precision: format of all weights of its layers; None = as the file says.
-        kv_precision: of the cache; None = as the file says.
+        path: the file, its folder, or a name of `known_models`.
+        name: display name; None = the name of the file, or of its folder.
+        precision: format of all weights of its layers; None = from the file.
+        kv_precision: format of the cache; None = from the file.
 
     Raises:
-        DataError: unreadable, an architecture or an unsupported quantisation, a missing or
+        DataError: unreadable, an unsupported architecture or quantisation, or a missing or
             invalid key.
-        UsageError: the precision is not known.
+        UsageError: an unknown precision.
     """
     known = known_models().get(str(path))
     if known is not None:
@@ -399,17 +400,17 @@ def read_model(
 
 
 def decoder_of_config(content: Mapping[str, Any], name: str) -> Decoder:
-    """Returns the decoder of a `config.json` that was read already.
+    """Returns the decoder of the content of a `config.json`.
 
     Raises:
-        DataError: as `read_model`.
+        DataError: see `read_model`.
     """
     return _decoder(dict(content), Path(name), name, None, None)
 
 
 @lru_cache(maxsize=1)
 def known_models() -> Mapping[str, dict[str, Any]]:
-    """Returns Hugging Face name -> the keys of its config.json, of models that come along."""
+    """Returns Hugging Face name -> keys of the config.json, for the shipped models."""
     file = package_folder("cdmpp.comparison.llm") / "known_models.json"
     content = read_json(file, what="list of models", hint="reinstall the package")
     return {name: one["config"] for first, one in content.items() for name in (first, *one["also"])}

@@ -1,4 +1,4 @@
-"""A decoder as a list of layer kinds: what each attends with and what feeds it forward."""
+"""A decoder as a list of layer kinds, each with attention and a feed-forward part."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from cdmpp.analytic.gpu_kernels.account.sparse import (
 from cdmpp.errors import UsageError
 from cdmpp.text import counted
 
-#: How the weights of a product are stored. `fp8_block` has a scale for each block of 128 x 128,
-#: `fp4` (NVFP4) one byte for each 16 elements, `mxfp4` one for each 32, `int4` two for each 128.
+#: Storage formats of weights. `fp8_block` has a scale per block of 128 x 128, `fp4` (NVFP4) one
+#: byte per 16 elements, `mxfp4` one per 32, `int4` two per 128.
 Format = Literal["bf16", "fp16", "fp8", "fp8_block", "fp4", "mxfp4", "int4"]
 FORMATS: tuple[Format, ...] = ("bf16", "fp16", "fp8", "fp8_block", "fp4", "mxfp4", "int4")
 #: Format -> bytes of a weight.
@@ -26,22 +26,22 @@ WEIGHT_BYTES: Mapping[Format, float] = {
 }  # fmt: skip
 CacheFormat = Literal["bf16", "fp8"]
 CACHE_BYTES: Mapping[CacheFormat, float] = {"bf16": 2.0, "fp8": 1.0}
-#: Kinds of sparse attention whose cache has entries that stand for several tokens.
+#: Kinds of sparse attention whose cache entries represent several tokens.
 COMPRESSED = ("csa", "hca")
-#: Activations, embedding and the last product are 16 bits wide, whatever the layers' weights are.
+#: Bytes of activations, embedding and the last product, which have 16 bits in every format.
 WIDE_BYTES = 2
-#: Logits are read in float32.
+#: Bytes of a logit (float32).
 LOGIT_BYTES = 4
 
 
 @dataclass(frozen=True)
 class GroupedAttention:
-    """Attention whose queries share keys and values in groups.
+    """Grouped-query attention.
 
     Attributes:
-        heads, kv_heads: of the queries, and of the keys and values.
+        heads, kv_heads: number of query heads, and of key-value heads.
         head: elements of a head.
-        window: most tokens that a token looks at; 0 = all.
+        window: maximum number of tokens that a token attends to; 0 = all.
     """
 
     heads: int
@@ -51,38 +51,38 @@ class GroupedAttention:
 
     @property
     def text(self) -> str:
-        """What it is, in words."""
+        """The attention in words."""
         return f"attention, window {self.window:,}" if self.window else "attention"
 
     def weights(self, width: int) -> int:
-        """Elements of its matrices."""
+        """Returns the number of elements of its matrices."""
         return width * self.head * (2 * self.heads + 2 * self.kv_heads)
 
     def weights_on(self, width: int, tensor: int) -> float:
-        """Elements of its matrices on one of the devices that share it."""
+        """Returns the number of elements of its matrices on one of the devices that share it."""
         return self.weights(width) / tensor
 
     def cached(self, length: int, tensor: int) -> int:
-        """Elements that one device keeps of a sequence."""
+        """Returns the number of cached elements of a sequence on one device."""
         kept = min(length, self.window) if self.window else length
         return 2 * kept * max(1, self.kv_heads // tensor) * self.head
 
     def alive(self, tensor: int) -> int:
-        """Elements of a token that are alive at once: queries, keys, values and the result."""
+        """Returns the live elements of a token: queries, keys, values and the result."""
         kv_heads = max(1, self.kv_heads // tensor)
         return (2 * self.heads // tensor + 2 * kv_heads) * self.head
 
 
 @dataclass(frozen=True)
 class LatentAttention:
-    """Multi-head latent attention (MLA, DeepSeek-V2): the cache has one latent a token.
+    """Multi-head latent attention (MLA, DeepSeek-V2): the cache has one latent per token.
 
     Attributes:
-        heads: of the queries.
-        q_rank: elements of the queries' latent; 0 = queries come from the token itself.
+        heads: number of query heads.
+        q_rank: elements of the queries' latent; 0 = queries are computed from the token itself.
         kv_rank: elements of the latent of keys and values.
-        nope, rope: elements of a head of a query without and with a rotation.
-        value: elements of a head of a value.
+        nope, rope: elements of a query head without and with rotation.
+        value: elements of a value head.
     """
 
     heads: int
@@ -94,20 +94,20 @@ class LatentAttention:
 
     @property
     def text(self) -> str:
-        """What it is, in words."""
+        """The attention in words."""
         return "latent attention"
 
     @property
     def down(self) -> int:
-        """Elements that the first product makes of a token: every device makes them all."""
+        """Elements per token of the first product, which every device computes in full."""
         return self.q_rank + self.kv_rank + self.rope
 
     def weights(self, width: int) -> int:
-        """Elements of its matrices."""
+        """Returns the number of elements of its matrices."""
         return width * self.down + self._of_heads(width)
 
     def weights_on(self, width: int, tensor: int) -> float:
-        """Elements of its matrices on one of the devices that share it."""
+        """Returns the number of elements of its matrices on one of the devices that share it."""
         return width * self.down + self._of_heads(width) / tensor
 
     def _of_heads(self, width: int) -> int:
@@ -115,11 +115,11 @@ class LatentAttention:
         return self.heads * (queries + self.kv_rank * (self.nope + self.value) + width * self.value)
 
     def cached(self, length: int, tensor: int) -> int:
-        """Elements that one device keeps of a sequence: the latent is on every one."""
+        """Returns the cached elements of a sequence on one device; every device has the latents."""
         return length * (self.kv_rank + self.rope)
 
     def alive(self, tensor: int) -> int:
-        """Elements of a token that are alive at once: queries, keys, values and the result."""
+        """Returns the live elements of a token: queries, keys, values and the result."""
         return self.heads // tensor * (2 * (self.nope + self.rope) + 2 * self.value) + self.down
 
 
@@ -128,13 +128,13 @@ SparseKind = Literal["dsa", "msa", "csa", "hca", "window"]
 
 @dataclass(frozen=True)
 class SparseAttention:
-    """Attention to the tokens that an index selects, in the sizes of a model that was measured.
+    """Attention to tokens selected by an index, with the sizes of a measured model.
 
     Attributes:
-        model: whose sizes, one of `SPARSE_SIZES`.
+        model: the measured model, one of `SPARSE_SIZES`.
         kind: `dsa` (DeepSeek-V3.2, GLM-5), `msa` (MiniMax-M3), or of DeepSeek-V4 `csa`, `hca` or
-            `window`, which compresses nothing.
-        indexed: whether it selects itself; else it takes the selection of a layer before.
+            `window`, which has no compression.
+        indexed: whether it selects itself; otherwise it reuses the selection of an earlier layer.
     """
 
     model: str
@@ -143,7 +143,7 @@ class SparseAttention:
 
     @property
     def text(self) -> str:
-        """What it is, in words."""
+        """The attention in words."""
         what = {
             "csa": "compressed sparse attention", "hca": "heavily compressed attention",
             "window": f"attention, window {SPARSE_SIZES[self.model].window}",
@@ -152,30 +152,30 @@ class SparseAttention:
 
     @property
     def heads(self) -> int:
-        """Heads of the queries."""
+        """Number of query heads."""
         return SPARSE_SIZES[self.model].heads
 
     @property
     def kv_heads(self) -> int:
-        """Heads that devices share the keys and values by."""
+        """Number of heads by which devices divide keys and values."""
         return SPARSE_SIZES[self.model].kv_heads or self.heads
 
     def weights(self, width: int) -> int:
-        """Elements of its matrices."""
+        """Returns the number of elements of its matrices."""
         return round(self.weights_on(width, 1))
 
     def weights_on(self, width: int, tensor: int) -> float:
-        """Elements of its matrices on one of the devices that share it: the index is on each."""
+        """Returns the elements of its matrices on one device; every device has the index."""
         heads = self.heads / tensor
         return float(sparse_weights(self.kind, self.model, heads, float(self.indexed)))
 
     def cached(self, length: int, tensor: int) -> int:
-        """Elements that one device keeps of a sequence, with the keys of the index."""
+        """Returns the cached elements of a sequence on one device, with the keys of the index."""
         entries, key = self._entries(length), self._key
         return self._near(length) * self._entry(tensor) + entries * (self._entry(tensor) + key)
 
     def read(self, length: int, tensor: int) -> int:
-        """Elements of them that a new token needs."""
+        """Returns the cached elements that a new token reads."""
         entries = self._entries(length)
         selected = (
             min(entries, SPARSE_SIZES[self.model].selected) if self.kind != "hca" else entries
@@ -183,11 +183,11 @@ class SparseAttention:
         return (self._near(length) + selected) * self._entry(tensor) + entries * self._key
 
     def _entries(self, length: int) -> int:
-        """Entries of a sequence that stand for tokens, or for several."""
+        """Returns the number of cache entries, each of one or several tokens."""
         return 0 if self.kind == "window" else length // int(RATIOS[self.kind])
 
     def _near(self, length: int) -> int:
-        """Tokens that are kept besides, one by one."""
+        """Returns the number of tokens that are also cached one by one."""
         return min(length, SPARSE_SIZES[self.model].window)
 
     def _entry(self, tensor: int) -> int:
@@ -199,7 +199,7 @@ class SparseAttention:
         return INDEX_HEAD if self.indexed and self.kind not in ("hca", "window") else 0
 
     def alive(self, tensor: int) -> int:
-        """Elements of a token that are alive at once: queries, keys, values and the result."""
+        """Returns the live elements of a token: queries, keys, values and the result."""
         sizes = SPARSE_SIZES[self.model]
         down = sizes.query_rank + self._entry(tensor)
         return self.heads // tensor * 2 * (sizes.head + sizes.value) + down
@@ -207,7 +207,7 @@ class SparseAttention:
 
 @dataclass(frozen=True)
 class GatedFeedForward:
-    """Three products with a gate.
+    """A feed-forward part of three products, with a gate.
 
     Attributes:
         ffn: elements between the products.
@@ -217,7 +217,7 @@ class GatedFeedForward:
 
     @property
     def text(self) -> str:
-        """What it is, in words."""
+        """The feed-forward part in words."""
         return "feed-forward"
 
 
@@ -226,10 +226,10 @@ class Experts:
     """A mixture of gated feed-forward parts.
 
     Attributes:
-        experts: there are.
-        active: experts that a token goes to.
-        ffn: elements between the products of one.
-        shared_ffn: the same of all experts that every token goes to; 0 = none.
+        experts: number of experts.
+        active: number of experts per token.
+        ffn: elements between the products of one expert.
+        shared_ffn: elements between the products of all shared experts together; 0 = none.
     """
 
     experts: int
@@ -239,7 +239,7 @@ class Experts:
 
     @property
     def text(self) -> str:
-        """What it is, in words."""
+        """The feed-forward part in words."""
         shared = " and a shared one" if self.shared_ffn else ""
         return f"{self.active} of {self.experts} experts{shared}"
 
@@ -250,7 +250,7 @@ FeedForward = GatedFeedForward | Experts
 
 @dataclass(frozen=True)
 class Layer:
-    """A kind of layer, and how many a decoder has."""
+    """A kind of layer, and the number of its layers in a decoder."""
 
     attention: Attention
     feed_forward: FeedForward
@@ -258,14 +258,14 @@ class Layer:
 
     @property
     def text(self) -> str:
-        """What it is, in words."""
+        """The layers in words."""
         return f"{self.count} x {self.attention.text} + {self.feed_forward.text}"
 
 
 @dataclass(frozen=True)
 class Formats:
-    """Formats of a decoder's weights: of attention, of dense feed-forward parts (and shared
-    experts), and of experts.
+    """Formats of a decoder's weights: attention, dense feed-forward parts (and shared experts),
+    and experts.
     """
 
     attention: Format = "bf16"
@@ -278,18 +278,16 @@ class Decoder:
     """A decoder.
 
     Attributes:
-        name: what people call it.
+        name: display name.
         width: elements of a token.
-        vocab: tokens there are.
+        vocab: size of the vocabulary.
         layers: its kinds of layers.
         formats: of the weights.
         wide: type of activations, embedding and the last product.
         kv_dtype: of the cache.
-        is_tied: whether the embedding is also the last product's weight.
-        streams: copies of a token that go from layer to layer, mixed by hyper-connections; 1 = a
-            residual.
-        has_drafts: whether it has layers that predict further tokens; servers use them where they
-            are told to.
+        is_tied: whether the embedding is also the weight of the last product.
+        streams: copies of a token between layers, mixed by hyper-connections; 1 = a residual.
+        has_drafts: whether it has layers for speculative decoding, which servers use on request.
     """
 
     name: str
@@ -305,7 +303,7 @@ class Decoder:
 
     @property
     def depth(self) -> int:
-        """Layers in all."""
+        """Total number of layers."""
         return sum(layer.count for layer in self.layers)
 
     @property
@@ -315,7 +313,7 @@ class Decoder:
 
     @property
     def expert_layers(self) -> int:
-        """Layers with experts."""
+        """Number of layers with experts."""
         return sum(one.count for one in self.layers if isinstance(one.feed_forward, Experts))
 
     @property
@@ -325,7 +323,7 @@ class Decoder:
 
     @property
     def used_formats(self) -> tuple[Format, ...]:
-        """All formats of its layers' weights."""
+        """All formats of its layers' weights, without duplicates."""
         found = [self.main_format, self.formats.attention]
         if any(
             isinstance(layer.feed_forward, GatedFeedForward) or layer.feed_forward.shared_ffn
@@ -336,13 +334,13 @@ class Decoder:
 
     @property
     def norms(self) -> int:
-        """Elements of its norms, and of what mixes its streams."""
+        """Elements of its norms, and of the weights that mix its streams."""
         mixing = (self.streams + 2) * self.streams**2 if self.streams > 1 else 0
         return (2 * self.depth * (1 + mixing) + 1) * self.width
 
     @property
     def parameters(self) -> int:
-        """Elements in all: layers, norms, the embedding and the last product."""
+        """Total number of elements: layers, norms, embedding and last product."""
         layers = sum(
             layer.count
             * (
@@ -355,7 +353,7 @@ class Decoder:
 
 
 def matrix_weights(part: FeedForward, width: int) -> dict[str, int]:
-    """Returns elements of the matrices of a feed-forward part: `dense`, `experts`, `router`."""
+    """Returns the elements of a feed-forward part's matrices: `dense`, `experts`, `router`."""
     if isinstance(part, GatedFeedForward):
         return {"dense": 3 * width * part.ffn}
     return {
@@ -367,16 +365,16 @@ def matrix_weights(part: FeedForward, width: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Parallel:
-    """How many devices share a decoder, and how.
+    """How devices share a decoder.
 
     Attributes:
-        tensor: devices that share every product of a replica of attention.
-        data: replicas of attention, each with its own sequences.
+        tensor: devices that share every product of an attention replica.
+        data: attention replicas, each with its own sequences.
         expert: groups of experts; the devices of one group share each of its experts.
-        pipeline: stages, each with its part of the layers.
+        pipeline: stages, each with a part of the layers.
 
     Raises:
-        UsageError: a number below 1, or experts that are spread over more devices than there are.
+        UsageError: a number below 1, or `expert` does not divide `tensor` x `data`.
     """
 
     tensor: int = 1
@@ -405,17 +403,17 @@ class Parallel:
 
     @property
     def gpus(self) -> int:
-        """Devices in all."""
+        """Total number of devices."""
         return self.stage * self.pipeline
 
     @property
     def expert_tensor(self) -> int:
-        """Devices that share one expert."""
+        """Number of devices that share one expert."""
         return self.stage // self.expert
 
     @property
     def text(self) -> str:
-        """What it is, in words; empty where only products are shared."""
+        """The parallelism in words; empty for tensor parallelism only."""
         words = [
             f"{name} {value}"
             for name, value in (
@@ -429,10 +427,10 @@ class Parallel:
 
 
 def check_names(models: Sequence[Decoder]) -> None:
-    """Checks that each model has a name of its own.
+    """Checks that the names of the models differ.
 
     Raises:
-        UsageError: two have one.
+        UsageError: two models have the same name.
     """
     names = [one.name for one in models]
     again = next((name for place, name in enumerate(names) if name in names[:place]), None)
@@ -447,7 +445,7 @@ def check_parallel(model: Decoder, parallel: Parallel) -> None:
     """Checks that devices can share a decoder.
 
     Raises:
-        UsageError: they cannot.
+        UsageError: they cannot share it.
     """
     degree = parallel.tensor
     for layer in model.layers:

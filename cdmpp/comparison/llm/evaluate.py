@@ -1,4 +1,4 @@
-"""Answers under load beside measured servers: errors, share in the interval, order, baselines."""
+"""Evaluation of loads on measured servers: errors, coverage, ranking, baselines."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from cdmpp.errors import CdmppError, DataError
 from cdmpp.metrics import spearman
 from cdmpp.text import percent_text
 
-#: Columns that are read, in the layout of aiconfigurator's `silicon_sample.csv` as folded.
+#: Required columns, in the layout of aiconfigurator's `silicon_sample.csv`.
 _COLUMNS = (
     "model_family", "model_path", "system", "backend", "precision", "gemm_quant_mode",
     "moe_quant_mode", "mode", "isl", "osl", "concurrency", "tp_size", "pp_size",
     "attention_dp_size", "moe_tp_size", "moe_ep_size", "ttft_ms", "tpot_ms", "parallel_suspect",
 )  # fmt: skip
-#: Spread of repeats; options of SGLang, of TensorRT-LLM, and whether drafts were on (null = no).
+#: Spread of repeats; options of SGLang and TensorRT-LLM; speculative decoding (null = no).
 _OPTIONAL = (
     "tpot_min_ms", "tpot_max_ms", "scheduler_recv_interval", "max_num_tokens",
     "batch_wait_timeout_iters", "batch_wait_max_tokens_ratio", "speculative",
 )  # fmt: skip
-#: What repeats have in common; the version of the server may differ.
+#: Columns that identify repeats; the version of the server may differ.
 _REPEATED = (
     "model_family", "system", "backend", "precision", "gemm_quant_mode", "moe_quant_mode", "isl",
     "osl", "concurrency", "tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size",
 )  # fmt: skip
 _FORMATS = {"fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "fp4", "int4_wo": "int4"}
-#: Repeats of one configuration that differ by more: not one kind of server.
+#: Maximum ratio of repeats of one configuration; beyond it, they are different kinds of servers.
 _TWO_POPULATIONS = 1.5
 _MS = 1e3
 Repeats = Literal["agree", "slower", "faster"]
@@ -55,17 +55,17 @@ Repeats = Literal["agree", "slower", "faster"]
 
 @dataclass(frozen=True)
 class MeasuredLoad:
-    """A measured configuration with the answer to it.
+    """A measured configuration with its prediction.
 
     Attributes:
         family, system, backend: the groups of the report.
-        server: what its sweep of concurrencies has in common.
-        cell: the answer.
+        server: key of its sweep over concurrencies.
+        cell: the prediction.
         ttft_s, tpot_s: measured.
-        baseline_s: seconds that weights and cache take at the memory bandwidth.
-        repeats: whether those of its configuration, in any version, `agree`. Else it is one of the
-            `slower` or `faster` ones, and speculative decoding may be the reason.
-        is_speculative: whether its row says that it was.
+        baseline_s: seconds to read weights and cache at the memory bandwidth.
+        repeats: whether the repeats of its configuration, in any version, `agree`. Otherwise the
+            row is one of the `slower` or `faster` ones, possibly due to speculative decoding.
+        is_speculative: whether its row says that it used speculative decoding.
         slow_layers: see `LoadedServer`.
     """
 
@@ -83,18 +83,18 @@ class MeasuredLoad:
 
     @property
     def is_queued(self) -> bool:
-        """Whether the first token took longer than all others: requests waited for each other."""
+        """Whether the first token took longer than all others, because requests waited."""
         return self.ttft_s > (self.cell.load.output_tokens - 1) * self.tpot_s
 
     @property
     def tokens_per_s_gpu(self) -> float:
-        """Measured, as far as it follows from the two times."""
+        """Measured throughput, derived from the two times."""
         load = self.cell.load
         each = self.ttft_s + (load.output_tokens - 1) * self.tpot_s
         return load.concurrency * load.output_tokens / each / self.cell.parallel.gpus
 
     def within(self, spread: Mapping[str, tuple[float, float]]) -> MeasuredLoad:
-        """Returns the row with its ends times these factors, `ttft` and `tpot`."""
+        """Returns the row with its interval ends multiplied by the factors of `ttft` and `tpot`."""
         ttft, tpot = (
             None if one is None else (one[0], one[1] * spread[name][0], one[2] * spread[name][1])
             for name, one in (("ttft", self.cell.ttft_s), ("tpot", self.cell.tpot_s))
@@ -104,11 +104,11 @@ class MeasuredLoad:
 
 @dataclass(frozen=True)
 class ServingReport:
-    """What an evaluation found.
+    """The result of an evaluation.
 
     Attributes:
-        rows: that have an answer.
-        left_out: reason -> rows without.
+        rows: rows with a prediction.
+        left_out: reason -> number of rows without a prediction.
     """
 
     rows: tuple[MeasuredLoad, ...]
@@ -142,13 +142,13 @@ def evaluate_serving(
     hosts: HostFit | None = None,
     servers: dict[tuple[Any, ...], LoadedServer] | None = None,
 ) -> ServingReport:
-    """Returns the answers to measured configurations. Disaggregated servers, rows whose parallelism
-    is suspect and models without a config are left out and counted.
+    """Predicts measured configurations. Disaggregated servers, rows of uncertain parallelism and
+    models without a config are left out and counted.
 
     Args:
-        models: Hugging Face name -> decoder, beside the known ones.
-        hosts: fitted times of the host; None = those that come with the package.
-        servers: what other calls with the same kernels have made, and this one will.
+        models: Hugging Face name -> decoder, in addition to the known ones.
+        hosts: fitted times of the host; None = the packaged ones.
+        servers: cache of servers, shared by calls with the same kernels.
     """
     servers = {} if servers is None else servers
     rows = list(rows)
@@ -186,7 +186,7 @@ def _unfit(row: Mapping[str, Any]) -> str:
 
 
 def _ranges(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], tuple[float, float]]:
-    """Returns configuration -> the least and the most time per token of its repeats."""
+    """Returns configuration -> minimum and maximum time per token of its repeats."""
     found: dict[tuple[Any, ...], tuple[float, float]] = {}
     for row in rows:
         if not _unfit(row):
@@ -237,7 +237,7 @@ def _server(
 
 
 def _rules(row: Mapping[str, Any]) -> Rules:
-    """Returns how a server fills its steps by the options of its row; null = as by default."""
+    """Returns the scheduling rules from the options in a row; null = default."""
     rules = RULES[row["backend"]]
     tokens = row.get("max_num_tokens") or rules.step_tokens
     return replace(
@@ -248,8 +248,8 @@ def _rules(row: Mapping[str, Any]) -> Rules:
 
 
 def _model(row: Mapping[str, Any], models: Mapping[str, Decoder]) -> Decoder:
-    """Returns the decoder of a row with the formats that its label says. Experts in MXFP4 stay as
-    the file says, and latent attention keeps 16 bits beside NVFP4, as NVIDIA's checkpoints do.
+    """Returns the decoder of a row with the formats of its label. Experts in MXFP4 keep the format
+    of the file, and latent attention keeps 16 bits with NVFP4, as in NVIDIA's checkpoints.
     """
     name = row["model_path"]
     if name not in models and name not in known_models():
@@ -287,14 +287,15 @@ class ServingScores:
     """Errors of a group of rows.
 
     Attributes:
-        count: rows; `ttft_count`: those whose first token does not wait for room in the cache.
+        count: number of rows.
+        ttft_count: number of rows whose first token does not wait for room in the cache.
         tpot_ape, ttft_ape: medians of the absolute relative errors.
         tpot_ratio: median of predicted over measured.
-        tpot_inside, ttft_inside: shares in the 90 % intervals.
+        tpot_inside, ttft_inside: coverage of the 90 % intervals.
         order: mean over sweeps (model, system, format, lengths) of Spearman's correlation of tokens
-            a second and GPU; None = no sweep has five configurations.
-        baseline_ape: median error of weights and cache over the bandwidth times one constant, the
-            median of the other families.
+            per second and GPU; None = no sweep has five configurations.
+        baseline_ape: median error of a baseline: reading weights and cache at the bandwidth, times
+            the median ratio of the other families; None = there is no other family.
     """
 
     count: int
@@ -309,7 +310,10 @@ class ServingScores:
 
 
 def scores(rows: Sequence[MeasuredLoad], every: Sequence[MeasuredLoad]) -> ServingScores:
-    """Returns the scores of a group among all rows.
+    """Returns the scores of a group of rows.
+
+    Args:
+        every: all rows, for the baseline.
 
     Raises:
         ValueError: no rows.
@@ -332,8 +336,8 @@ def scores(rows: Sequence[MeasuredLoad], every: Sequence[MeasuredLoad]) -> Servi
 
 
 def groups(report: ServingReport) -> dict[str, list[MeasuredLoad]]:
-    """Returns the rows of a report: all, by whether repeats agree, by model, system and backend.
-    Servers with and without speculative decoding are apart where a row says so.
+    """Returns the rows of a report in groups: all, by agreement of repeats, model, system and
+    backend, and by speculative decoding if any row has it.
     """
     rows = report.rows
     drafts = [one for one in rows if one.is_speculative]
@@ -354,7 +358,7 @@ def groups(report: ServingReport) -> dict[str, list[MeasuredLoad]]:
 
 
 def report_lines(report: ServingReport) -> list[list[str]]:
-    """Returns titles and a line for each group of rows."""
+    """Returns the titles and a line per group of rows."""
     lines = [[
         "rows", "n", "TPOT error, median (%)", "predicted / measured", "TPOT within the interval",
         "rows with TTFT", "TTFT error, median (%)", "TTFT within the interval", "order",

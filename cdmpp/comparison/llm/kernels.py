@@ -1,4 +1,4 @@
-"""The kernels of one step of a decoder, as a serving framework launches them."""
+"""The kernels of one step of a decoder in a serving framework."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ from cdmpp.comparison.llm.decoder import (
 
 _CACHE_TYPES = {"bf16": "bfloat16", "fp8": "fp8"}
 _WIDE = {"bf16": "bfloat16", "fp16": "float16"}
-#: DeepEP's low-latency kernels are for steps that give a rank so many tokens at most (its README).
+#: Maximum tokens per rank for DeepEP's low-latency kernels (from its README).
 _LOW_LATENCY_TOKENS = 128
-#: How a kernel is called in the answer, see `Launches.kind`.
+#: Kinds of kernels in results, see `Launches.kind`.
 Kind = Literal["products", "attention", "experts", "collectives", "element-wise"]
-#: What is not in a layer.
+#: Name of the kernels outside layers.
 OUTSIDE = "embedding and logits"
-#: How sparse attention with its products is called.
+#: Name of a block of sparse attention with its products.
 WHOLE_BLOCK = "attention with its products"
 
 
 @dataclass(frozen=True)
 class ServingStep:
-    """What one replica of attention does in one step.
+    """One step of an attention replica.
 
     Attributes:
-        prompts: that are read, `chunk` tokens of each, after `past` that are in the cache.
-        chunk, past: see there.
-        sequences: that get one token each, with `context` in the cache, the new one among them.
-        context: see there.
+        prompts: number of prompts to process.
+        chunk, past: tokens of each prompt in this step, and its tokens already in the cache.
+        sequences: number of sequences that generate one token.
+        context: tokens in the cache of each sequence, including the new one.
     """
 
     prompts: int = 0
@@ -66,18 +66,18 @@ class ServingStep:
 
     @property
     def tokens(self) -> int:
-        """Tokens that go through the products."""
+        """Number of tokens in the products."""
         return self.prompts * self.chunk + self.sequences
 
     @property
     def rows(self) -> int:
-        """Tokens whose logits are wanted."""
+        """Number of tokens with logits."""
         return self.prompts + self.sequences
 
 
 @dataclass(frozen=True)
 class WeightProduct:
-    """A matrix product [m, k] x [k, n] with a weight of some format."""
+    """A matrix product [m, k] x [k, n] with a weight in a format."""
 
     m: int
     n: int
@@ -87,15 +87,15 @@ class WeightProduct:
 
 @dataclass(frozen=True)
 class ExpertProducts:
-    """All products of the experts on one device.
+    """All expert products on one device.
 
     Attributes:
-        tokens: of the whole group that shares the experts.
+        tokens: tokens of the whole group that shares the experts.
         width: elements of a token.
         ffn: elements between the products of one expert, undivided.
-        experts, active: there are, and of those a token's.
+        experts, active: number of experts, in total and per token.
         tensor, expert: devices that share an expert, and groups of experts.
-        format: of the weights.
+        format: format of the weights.
     """
 
     tokens: int
@@ -113,12 +113,12 @@ class LatentKernel:
     """The attention kernel of latent attention, without its products.
 
     Attributes:
-        kind: `prefill` makes keys and values of every head; `decode` reads the latents alone.
+        kind: `prefill` uses keys and values of every head; `decode` reads only the latents.
         batch: sequences.
         length: new tokens of each (prefill), or tokens in its cache (decode).
         attention: the sizes.
-        heads: of this device.
-        dtype, kv_dtype: of the arithmetic and of the cache.
+        heads: heads on this device.
+        dtype, kv_dtype: types of the arithmetic and of the cache.
     """
 
     kind: Literal["prefill", "decode"]
@@ -135,9 +135,9 @@ class SparseKernels:
     """A whole block of sparse attention, with its products.
 
     Attributes:
-        block: what was measured, with products in 16 bits.
-        format: of the weights.
-        is_window: whether the layer has its window alone.
+        block: the measured block, with products in 16 bits.
+        format: format of the weights.
+        is_window: whether the layer has only a window.
     """
 
     block: SparseBlock
@@ -145,22 +145,22 @@ class SparseKernels:
     is_window: bool = False
 
 
-#: A call of a layer: one that has a model, or what stands above the models.
+#: A call of a layer: a call with a kernel model, or one that is composed of such calls.
 LayerCall = GpuCall | WeightProduct | ExpertProducts | LatentKernel | SparseKernels
 
 
 @dataclass(frozen=True)
 class Launches:
-    """A kernel that has a model, and how often a step launches it.
+    """A kernel with a model, and how often a step launches it.
 
     Attributes:
-        what: its part in the layer.
-        layer: the kind of layer; empty = `OUTSIDE` of them.
-        kind: of kernels, for the sums.
-        call: what is asked.
-        count: of all layers of the kind.
-        share: of its time that counts: a chunk of a prompt takes its part of the whole prompt's;
-            below 0 = it is in the time of another launch.
+        what: its role in the layer.
+        layer: the kind of layer; empty = `OUTSIDE`.
+        kind: kind of kernel, for sums.
+        call: the modelled call.
+        count: launches in all layers of the kind.
+        share: counted share of its time: a chunk has a part of the whole prompt's time; negative =
+            subtracted, because another launch includes it.
     """
 
     what: str
@@ -176,9 +176,10 @@ class Moves:
     """A kernel that only moves elements.
 
     Attributes:
-        what: its part in the layer.
-        moved_bytes: read and written by one launch.
-        layer: the kind of layer; empty = `OUTSIDE` of them.
+        what: its role in the layer.
+        moved_bytes: bytes read and written by one launch.
+        count: number of launches.
+        layer: the kind of layer; empty = `OUTSIDE`.
     """
 
     what: str
@@ -190,15 +191,15 @@ class Moves:
 def step_kernels(
     model: Decoder, step: ServingStep, parallel: Parallel
 ) -> tuple[list[Launches], list[Moves]]:
-    """Returns the kernels of a step on one of the devices that share it, all layers in turn.
+    """Returns the kernels of a step on one of the devices that share it, for all layers.
 
-    A layer: norm, products of queries, keys and values, rotation and cache, attention, product and
-    sum over devices; norm, the feed-forward part and its sum over devices. A dense part has one
-    product for gate and up, their product, and one product; experts have a router, the same for the
-    tokens of each expert, and a dense part for a shared one. Replicas of attention send the tokens
-    to the experts' devices and back instead of adding up. After the layers a norm, and the logits
-    of the last token of every sequence. Residuals are added inside of the norms, or mixed by
-    hyper-connections.
+    A layer has: norm, product of queries, keys and values, rotation and cache, attention, output
+    product and its sum over devices; norm, feed-forward part and its sum over devices. A dense part
+    has a product for gate and up, their element-wise product, and a down product. Experts have a
+    router, the dense products per expert, and a dense part for a shared expert. With several
+    attention replicas, tokens travel to the experts' devices and back instead of a sum. After the
+    layers come a norm and the logits of the last token of every sequence. Residuals are added
+    inside the norms, or mixed by hyper-connections.
 
     Raises:
         UsageError: the devices cannot share the decoder.
@@ -276,7 +277,7 @@ def _attention(
             )  # fmt: skip
             yield Launches("keys and values", layer.text, "products", keys, layer.count)
         if step.sequences:
-            # One product for each head: what they read and do is one of all heads' width.
+            # One product per head, modelled as one product of all heads' width.
             absorbed = WeightProduct(
                 step.sequences, heads * (attention.nope + attention.value), attention.kv_rank,
                 model.wide,
@@ -292,10 +293,10 @@ def _attention(
 def _blocks(
     attention: SparseAttention, step: ServingStep, heads: int, kv_dtype: str
 ) -> Iterator[tuple[SparseBlock, float]]:
-    """Yields the blocks of a step with the share that counts. A block has its products. Where a
-    step has prompts and sequences, the block of the prompts has the products of all tokens, and
-    sequences add what their block takes beyond one with an empty cache. A layer that has a window
-    alone is a heavily compressed one with little before the window.
+    """Yields the blocks of a step with their shares. A block includes its products. If a step has
+    prompts and sequences, the prompts' block has the products of all tokens, and sequences add the
+    difference of their block to one with an empty cache. A layer with only a window counts as a
+    heavily compressed one with little before the window.
     """
     is_window = attention.kind == "window"
     kind = "hca" if is_window else attention.kind
@@ -328,9 +329,8 @@ def _attention_calls(
     heads: int,
     degree: int,
 ) -> Iterator[tuple[LayerCall, float]]:
-    """Yields the attention of prompts and of sequences with the share that counts. A chunk of a
-    prompt takes its share of the pairs of tokens of the whole prompt up to its end: no kernel with
-    a past was measured.
+    """Yields the attention of prompts and of sequences with their shares. A chunk has its share of
+    the token pairs of the whole prompt up to its end, because no kernel with a past was measured.
     """
     dtype, kv_dtype = _WIDE[model.wide], _CACHE_TYPES[model.kv_dtype]
     length = step.past + step.chunk
@@ -358,7 +358,7 @@ def _attention_calls(
 
 
 def _chunk_share(step: ServingStep, window: int) -> float:
-    """Returns the part of a prompt's pairs of tokens, up to the chunk's end, that is its own."""
+    """Returns the chunk's share of a prompt's token pairs up to the chunk's end."""
     if not step.past:
         return 1.0
 
@@ -405,8 +405,8 @@ def _feed_forward(
 
 
 def _exchanges(part: Experts, tokens: int, width: int, ranks: int) -> list[GpuCall]:
-    """Returns how the tokens of a rank reach their experts and come back: by an all-to-all of NCCL
-    inside of a machine, by DeepEP among machines.
+    """Returns the exchange of a rank's tokens with their experts: NCCL's all-to-all within a
+    machine, DeepEP between machines.
     """
     nodes, rest = divmod(ranks, NODE_RANKS)
     if nodes < 2 or rest:
@@ -420,8 +420,8 @@ def _exchanges(part: Experts, tokens: int, width: int, ranks: int) -> list[GpuCa
 
 
 def _sums(model: Decoder, step: ServingStep, parallel: Parallel) -> Iterator[Launches]:
-    """Yields the sums over devices of every kind of layer: after attention, and after what feeds
-    forward unless its tokens travel.
+    """Yields the sums over devices for every kind of layer: after attention, and after the
+    feed-forward part unless its tokens travel to experts.
     """
     message = WIDE_BYTES * step.tokens * model.width
     for layer in model.layers:
@@ -441,7 +441,7 @@ def _layer_moves(
     elif isinstance(attention, LatentAttention):
         heads = attention.heads // parallel.tensor
         turned = heads * (attention.nope + attention.rope) + attention.kv_rank + attention.rope
-    if not isinstance(attention, SparseAttention):  # a whole block does it
+    if not isinstance(attention, SparseAttention):  # its block includes them
         yield Moves("rotation and cache", 2.0 * element * turned, layer.count, layer.text)
     if isinstance(part, GatedFeedForward):
         ffn = part.ffn // parallel.tensor

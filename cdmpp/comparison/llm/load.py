@@ -1,4 +1,4 @@
-"""A decoder on devices under load: what users wait for, what it costs, and how sure that is."""
+"""A decoder on devices under load: times, throughput and cost with their intervals."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from cdmpp.text import counted, interval_text
 
 Backend = Literal["vllm", "sglang", "trtllm"]
 BACKENDS: tuple[Backend, ...] = ("vllm", "sglang", "trtllm")
-#: Backend -> how it fills its steps by default: SGLang reads prompts in steps of their own.
+#: Backend -> its default scheduling rules: SGLang processes prompts in separate steps.
 RULES: Mapping[Backend, Rules] = {
     "vllm": Rules(8192), "sglang": Rules(8192, is_mixed=False), "trtllm": Rules(8192),
 }  # fmt: skip
-#: Whose requests wait for every layer of experts, see `HostFit`.
+#: Backends whose requests wait for every layer of experts, see `HostFit`.
 _SLOW_EXPERTS: frozenset[Backend] = frozenset({"sglang", "trtllm"})
-#: Share of a device's memory that servers use by default.
+#: Default share of a device's memory that servers use.
 _USED = 0.9
-#: Measured loads beyond which intervals stay as they are.
+#: Number of measured loads after which intervals no longer change.
 MOST_POINTS = 3
 _NO_DRAFTS = (
     "multi-token prediction is off, as in servers by default: its layers take no memory and no time"
@@ -47,11 +47,11 @@ Ends = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Shrinkage:
-    """How much the packaged fit counts beside measured loads, each of which counts 1.
+    """Weights of the packaged fit relative to measured loads, which have weight 1 each.
 
     Attributes:
-        host: squared log of the seconds of a request over the packaged ones.
-        ttft, tpot: squared logs of the factors of the two times.
+        host: weight of the squared log of seconds per request over the packaged value.
+        ttft, tpot: weights of the squared logs of the factors of the two times.
     """
 
     host: float = 0.003
@@ -61,20 +61,20 @@ class Shrinkage:
 
 @dataclass(frozen=True)
 class HostFit:
-    """What servers add to the kernels of their steps, and errors on what was left out of the fit.
+    """Times that servers add to the kernels of their steps, and their leave-one-out errors.
 
     Attributes:
-        request_s: seconds of every request before its prompt can be read.
-        experts_s: more seconds of it for every layer of experts, on SGLang and TensorRT-LLM. No
-            other request waits for them.
-        devices: whose servers were measured.
-        models_out: `ttft` and `tpot` -> factors of the lower and the upper end: they hold 90 % of
-            the errors on models left out, on `devices`. Those of `tpot` are beyond what any
-            framework's kernels take (`StepTable.of_frameworks`).
-        systems_out: the same of other devices, by errors on systems left out.
-        shrinkage: of a calibration by measured loads.
-        calibrated: `ServerCalibration.kind` -> factors of the ends after it, by errors on models
-            left out.
+        request_s: seconds of every request before its prompt can be processed.
+        experts_s: further seconds per layer of experts, on SGLang and TensorRT-LLM. They delay no
+            other request.
+        devices: devices with measured servers.
+        models_out: `ttft` and `tpot` -> factors of the lower and upper end that cover 90 % of the
+            errors on held-out models, on `devices`. Those of `tpot` are in addition to the range of
+            frameworks' kernels (`StepTable.of_frameworks`).
+        systems_out: the same for other devices, from errors on held-out systems.
+        shrinkage: for calibration with measured loads.
+        calibrated: `ServerCalibration.kind` -> factors of the ends after calibration, from errors
+            on held-out models.
     """
 
     request_s: float
@@ -88,13 +88,13 @@ class HostFit:
 
 @dataclass(frozen=True)
 class ServerCalibration:
-    """What measured loads of a server change in its answers.
+    """Corrections of a server's predictions by measured loads.
 
     Attributes:
-        host_s: seconds of every request before its prompt can be read.
+        host_s: seconds of every request before its prompt can be processed.
         ttft, tpot: factors of the simulated times.
-        points: measured loads.
-        lengths: tokens in and out of them.
+        points: number of measured loads.
+        lengths: (input tokens, output tokens) of the loads.
     """
 
     host_s: float
@@ -111,14 +111,14 @@ class ServerCalibration:
         )
 
     def kind(self, load: Load) -> str:
-        """Returns what the errors of an answer depend on: points, and whether its lengths are
-        measured.
+        """Returns the key of `HostFit.calibrated`: the number of points, and whether the load's
+        lengths are measured.
         """
         is_same = (load.input_tokens, load.output_tokens) in self.lengths
         return f"{min(self.points, MOST_POINTS)} {'same' if is_same else 'other'} lengths"
 
     def corrected(self, found: Served, load: Load) -> Served:
-        """Returns what was simulated with `host_s`, with the factors."""
+        """Returns the result of a simulation with `host_s`, corrected by the factors."""
         more = (1 + load.least_share) / 2 * load.output_tokens - 1
         ttft_s, tpot_s = found.ttft_s * self.ttft, found.tpot_s * self.tpot
         longer = (ttft_s + more * tpot_s) / (found.ttft_s + more * found.tpot_s)
@@ -129,7 +129,7 @@ class ServerCalibration:
 
 @lru_cache(maxsize=1)
 def packaged_hosts() -> HostFit:
-    """Returns the fit that comes with the package."""
+    """Returns the packaged fit."""
     file = package_folder("cdmpp.comparison.llm") / "hosts.json"
     content = read_json(file, what="host times", hint="reinstall the package")
     return from_json(HostFit, content)
@@ -140,18 +140,19 @@ class LoadCell:
     """A decoder on devices under a load.
 
     Attributes:
-        network: what people call it, with its format.
-        device: label of each device; `parallel` says how many share it.
-        load: what users ask.
-        backend: of the server.
-        ttft_s: to the first token, with its ends; None = unknown or decided by queueing.
-        tpot_s: of a token after the first, with its ends; None = unknown.
-        tokens_per_s: output tokens of all devices.
+        network: display name, with its format.
+        device: label of each device; `parallel` has their number.
+        load: the load.
+        backend: serving framework.
+        ttft_s: seconds to the first token, with its ends; None = unknown, or queueing dominates.
+        tpot_s: seconds per further token, with its ends; None = unknown.
+        tokens_per_s: output tokens per second of all devices.
         waited: share of requests that wait for room in the cache.
-        memory_bytes, cache_bytes: that one device needs for all but the cache, and has for it.
+        memory_bytes, cache_bytes: need of one device without the cache, and its room for the cache.
         price: of one device; None = unknown.
-        measured_points: loads of this server that calibrate the answer.
-        reasons: why it is a guess, or why there is no answer.
+        is_hypothetical: whether the device was scaled, or is described by the user.
+        measured_points: number of measured loads that calibrate the prediction.
+        reasons: why the prediction has low confidence or is missing.
     """
 
     network: str
@@ -177,7 +178,7 @@ class LoadCell:
 
     @property
     def tokens_per_s_gpu(self) -> Ends | None:
-        """Output tokens a second and device."""
+        """Output tokens per second and device."""
         if self.tokens_per_s is None:
             return None
         value, low, high = self.tokens_per_s
@@ -186,7 +187,7 @@ class LoadCell:
 
     @property
     def cost_per_million(self) -> Ends | None:
-        """US dollars for a million output tokens, on devices that are rented for nothing else."""
+        """US dollars per million output tokens on rented devices without idle time."""
         rate = self.tokens_per_s_gpu
         if rate is None or self.price is None:
             return None
@@ -194,7 +195,7 @@ class LoadCell:
         return paid / rate[0], paid / rate[2], paid / rate[1]
 
     def to_json(self) -> dict[str, Any]:
-        """Returns one flat JSON object; seconds, dollars, tokens a second."""
+        """Returns a flat JSON object; seconds, dollars, tokens per second."""
         found: dict[str, Any] = {
             "network": self.network, "device": self.device, "gpus": self.parallel.gpus,
             "tensor_parallel": self.parallel.tensor, "data_parallel": self.parallel.data,
@@ -220,16 +221,16 @@ class LoadCell:
 
 @dataclass(frozen=True)
 class LoadedServer:
-    """A decoder on devices that share it, ready for any load.
+    """A decoder on devices that share it, for any load.
 
     Attributes:
-        model, parallel, device: what it is.
-        backend: whose rules and host it has.
+        model, parallel, device: the decoder, its parallelism and the device.
+        backend: serving framework.
         table: times of its steps; None = it cannot run, see `refusal`.
-        refusal: why not.
+        refusal: why it cannot run.
         hosts: fitted times of the host.
-        rules: how it fills its steps; None = as its backend does by default.
-        calibration: by measured loads of it.
+        rules: scheduling rules; None = the backend's defaults.
+        calibration: by measured loads of this server.
     """
 
     model: Decoder
@@ -248,7 +249,7 @@ class LoadedServer:
 
     @property
     def free_bytes(self) -> float:
-        """Bytes of one device that are left for the cache; infinite where its memory is unknown."""
+        """Bytes of one device left for the cache; infinite if its memory is unknown."""
         if self.device.mem_bytes is None:
             return math.inf
         step = ServingStep(prompts=1, chunk=self._fills.step_tokens)
@@ -258,18 +259,18 @@ class LoadedServer:
 
     @property
     def slow_layers(self) -> int:
-        """Layers of experts for which its requests wait, see `HostFit`."""
+        """Number of expert layers that its requests wait for, see `HostFit`."""
         return self.model.expert_layers if self.backend in _SLOW_EXPERTS else 0
 
     @property
     def host_s(self) -> float:
-        """Seconds of every request before its prompt can be read."""
+        """Seconds of every request before its prompt can be processed."""
         if self.calibration is not None:
             return self.calibration.host_s
         return self.hosts.request_s + self.hosts.experts_s * self.slow_layers
 
     def served(self, load: Load) -> Served:
-        """Returns what users see of one replica of attention and one stage's share of them."""
+        """Simulates one attention replica and one stage's share of the users."""
         assert self.table is not None
         whole = load.input_tokens + load.output_tokens
         groups = self.parallel.data * self.parallel.pipeline
@@ -279,11 +280,11 @@ class LoadedServer:
         prompt = round(load.input_tokens * (1 + load.least_share) / 2)
         of_kernels = partial(self.table.seconds, prompt=prompt)
         found = serve(own, rules, of_kernels, self.host_s)
-        replicas = load.concurrency / own.concurrency  # as many as have that many users
+        replicas = load.concurrency / own.concurrency
         return replace(found, tokens_per_s=found.tokens_per_s * replicas)
 
     def cell(self, load: Load, price: Price | None = None) -> LoadCell:
-        """Returns the answer to a load."""
+        """Returns the prediction for a load."""
         cell = LoadCell(
             f"{self.model.name} {self.model.main_format}", self.device.name, self.parallel, load,
             self.backend, price=price,
@@ -335,8 +336,8 @@ class LoadedServer:
         )  # fmt: skip
 
     def least_s(self, load: Load) -> tuple[float, float]:
-        """Returns seconds that no time to the first token and no time of a further one goes below:
-        those of its shortest prompt read alone, and of a sequence that long alone.
+        """Returns lower bounds of the time to the first token and per further token: those of its
+        shortest prompt alone, and of one sequence of that length alone.
         """
         length = max(1, int(load.least_share * load.input_tokens))
         first, further = (
@@ -364,13 +365,13 @@ class LoadedServer:
 
 
 def _around(value: float, spread: tuple[float, float], kernels: tuple[float, float]) -> Ends:
-    """Returns a value with the wider of two intervals: errors of servers, kernels'."""
+    """Returns a value with the wider of two intervals: of servers' errors, and of the kernels'."""
     return value, value * min(spread[0], kernels[0]), value * max(spread[1], kernels[1])
 
 
 def _not_below(ends: Ends, least_s: float) -> Ends:
-    """Returns an interval that begins no sooner than a bound, or than a value that measured loads
-    put below it, as servers do that guess several tokens a step.
+    """Returns an interval with a lower end of at least the bound; at least the value if measured
+    loads put it below the bound, e.g. with speculative decoding.
     """
     value, low, high = ends
     return value, max(low, min(value, least_s)), high

@@ -1,4 +1,4 @@
-"""The kernel that was measured for each call of a layer, by device and serving framework."""
+"""The measured kernel for each call of a layer, by device and serving framework."""
 
 from __future__ import annotations
 
@@ -32,44 +32,44 @@ from cdmpp.devices.spec import DeviceSpec
 _GEMM_TYPES = {
     "bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8", "fp8_block": "fp8_block", "fp4": "nvfp4",
 }  # fmt: skip
-#: MXFP4 has 8-bit arithmetic where a device has units for 4 bits, else 16-bit.
+#: MXFP4 uses 8-bit arithmetic on devices with 4-bit units, otherwise 16-bit.
 _MOE_TYPES = {**_GEMM_TYPES, "int4": "int4_wo", "mxfp4": "w4a16_mxfp4"}
-#: How tokens spread over experts: the least skew that was measured beside an even one, in which
-#: fewer experts rest than where tokens draw them (32 tokens of 4 of 128 hit all, drawn 81).
+#: Distribution of tokens over experts: the lowest measured skew above an even distribution, in
+#: which fewer experts are idle than with real tokens (32 tokens of 4 of 128 hit all, drawn 81).
 _DISTRIBUTION = "power_law_1.01"
-#: Frameworks' own all-reduces are for messages up to 8 MiB of up to 8 GPUs: the default `max_size`
-#: of CustomAllreduce in vLLM and SGLang, and TensorRT-LLM's workspace (NVIDIA/TensorRT-LLM #9145).
-#: They need a direct link between all GPUs where there are more than two of them.
+#: Frameworks use their own all-reduce for messages up to 8 MiB of up to 8 GPUs: the default
+#: `max_size` of CustomAllreduce in vLLM and SGLang, and TensorRT-LLM's workspace
+#: (NVIDIA/TensorRT-LLM #9145). More than two GPUs need a direct link between all of them.
 _ONE_SHOT_BYTES, _ONE_SHOT_GPUS = 8 * 2**20, 8
 _ONE_MACHINE = (
     f"more than {NODE_RANKS} devices that share products are taken to be joined by the links of "
     "one machine; networks between machines are slower"
 )
-#: The sizes of latent attention that were measured.
+#: Measured sizes of latent attention.
 _LATENT = LatentAttention(0, 0, 512, 128, 64, 128)
-#: Types of the products of sparse attention; others stand for the nearest of as many bits.
+#: Types of the products of sparse attention, and the nearest type for other formats.
 _SPARSE_TYPES = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8_block": "fp8_block", "fp4": "nvfp4"}
 _NEAR_TYPES = {"fp8": "fp8_block", "mxfp4": "nvfp4", "int4": "bfloat16"}
-#: The same of DeepSeek-V4's.
+#: The same for DeepSeek-V4.
 _COMPRESSED_TYPES = {name: one for name, one in _SPARSE_TYPES.items() if one != "nvfp4"}
 _NEAR_COMPRESSED_TYPES = {**_NEAR_TYPES, "fp4": "fp8_block", "mxfp4": "fp8_block"}
-#: Most tokens of an expert layer, of prompts and of caches of latent attention in llm-kernels.
+#: Maximum tokens of expert layers, prompts and latent-attention caches in llm-kernels.
 _MOST_TOKENS = {MoeLayer: 65_536, LatentPrefill: 65_536, LatentDecode: 2**24}
-#: The same of prompts and of caches of sparse attention.
+#: Maximum tokens of prompts and caches of sparse attention.
 _MOST_SPARSE = {"prefill": 2**17, "decode": 2**25}
-#: Factors that hold 90 % of 939 expert layers with weight-only products, taken for 16-bit products
-#: (llm-kernels); and what is left where sizes are other, or larger, than the measured.
+#: Factor that covers 90 % of 939 expert layers with weight-only products, predicted as 16-bit
+#: products (llm-kernels); and the factor for sizes other, or larger, than the measured ones.
 _WEIGHT_ONLY_SPREAD, _OTHER_SIZES_SPREAD = 6.1, 2.0
 
 
 @dataclass(frozen=True)
 class AskedCall:
-    """What is asked of the kernel models for a call of a layer.
+    """The call to request from the kernel models for a call of a layer.
 
     Attributes:
-        call: of a family that was measured.
-        reason: what it stands in for; empty = it is the call itself.
-        spread: factor by which the interval is wider on both sides.
+        call: call of a measured family.
+        reason: why it replaces the layer's call; empty = it is the call itself.
+        spread: factor that widens the interval on both sides.
     """
 
     call: GpuCall
@@ -79,7 +79,7 @@ class AskedCall:
 
 @singledispatch
 def measured_call(call: LayerCall, device: DeviceSpec) -> AskedCall:
-    """Returns what to ask for a call of a layer on a device."""
+    """Returns the call to request for a call of a layer on a device."""
     return AskedCall(call)  # type: ignore[arg-type]
 
 
@@ -102,7 +102,7 @@ def _product(call: WeightProduct, device: DeviceSpec) -> AskedCall:
         return AskedCall(Gemm(call.m, call.n, call.k, _GEMM_TYPES[call.format]))
     if call.format == "mxfp4" and device.peak_fp4_flop_per_s:
         return AskedCall(Gemm(call.m, call.n, call.k, "nvfp4"))
-    # As many operations, and as many bytes of weights: fewer columns and more rows.
+    # The same operations and the same bytes of weights: fewer columns and more rows.
     ratio = WIDE_BYTES / WEIGHT_BYTES[call.format]
     same = Gemm(max(1, round(call.m * ratio)), max(1, round(call.n / ratio)), call.k)
     reason = (

@@ -1,4 +1,4 @@
-"""Bytes that a decoder keeps on one device, and the time that no step goes below."""
+"""Memory of a decoder on one device, and the lower bound of a step's time."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ PEAKS: Mapping[Format, str] = {
 
 
 def missing_rate(model: Decoder, device: DeviceSpec) -> str:
-    """Returns which rate of a device is not known that a format of the decoder needs, or that the
-    device is a CPU; empty = none is missing.
+    """Returns which rate that the decoder needs is unknown for a device, or that the device is a
+    CPU; empty = none.
     """
     if device.kind == "cpu":
         return (
@@ -51,12 +51,12 @@ def missing_rate(model: Decoder, device: DeviceSpec) -> str:
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """Bytes that one device must hold during a pass.
+    """Memory of one device during a pass, in bytes.
 
     Attributes:
         weights: its share of all weights.
         cache: keys and values of all tokens of all sequences.
-        activations: the most that is alive at once inside of a layer, and the logits.
+        activations: the maximum that is live inside a layer, and the logits.
     """
 
     weights: float
@@ -65,13 +65,13 @@ class MemoryNeed:
 
     @property
     def total(self) -> float:
-        """Bytes in all."""
+        """Total bytes."""
         return self.weights + self.cache + self.activations
 
 
 def weight_bytes(model: Decoder, parallel: Parallel) -> float:
-    """Returns a device's share of all weights: layers in their formats; the embedding, the last
-    product, routers and the norms have 16 bits.
+    """Returns a device's share of all weights: layers in their formats; embedding, last product,
+    routers and norms in 16 bits.
 
     Raises:
         UsageError: the devices cannot share the decoder.
@@ -96,12 +96,12 @@ def _layer_bytes(model: Decoder, layer: Layer, parallel: Parallel) -> float:
 
 
 def cache_bytes(model: Decoder, parallel: Parallel, length: int) -> float:
-    """Returns what one device keeps of one sequence of so many tokens."""
+    """Returns the cached bytes of a sequence of `length` tokens on one device."""
     return _of_cache(model, parallel, lambda one: one.cached(length, parallel.tensor))
 
 
 def _read_bytes(model: Decoder, parallel: Parallel, length: int) -> float:
-    """Returns what a new token of a sequence of so many needs of it on one device."""
+    """Returns the cached bytes that a new token of a sequence reads on one device."""
 
     def needed(one: Attention) -> int:
         needs = one.read if isinstance(one, SparseAttention) else one.cached
@@ -116,15 +116,15 @@ def _of_cache(model: Decoder, parallel: Parallel, elements: Callable[[Attention]
 
 
 def activation_bytes(model: Decoder, parallel: Parallel, step: ServingStep) -> float:
-    """Returns the most that is alive at once in a step: the residual and what the widest kernel of
-    a layer reads and writes, as `cdmpp.networks` counts, and the logits.
+    """Returns the maximum live bytes in a step: the residual, the inputs and outputs of a layer's
+    widest kernel, counted as in `cdmpp.networks`, and the logits.
     """
     widest = 0
     for layer in model.layers:
         attention, part = layer.attention.alive(parallel.tensor), layer.feed_forward
         if isinstance(part, GatedFeedForward):
             fed = 3 * part.ffn // parallel.tensor
-        else:  # the copies that go to this device's experts
+        else:  # the copies for this device's experts
             copies = part.active * parallel.data / parallel.expert
             fed = round(copies * (2 * model.width + 3 * part.ffn // parallel.expert_tensor))
         widest = max(widest, model.width + attention, fed)
@@ -135,11 +135,11 @@ def activation_bytes(model: Decoder, parallel: Parallel, step: ServingStep) -> f
 def memory_need(
     model: Decoder, parallel: Parallel, step: ServingStep, sequences: int, length: int
 ) -> MemoryNeed:
-    """Returns what a device must hold; the libraries' own memory is not in it.
+    """Returns the memory need of a device, without that of libraries.
 
     Args:
-        step: what goes through it at once.
-        sequences: of this replica that have a cache, of `length` tokens each.
+        step: tokens that are processed at once.
+        sequences: sequences of this replica with a cache of `length` tokens each.
 
     Raises:
         UsageError: the devices cannot share the decoder.
@@ -152,12 +152,12 @@ def memory_need(
 def least_step_s(
     model: Decoder, parallel: Parallel, step: ServingStep, device: DeviceSpec
 ) -> float:
-    """Returns seconds that no step goes below: its products at the peak of their type; all weights
-    but the embedding (of experts, those of one token), and the keys and values of sequences, at the
-    memory bandwidth, beyond what the last cache may hold. Kernels that were timed alone found more
-    of their weights there.
+    """Returns a lower bound of a step's seconds: its products at the peak of their type; or all
+    weights but the embedding (of experts, those of one token) and the sequences' keys and values at
+    the memory bandwidth, minus the size of the last-level caches, because kernels timed alone find
+    weights there.
     """
-    whole = replace(parallel, pipeline=1)  # stages read their parts one after the other
+    whole = replace(parallel, pipeline=1)  # stages read their parts in sequence
     embedding = 0.0 if model.is_tied else WIDE_BYTES * model.vocab * model.width / parallel.tensor
     read = weight_bytes(model, whole) - embedding - _idle_expert_bytes(model, whole)
     read += step.sequences * _read_bytes(model, whole, step.context)
@@ -187,8 +187,8 @@ def _idle_expert_bytes(model: Decoder, parallel: Parallel) -> float:
 
 
 def _products(model: Decoder, step: ServingStep) -> dict[Format, float]:
-    """Returns products of elements by format of the weights, of all devices of a replica. An
-    expert's are those of the whole group's tokens over all its devices: as many for each.
+    """Returns multiply-adds by weight format, of all devices of a replica. Those of experts are for
+    the tokens of the whole group over all its devices, the same number for each.
     """
     found: dict[Format, float] = defaultdict(int)
     for layer in model.layers:

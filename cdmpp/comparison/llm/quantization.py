@@ -1,4 +1,4 @@
-"""`quantization_config` of a `config.json` -> formats of a decoder's weights."""
+"""Reads `quantization_config` of a `config.json` as formats of a decoder's weights."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 from cdmpp.comparison.llm.decoder import CacheFormat, Format, Formats
 from cdmpp.errors import DataError
 
-#: Part of a layer -> how Hugging Face calls one of its matrices in the i-th layer.
+#: Part of a layer -> Hugging Face name of one of its matrices in the i-th layer.
 _MATRICES = {
     "attention": "model.layers.{}.self_attn.o_proj",
     "dense": "model.layers.{}.mlp.down_proj",
     "experts": "model.layers.{}.mlp.experts.0.down_proj",
 }
-#: Where a file lists the modules that keep 16 bits.
+#: Keys that list modules in 16 bits.
 _LISTS = ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers")
 _KNOWN = "fp8, mxfp4, modelopt (FP8, NVFP4), compressed-tensors, awq and gptq of 4 bits"
 
@@ -25,15 +25,14 @@ _KNOWN = "fp8, mxfp4, modelopt (FP8, NVFP4), compressed-tensors, awq and gptq of
 def stored_formats(
     content: Mapping[str, Any], depth: int, wide: Format, path: Path
 ) -> tuple[Formats, CacheFormat]:
-    """Returns the formats of the weights and of the cache that a file names; 16 bits where it has
-    no `quantization_config`.
+    """Returns the formats of the weights and of the cache; 16 bits without `quantization_config`.
 
     Args:
-        depth: layers; a part is in 16 bits where most of them are listed so.
+        depth: number of layers; a part is in 16 bits if at least half of them are listed.
         wide: the 16-bit type.
 
     Raises:
-        DataError: a quantisation that is not supported.
+        DataError: an unsupported quantisation.
     """
     inner = content.get("text_config")
     found = content.get("quantization_config") or (
@@ -58,8 +57,8 @@ def stored_formats(
 
 
 def _expert_format(content: Mapping[str, Any], path: Path) -> Format | None:
-    """Returns the format of experts that have one of their own, as DeepSeek-V4's: 4 bits with a
-    scale for each 32.
+    """Returns the experts' own format, such as DeepSeek-V4's: 4 bits with a scale per 32 elements;
+    None without one.
     """
     named = content.get("expert_dtype")
     if named in (None, "fp8", "bf16"):
@@ -107,14 +106,14 @@ def _compressed(group: Mapping[str, Any], path: Path) -> Format:
 
 
 def _share(listed: Sequence[str], matrix: str, depth: int) -> float:
-    """Returns the share of layers of which a matrix is listed."""
+    """Returns the share of layers whose matrix is listed."""
     names = [matrix.format(place) for place in range(depth)]
     return sum(any(_is_listed(name, one) for one in listed) for name in names) / depth
 
 
 def _is_listed(name: str, pattern: str) -> bool:
-    """Whether a module is meant: `re:` and an expression, a name with stars, or a name or a parent
-    of it.
+    """Whether a pattern matches a module: `re:` and an expression, a name with stars, or the name
+    of the module or a parent.
     """
     if pattern.startswith("re:"):
         return re.match(pattern[3:], name) is not None

@@ -1,4 +1,4 @@
-"""Continuous batching as a discrete-event simulation: requests, steps, and what users wait for.
+"""Continuous batching as a discrete-event simulation of requests and steps.
 
 The rules are in docs/explanation/serving-load.md.
 """
@@ -15,26 +15,26 @@ import numpy as np
 
 from cdmpp.errors import UsageError
 
-#: Seconds of a step: tokens of prompts that are read, tokens before them in their prompt, sequences
-#: that get a token, and tokens in the cache of one of them in the mean.
+#: Seconds of a step by: prompt tokens, earlier tokens of their prompts, sequences that generate a
+#: token, and the mean number of tokens in their caches.
 StepSeconds = Callable[[int, int, int, float], float]
-#: Rounds of requests, as published runs have them: the first comes at once and fills the server.
+#: Rounds of requests, as in published runs: the first round arrives at once and fills the server.
 _ROUNDS = 10
-#: Published runs draw lengths from this share of the nominal ones up (InferenceX).
+#: Published runs draw lengths from this share of the nominal length up (InferenceX).
 LEAST_SHARE = 0.8
 _MOST = 10_000
-#: Tokens by which caches may grow until a step's time is read again.
+#: Maximum growth of caches in tokens before a step's time is updated.
 _STRETCH = 64
 
 
 @dataclass(frozen=True)
 class Load:
-    """What users ask of a server.
+    """Requests of the users of a server.
 
     Attributes:
-        concurrency: requests in flight: a user who has an answer asks again.
-        input_tokens, output_tokens: of a request at most.
-        least_share: lengths are drawn evenly from this share of them up to all.
+        concurrency: requests in flight: each user sends the next request after an answer.
+        input_tokens, output_tokens: maximum per request.
+        least_share: lengths are drawn uniformly from this share of the maximum up.
 
     Raises:
         UsageError: a number is out of range.
@@ -56,19 +56,19 @@ class Load:
 
 @dataclass(frozen=True)
 class Rules:
-    """How a server fills its steps.
+    """Scheduling rules of a server.
 
     Attributes:
-        step_tokens: most tokens of one step.
-        is_mixed: whether prompts are read in the steps in which sequences get their tokens; else
-            in steps of their own, which come first.
-        sequences: most that run at once.
-        cache_tokens: that fit in the cache of all of them.
-        poll_steps: steps without prompts after which a server looks for new requests (SGLang's
+        step_tokens: maximum tokens per step.
+        is_mixed: whether prompts share steps with sequences that generate tokens; otherwise they
+            have separate steps, which come first.
+        sequences: maximum number of running sequences.
+        cache_tokens: capacity of the cache in tokens.
+        poll_steps: steps without prompts after which a server checks for new requests (SGLang's
             `--scheduler-recv-interval`).
-        wait_steps: for which new prompts wait at most while sequences run, so that more of them
-            are read at once (TensorRT-LLM's `batch_wait_timeout_iters`).
-        wait_tokens: of a step that ends that wait.
+        wait_steps: maximum steps that new prompts wait while sequences run, so that more of them
+            share a step (TensorRT-LLM's `batch_wait_timeout_iters`).
+        wait_tokens: tokens of a step that end the wait.
     """
 
     step_tokens: int = 8192
@@ -82,13 +82,13 @@ class Rules:
 
 @dataclass(frozen=True)
 class Served:
-    """What came of a load.
+    """Result of a simulated load.
 
     Attributes:
         ttft_s: seconds to the first token, mean of all requests.
-        tpot_s: seconds of a token after the first, mean of all requests.
-        tokens_per_s: output tokens of all requests.
-        waited: share of requests that had to wait for room in the cache.
+        tpot_s: seconds per token after the first, mean of all requests.
+        tokens_per_s: output tokens per second of all requests.
+        waited: share of requests that waited for room in the cache.
     """
 
     ttft_s: float
@@ -109,7 +109,7 @@ class _Request:
 
 
 class _Server:
-    """A server: requests that wait, one prompt that is read in parts, and running sequences."""
+    """A server: waiting requests, prompts in processing, and running sequences."""
 
     def __init__(self, load: Load, rules: Rules, seconds: StepSeconds, request_s: float) -> None:
         self._rules, self._seconds, self._request_s = rules, seconds, request_s
@@ -122,14 +122,14 @@ class _Server:
         self._step = 0
         self._waiting: deque[_Request] = deque()
         self._reading: deque[_Request] = deque()
-        #: (step after which it is done, order, request)
+        #: (last step, order, request)
         self._running: list[tuple[int, int, _Request]] = []
         self._order = 0
-        self._blocked_s = -1.0  # when somebody last found no room
+        self._blocked_s = -1.0  # last time that a request found no room
         self._cached = 0.0  # tokens of running sequences
-        self._reserved = 0.0  # tokens that all admitted ones may come to
-        self._unpolled = 0  # steps since it looked for requests
-        self._held = 0  # steps for which new prompts have waited for more of them
+        self._reserved = 0.0  # final tokens of all admitted requests
+        self._unpolled = 0  # steps since the last check for requests
+        self._held = 0  # steps that new prompts have waited for others
         self.done: list[tuple[_Request, float]] = []
         for _ in range(load.concurrency):
             self._arrive()
@@ -141,7 +141,7 @@ class _Server:
             self._waiting.append(_Request(self.now_s, ready_s, size[0], size[1]))
 
     def run(self) -> None:
-        """Runs until all requests have their answer."""
+        """Runs until all requests are answered."""
         while self._waiting or self._reading or self._running:
             if not self._running or self._unpolled >= self._rules.poll_steps:
                 self._unpolled = 0
@@ -154,7 +154,7 @@ class _Server:
                 self.now_s = self._waiting[0].ready_s
 
     def _admit(self) -> None:
-        """Lets requests in that have reached it and have room: the first comes first."""
+        """Admits requests that have arrived and have room, in order of arrival."""
         rules = self._rules
         while self._waiting and self._waiting[0].ready_s <= self.now_s:
             one = self._waiting[0]
@@ -169,16 +169,14 @@ class _Server:
             self._reading.append(one)
 
     def _holds_back(self) -> bool:
-        """Returns whether new prompts wait for more of them."""
+        """Returns whether new prompts wait for others."""
         rules = self._rules
         if not self._running or self._reading[0].read or self._held >= rules.wait_steps:
             return False
         return sum(one.prompt for one in self._reading) + len(self._running) < rules.wait_tokens
 
     def _read(self) -> None:
-        """Makes one step that reads parts of prompts, with the running sequences where steps are
-        mixed.
-        """
+        """Runs a step with parts of prompts, and with the running sequences if steps are mixed."""
         rules = self._rules
         self._held = 0
         sequences = len(self._running) if rules.is_mixed else 0
@@ -205,7 +203,7 @@ class _Server:
             self._cached += one.prompt + 1
 
     def _decode(self) -> None:
-        """Makes all steps until a sequence is done, a request comes, or caches have grown."""
+        """Runs steps until a sequence ends, a request arrives, or caches have grown."""
         count = len(self._running)
         steps = max(1, min(self._running[0][0] - self._step, _STRETCH))
         if self._rules.poll_steps > 1:
@@ -223,7 +221,9 @@ class _Server:
         self._advance(steps)
 
     def _advance(self, steps: int) -> None:
-        """Gives every running sequence so many tokens; who is done asks again."""
+        """Adds `steps` tokens to every running sequence; users with an answer send a new
+        request.
+        """
         self._step += steps
         self._cached += steps * len(self._running)
         while self._running and self._running[0][0] <= self._step:
@@ -235,11 +235,11 @@ class _Server:
 
 
 def serve(load: Load, rules: Rules, seconds: StepSeconds, request_s: float = 0.0) -> Served:
-    """Returns what users of a server see.
+    """Simulates a load on a server.
 
     Args:
-        seconds: what a step takes.
-        request_s: from a user's request until the server may read its prompt.
+        seconds: time of a step.
+        request_s: seconds from a request until the server may process its prompt.
     """
     server = _Server(load, rules, seconds, request_s)
     server.run()

@@ -1,4 +1,4 @@
-"""Seconds of any step, read off a table of a few hundred that are asked at once."""
+"""Seconds of any step, interpolated in a table of a few hundred steps predicted at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ATTENTION, _LOGITS = ("attention", WHOLE_BLOCK), ("logits", "logits of all devi
 
 
 class _Line:
-    """A positive function, straight between known points in logarithms."""
+    """A positive function with log-log linear interpolation between known points."""
 
     def __init__(self, places: Sequence[float], values: Sequence[float]) -> None:
         self._x = [math.log(one) for one in places]
@@ -45,10 +45,12 @@ class StepTable:
     """Times of steps of one decoder on one device.
 
     Attributes:
-        spread: ends of the kernels' interval over their value, of a step of the middle.
+        spread: ends of the kernels' interval over their value, for a medium step.
         is_seen: whether all kernels were measured on the device.
-        _frameworks: least and most time of a step with any framework's kernels over the own ones.
-        _reasons: why they are guesses -> the fewest tokens of caches, and of a prompt, for which.
+        _frameworks: minimum and maximum time of a step with any framework's kernels, relative to
+            this one's.
+        _reasons: reason for low confidence -> the fewest tokens in caches, and of a prompt, with
+            it.
     """
 
     _decode: _Line
@@ -70,8 +72,8 @@ class StepTable:
         """Returns the table of a decoder.
 
         Args:
-            software: as of `step_times`.
-            others: frameworks whose kernels say how sure times are, see `of_frameworks`.
+            software: see `step_times`.
+            others: frameworks to compare with, see `of_frameworks`.
 
         Raises:
             UsageError: the devices cannot share the decoder.
@@ -113,14 +115,16 @@ class StepTable:
         )  # fmt: skip
 
     def of_frameworks(self, sequences: int) -> tuple[float, float]:
-        """Returns factors of the least and the most that a step takes with any framework's kernels:
-        where they differ, kernels of this kind can be written in better and worse ways.
+        """Returns factors of the minimum and maximum time of a step with any framework's kernels.
+        Their range measures how much the implementation of such kernels matters.
         """
         low, high = self._frameworks
         return low(sequences), high(sequences)
 
     def reasons(self, cached: float, prompt: int) -> tuple[str, ...]:
-        """Returns why steps with so many tokens in caches and in a prompt are guesses."""
+        """Returns reasons for low confidence in steps with these tokens in caches and in a
+        prompt.
+        """
         return tuple(
             reason
             for reason, (tokens, length) in self._reasons.items()
@@ -130,12 +134,12 @@ class StepTable:
     def seconds(
         self, tokens: int, past: int, sequences: int, context: float, *, prompt: int
     ) -> float:
-        """Returns what a step takes.
+        """Returns the seconds of a step.
 
         Args:
-            tokens: of prompts that are read.
-            past: tokens before them in their prompt.
-            sequences: that get a token.
+            tokens: prompt tokens to process.
+            past: earlier tokens of their prompt.
+            sequences: sequences that generate a token.
             context: tokens in the cache of each.
             prompt: tokens of a whole prompt.
         """
@@ -150,13 +154,13 @@ class StepTable:
                 found += tokens / each * share * self._of_prompt(past + each)
         if sequences:
             found += self._logits(sequences) + self._of_sequences(sequences, context)
-            if tokens and self._has_blocks:  # their products are in the prompts' blocks
+            if tokens and self._has_blocks:  # the prompts' blocks include their products
                 found -= self._of_sequences(sequences, _CONTEXTS[0])
         return found
 
     def _of_blocks(self, tokens: int, each: int, past: int) -> float:
-        """Returns what blocks with their products take: once what the shortest prompt takes, which
-        reads the weights, and for every other token what it adds to a prompt of `past + each`.
+        """Returns the seconds of blocks with their products: the time of the shortest prompt, which
+        reads the weights, and for every further token its increment in a prompt of `past + each`.
         """
         few = _PROMPTS[0]
         known, end = max(past, few), max(past + each, 2 * few)

@@ -1,4 +1,4 @@
-"""Decoders on many devices under many loads: the curve, its front and tables."""
+"""Decoders on many devices under many loads: the curve, its Pareto front and tables."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def load_cells(
     hypothetical: frozenset[str] = frozenset(),
     measured: Path | TableFile | None = None,
 ) -> list[LoadCell]:
-    """Returns the answers, model by model; a device shares a model in every way at every load.
+    """Returns the predictions by model, for every parallelism, device and load.
 
     Args:
-        measured: loads of the only server, which calibrate its answers, see `calibrated`.
+        measured: loads of the only server, which calibrate its predictions, see `calibrated`.
 
     Raises:
-        UsageError: two models have one name, no way in which devices can share a model, or several
-            servers of which one is measured.
-        DataError: no device has an answer, or the measured loads cannot be used.
+        UsageError: two models have the same name, devices cannot share a model in any of the given
+            ways, or there are several servers with measured loads.
+        DataError: no device can be predicted, or the measured loads cannot be used.
     """
     check_names(models)
     found = []
@@ -77,7 +77,7 @@ def load_cells(
 
 
 def _possible(model: Decoder, parallels: Sequence[Parallel]) -> list[Parallel]:
-    """Returns the ways in which devices can share a model."""
+    """Returns the valid parallelisms of a model."""
     found, errors = [], []
     for parallel in parallels:
         try:
@@ -106,8 +106,8 @@ def _server(
 
 
 def on_front(cells: Sequence[LoadCell]) -> set[int]:
-    """Returns the places of cells that no other beats in the time of a token and in cost; in tokens
-    a second and GPU where fewer than two prices are known.
+    """Returns the indices of the Pareto front of time per token and cost; tokens per second and GPU
+    instead of cost if fewer than two prices are known.
     """
     second = _cost if sum(_cost(cell) is not None for cell in cells) > 1 else _slowness
     known = [
@@ -132,7 +132,7 @@ def _slowness(cell: LoadCell) -> float | None:
 
 
 def sweep_rows(cells: Sequence[LoadCell], number: Callable[[float | None], str]) -> list[list[str]]:
-    """Returns titles and lines of one model's cells that have an answer, the cheapest first."""
+    """Returns titles and lines of one model's predicted cells, cheapest first."""
     front = on_front(cells)
     titles = [
         "device", "GPUs", "users", "TTFT [interval]", "TPOT [interval]", "tokens/s/GPU [interval]",
@@ -165,8 +165,8 @@ def sweep_rows(cells: Sequence[LoadCell], number: Callable[[float | None], str])
 
 
 def sweep_notes(cells: Sequence[LoadCell], target_tpot_s: float | None) -> list[str]:
-    """Returns what is to be known beside `sweep_rows`: the cheapest within the target, why answers
-    are guesses, and why devices have none.
+    """Returns the notes on `sweep_rows`: the cheapest server within the target, reasons for low
+    confidence, and why devices have no prediction.
     """
     found = [] if target_tpot_s is None else [_within(cells, target_tpot_s)]
     said: dict[str, list[str]] = {}
@@ -200,7 +200,7 @@ def _within(cells: Sequence[LoadCell], target_s: float) -> str:
 
 
 def sweep_json(cells: Sequence[LoadCell]) -> list[dict[str, Any]]:
-    """Returns one flat JSON object a cell, in their order, with `is_on_front` of its model."""
+    """Returns a flat JSON object per cell, in order, with `is_on_front` among its model's cells."""
     places: set[int] = set()
     for name in dict.fromkeys(cell.network for cell in cells):
         own = [place for place, cell in enumerate(cells) if cell.network == name]

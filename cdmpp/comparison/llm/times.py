@@ -1,4 +1,4 @@
-"""Seconds of steps: their kernels one after the other, many steps at once."""
+"""Seconds of steps: the sum of their kernels, for many steps at once."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ from cdmpp.comparison.llm.memory import least_step_s
 from cdmpp.devices.spec import DeviceSpec
 
 _MOVES = "element-wise"
-#: Whose products and attention a server's are taken for: vLLM's were measured in the newest version
-#: (0.24), TensorRT-LLM's on B200 in 1.2.0rc5, whose products took up to 2.5 times those of 1.3.
+#: Framework whose products and attention represent all servers: vLLM was measured in its newest
+#: version (0.24), TensorRT-LLM on B200 in 1.2.0rc5, with products up to 2.5 times as slow as in
+#: 1.3.
 _LIBRARIES = "vllm"
 _TUNED = (
     "matrix products and experts use the best of AMD's tuned kernels (aiter); other software is "
     "slower"
 )
-#: A kernel that only moves is timed as the operator that reads and writes as many bytes.
+#: A kernel that only moves data is predicted as this operator with the same bytes.
 _MOVING, _BYTES_PER_ELEMENT = "relu", 8
 
 
 class Times(Protocol):
-    """Times of calls, as far as a comparison reads them."""
+    """Times of calls, as needed by a comparison."""
 
     @property
     def latency_s(self) -> NDArray[np.float64]:
-        """Seconds of every call."""
+        """Seconds of each call."""
 
     @property
     def low_s(self) -> NDArray[np.float64]:
@@ -60,18 +61,18 @@ class KernelModel(Protocol):
         """Returns the times of calls on a device.
 
         Args:
-            software: whose kernels; None = the one that most GPUs were measured with.
+            software: framework of the kernels; None = the one measured on most GPUs.
         """
 
 
 @dataclass(frozen=True)
 class LayerOperator:
-    """What one operator of one kind of layer takes in a step.
+    """Time of one operator of one kind of layer in a step.
 
     Attributes:
-        layer: the kind of layer, with how many there are.
+        layer: the kind of layer, with the number of layers.
         what: the operator.
-        launches: of all these layers.
+        launches: number of launches in all these layers.
         seconds: of all these launches.
     """
 
@@ -83,14 +84,14 @@ class LayerOperator:
 
 @dataclass(frozen=True)
 class StepTime:
-    """What a step takes.
+    """Time of a step.
 
     Attributes:
-        ends: seconds with the ends of the interval, not below what the device can do.
-        parts: seconds by kind of kernels.
-        operators: the same by kind of layer and operator.
+        ends: seconds with the ends of the interval, at least the device's lower bound.
+        parts: seconds by kind of kernel.
+        operators: seconds by kind of layer and operator.
         is_seen: whether all its kernels were measured on the device.
-        reasons: why it is a guess.
+        reasons: reasons for low confidence.
     """
 
     ends: Ends
@@ -108,11 +109,11 @@ def step_times(
     kernels: KernelModel,
     software: str | None = None,
 ) -> list[StepTime]:
-    """Returns what steps take on a device; the kernels' model is asked once for all of them.
+    """Returns the times of steps on a device; the kernel model is called once for all steps.
 
     Args:
-        software: whose kernels, in the newest version that was measured; None, and on other than
-            NVIDIA's GPUs = the one that most GPUs were measured with.
+        software: framework of the kernels, in the newest measured version; None, or on GPUs of
+            other vendors than NVIDIA = the one measured on most GPUs.
 
     Raises:
         UsageError: the devices cannot share the decoder.
@@ -191,7 +192,7 @@ def _above(total: Ends, floor_s: float) -> Ends:
 
 
 class _Moving:
-    """Times of kernels that move, each size asked once."""
+    """Times of kernels that move data, with one prediction per size."""
 
     def __init__(self, device: DeviceSpec) -> None:
         self._times = KernelTimes(device)
@@ -202,7 +203,7 @@ class _Moving:
         if elements not in self._known:
             call = KernelCall(_MOVING, {"elements": elements})
             seconds, low_s, high_s = self._times.interval_s(call)
-            assert low_s is not None  # kernels that move were measured
+            assert low_s is not None  # kernels that move data were measured
             assert high_s is not None
             self._known[elements] = seconds, low_s, high_s
         return self._known[elements]
