@@ -1,1 +1,1 @@
-"""Profiles of other tools: read, merged, explained, compared and drawn."""
+"""Profiles of other tools: readers, merging, explanation, comparison and plots."""

@@ -1,4 +1,4 @@
-"""Two profiles side by side: what became faster or slower, and whether that is noise."""
+"""Comparison of two profiles: changes in time, and whether they are significant."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from cdmpp.arrays import FloatArray
 from cdmpp.profiling.merge import group_rows, join_rows
 from cdmpp.profiling.schema import Kind, Profile
 
-#: Chance of calling one of all differences real though none is.
+#: Probability of any false significant result over all comparisons.
 SIGNIFICANCE: Final = 0.05
-#: Fewer calls than this on a side are not tested: no order of 3 and 3 could be significant.
+#: Minimum calls per side for a test: with 3 and 3 calls no order can be significant.
 LEAST_CALLS: Final = 4
 
 
@@ -24,13 +24,13 @@ class Change:
 
     Attributes:
         kind, name, short_name: of the rows.
-        calls: before and after; 0 = not there.
-        mean_s: of one call, before and after; None = not there.
-        total_s: of all calls, before and after.
-        ratio: mean after over mean before; None where a side lacks it.
+        calls: before and after; 0 = missing.
+        mean_s: seconds per call, before and after; None = missing.
+        total_s: seconds of all calls, before and after.
+        ratio: mean after over mean before; None if one is missing.
         p_value: of a two-sided Mann-Whitney test, corrected for the number of names (Holm); None =
             not tested.
-        is_significant: p_value below `SIGNIFICANCE`; None = not tested.
+        is_significant: whether p_value is below `SIGNIFICANCE`; None = not tested.
     """
 
     kind: Kind
@@ -49,10 +49,10 @@ class Change:
 
 
 def compare(before: Profile, after: Profile) -> list[Change]:
-    """Returns a change for every name, the largest difference of total time first.
+    """Returns a change for every name, largest difference of total time first.
 
-    Calls of one profile are not independent of each other: a drift of the clock or of the
-    temperature looks like a real difference. Profile twice to see how much that is.
+    Calls of one profile are not independent: drifts of clock or temperature look like real
+    differences. Profile the same program twice to see their size.
     """
     sides = [
         {(rows[0].kind, rows[0].name): join_rows(rows) for rows in group_rows(profile.rows)}
@@ -87,7 +87,7 @@ def compare(before: Profile, after: Profile) -> list[Change]:
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Returns p-values corrected by Holm's method; None stays None and does not count."""
+    """Returns p-values corrected by Holm's method; None stays None and is not counted."""
     order = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
     corrected: list[float | None] = [None] * len(p_values)
     least = 0.0

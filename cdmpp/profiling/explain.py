@@ -1,4 +1,4 @@
-"""Why a row takes its time: rates against the device, what bounds it, occupancy, prediction."""
+"""Explains the time of a row: achieved rates, bound, occupancy, prediction."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from cdmpp.profiling.schema import DEVICE_KINDS, Kind, Profile, ProfileRow
 Bound = Literal["memory-bound", "compute-bound", "latency-bound"]
 Block = Literal["device", "operators", "api", "ranges"]
 
-#: A row that reaches less than this share of both peaks waits for something else: launches,
-#: dependencies, a grid that is too small.
+#: A row below this share of both peaks is limited by something else: launches, dependencies, or a
+#: grid that is too small.
 LATENCY_SHARE: Final = 0.25
 BLOCK_TITLES: Final[dict[Block, str]] = {
     "device": "Device activities",
@@ -35,22 +35,22 @@ _BLOCK_OF: dict[Kind, Block] = {
 
 @dataclass(frozen=True)
 class Explained:
-    """One line of the table; None = unknown.
+    """One line of a table; None = unknown.
 
     Attributes:
-        block: which table it belongs to.
+        block: table that it belongs to.
         kind, name, short_name, calls: of the row.
-        total_s, own_s: seconds of all calls, and those without what nests inside.
-        mean_s, min_s, max_s: of one call.
+        total_s, own_s: seconds of all calls, with and without nested rows.
+        mean_s, min_s, max_s: seconds per call.
         share: of the own time of its block, 0 to 1.
-        bytes_per_s, flop_per_s: achieved, over the time of the whole calls.
-        bandwidth_share, peak_share: of the device's, 0 to 1.
-        bound: what bounds it.
-        occupancy: warps at once as a share of the most possible, mean over the calls.
-        limiters: what allows no more.
-        predicted_s: of one call, mean over the calls, by our models.
-        predicted_by: which models.
-        shapes: of the inputs, where all calls have the same.
+        bytes_per_s, flop_per_s: achieved rates over the total time.
+        bandwidth_share, peak_share: shares of the device's rates, 0 to 1.
+        bound: the bottleneck.
+        occupancy: active warps as a share of the maximum, mean over the calls.
+        limiters: limits of the occupancy.
+        predicted_s: predicted seconds per call, mean over the calls.
+        predicted_by: models of the predictions.
+        shapes: of the inputs, if all calls have the same.
     """
 
     block: Block
@@ -86,8 +86,8 @@ def explain(
     """Returns the lines of all tables, most own time first.
 
     Args:
-        device: None = rates only, no shares of peaks, occupancy or predictions.
-        by_shape: a line for every launch configuration and shape.
+        device: None = rates only, without shares of peaks, occupancy and predictions.
+        by_shape: one line per launch configuration and shape.
     """
     predictor = None if device is None else KernelPredictor(device)
     groups = [(join_rows(rows), rows) for rows in group_rows(profile.rows, by_shape=by_shape)]
@@ -114,9 +114,9 @@ def bound_of(
     peak_flop_per_s: float | None,
     bandwidth_bytes_per_s: float | None,
 ) -> tuple[float | None, float | None, Bound | None]:
-    """Returns (share of the peak, share of the bandwidth, what bounds it).
+    """Returns (share of the peak, share of the bandwidth, bottleneck).
 
-    One share alone is enough only where it is more than half.
+    A single known share determines the bottleneck only if it is at least half.
     """
     compute = memory = None
     if seconds > 0.0 and flop is not None and peak_flop_per_s:
@@ -143,8 +143,8 @@ def _line(
     """Returns the line of a row.
 
     Args:
-        is_launched: whether it is an operator whose work is another row's, on the device: its time
-            is that of the host.
+        is_launched: whether it is an operator with its work in another row, on the device; its time
+            is then host time.
     """
     moved, flop, dtype = (None, None, "") if is_launched else _amounts(rows)
     seconds = whole.total_s
@@ -155,7 +155,7 @@ def _line(
         peak_flop_per_s=predictor.peak_flop_per_s(dtype)
         if predictor and not is_elsewhere
         else None,
-        # A copy from or to the host runs over the bus, whose bandwidth the registry does not have.
+        # A copy from or to the host uses the bus, whose bandwidth is not in the registry.
         bandwidth_bytes_per_s=None if device is None or is_host_copy or is_elsewhere
         else device.mem_bandwidth_bytes_per_s,
     )  # fmt: skip
@@ -175,8 +175,8 @@ def _line(
 
 
 def _amounts(rows: Sequence[ProfileRow]) -> tuple[float | None, float | None, str]:
-    """Returns (bytes, operations, type of data) of all calls: as measured, else from the shapes;
-    None where a row has neither.
+    """Returns (bytes, operations, data type) of all calls: measured, or else from the shapes; None
+    if a row has neither.
     """
     moved: float | None = 0.0
     flop: float | None = 0.0
@@ -222,7 +222,7 @@ def _occupancy(
 def _predicted(
     rows: Sequence[ProfileRow], predictor: KernelPredictor | None
 ) -> tuple[float | None, tuple[str, ...]]:
-    """Returns (mean seconds of a call, models); None unless every call can be predicted."""
+    """Returns (mean seconds per call, models); None unless every call can be predicted."""
     total, calls, models = 0.0, 0, dict[str, None]()
     for row in rows:
         work = work_of(row.call)

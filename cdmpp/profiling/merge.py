@@ -1,4 +1,4 @@
-"""Several profiles as one: rows of one name together, time lines on one clock."""
+"""Merges profiles: rows with equal names, and timelines on one clock."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from cdmpp.profiling.schema import Events, Profile, ProfileRow
 
 
 def merge_profiles(profiles: Sequence[Profile]) -> Profile:
-    """Returns one profile of several files (processes, iterations, or counters and times of one
+    """Merges the profiles of several files (processes, iterations, or counters and times of one
     program).
 
-    Time lines are put on one clock where every file says when it began; else each starts at 0.
-    Counters without times (nvprof's metrics) are given to the rows of their kernel.
+    Timelines are aligned if every file has a start time; otherwise each starts at 0. Counters
+    without times (nvprof's metrics) are added to the rows of their kernel.
     """
     if len(profiles) == 1:
         return profiles[0]
@@ -37,9 +37,9 @@ def merge_profiles(profiles: Sequence[Profile]) -> Profile:
 
 
 def join_rows(rows: Sequence[ProfileRow]) -> ProfileRow:
-    """Returns one row for several of one name; what differs between them becomes None.
+    """Merges rows of one name; launches and calls that differ become None.
 
-    Bytes and operations are kept only where every row has them.
+    Bytes and operations are kept only if every row has them.
     """
     if len(rows) == 1:
         return rows[0]
@@ -67,10 +67,10 @@ def join_rows(rows: Sequence[ProfileRow]) -> ProfileRow:
 
 
 def group_rows(rows: Sequence[ProfileRow], *, by_shape: bool = False) -> list[list[ProfileRow]]:
-    """Returns the rows of one kind and name together.
+    """Groups rows by kind and name.
 
     Args:
-        by_shape: also apart by launch and shapes.
+        by_shape: group also by launch and shapes.
     """
     groups: dict[Hashable, list[ProfileRow]] = {}
     for row in rows:
@@ -82,7 +82,7 @@ def group_rows(rows: Sequence[ProfileRow], *, by_shape: bool = False) -> list[li
 
 
 def _merged_rows(profiles: Sequence[Profile]) -> tuple[tuple[ProfileRow, ...], list[list[int]]]:
-    """Returns (rows, for each profile the place of each of its rows)."""
+    """Returns (rows, for each profile the new index of each of its rows)."""
     places: dict[Hashable, int] = {}
     found: list[list[ProfileRow]] = []
     place_of: list[list[int]] = []
@@ -107,7 +107,7 @@ def _merged_rows(profiles: Sequence[Profile]) -> tuple[tuple[ProfileRow, ...], l
         new_place[place] = len(kept)
         counter = counters.get(row.name) if row.kind == "kernel" else None
         kept.append(_with_counters(row, counter) if counter is not None else row)
-    # Counters have no events, so a place that is gone is never asked for.
+    # Counters have no events, so the indices of removed rows are never used.
     mapped = [[new_place.get(place, 0) for place in own] for own in place_of]
     return tuple(kept), mapped
 
@@ -117,7 +117,7 @@ def _is_counter(row: ProfileRow) -> bool:
 
 
 def _with_counters(row: ProfileRow, counter: ProfileRow) -> ProfileRow:
-    """Returns a row with the operations and bytes a call of a row of counters."""
+    """Returns a row with the operations and bytes of a counter row, scaled by calls."""
     share = row.calls / counter.calls if counter.calls else 0.0
     moved, flop = row.moved_bytes, row.flop
     if moved is None and counter.moved_bytes is not None:

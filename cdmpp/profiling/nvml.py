@@ -1,4 +1,4 @@
-"""How busy NVIDIA's GPUs are, from the driver's management library."""
+"""Utilisation of NVIDIA GPUs from the driver's management library."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _MW_PER_W = 1e3
 
 @dataclass(frozen=True)
 class GpuSample:
-    """One GPU at one moment; None = the driver does not tell.
+    """One GPU at one moment; None = not reported by the driver.
 
     Attributes:
-        index: of the GPU.
-        busy_share: of the time since the last sample, at least one kernel ran, 0 to 1.
-        memory_bytes: in use.
+        index: index of the GPU.
+        busy_share: share of the time since the last sample with a running kernel, 0 to 1.
+        memory_bytes: memory in use.
         power_w: of the board.
     """
 
@@ -33,10 +33,10 @@ class Nvml:
     """The GPUs of this machine.
 
     Args:
-        identity: only the GPU of this UUID; None = all.
+        identity: UUID of the only GPU to sample; None = all.
 
     Raises:
-        DeviceError: the package is missing, no driver, or no GPU.
+        DeviceError: the package, the driver or a GPU is missing.
     """
 
     def __init__(self, identity: str | None = None) -> None:
@@ -59,7 +59,7 @@ class Nvml:
             raise DeviceError("NVML finds no GPU")
 
     def sample(self) -> list[GpuSample]:
-        """Returns what every GPU does now."""
+        """Returns the current state of every GPU."""
         return [self._one(index, handle) for index, handle in enumerate(self._handles)]
 
     def _one(self, index: int, handle: Any) -> GpuSample:
@@ -74,11 +74,11 @@ class Nvml:
         )
 
     def close(self) -> None:
-        """Gives the library back."""
+        """Shuts the library down."""
         self._library.nvmlShutdown()
 
     def _told(self, call: Callable[[Any], Any], what: Any) -> Any:
-        """Returns what a call answers; None = the driver does not tell."""
+        """Returns the result of a call; None if the driver does not report it."""
         try:
             return call(what)
         except self._library.NVMLError:

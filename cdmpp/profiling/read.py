@@ -1,4 +1,4 @@
-"""Which tool a file is from, found by its content, and its profile."""
+"""Reads the profile of a file, whose tool is detected by the content."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from cdmpp.profiling.formats.torch_table import is_torch_table, read_torch_table
 from cdmpp.profiling.schema import Profile
 
 _HEAD_BYTES = 1 << 16
-#: How an object or a list of objects begins; lines of nvprof may begin with a bracket too.
+#: Start of an object or of a list of objects; lines of nvprof may start with a bracket too.
 _JSON = re.compile(r"\{|\[\s*[{\]]")
-#: (what it is, whether a text is that, its reader), the narrow ones first.
+#: (name, test of a text, reader), most specific first.
 _TABLES: tuple[tuple[str, Callable[[str], bool], Callable[[Path, str], Profile]], ...] = (
     ("nvprof metrics", is_nvprof_metrics, read_nvprof_metrics),
     ("ncu raw CSV", is_ncu_raw, read_ncu_raw),
@@ -59,7 +59,7 @@ def read_profile(path: Path) -> Profile:
     """Returns the profile of a file of any known tool.
 
     Raises:
-        DataError: missing, empty, damaged, of two formats at once, or of no known one.
+        DataError: missing, empty, damaged, of several formats, or of unknown format.
     """
     path = Path(path)
     with open_binary(path) as stream:
@@ -80,7 +80,7 @@ def read_profile(path: Path) -> Profile:
 
 
 def _read_trace(path: Path) -> Profile:
-    first = next(array_batches(path, EVENTS, on_note=lambda _: None), [])  # the reader says it
+    first = next(array_batches(path, EVENTS, on_note=lambda _: None), [])  # the reader notes it
     return read_hl100_trace(path) if is_hl100_trace(first) else read_chrome_trace(path)
 
 
@@ -103,20 +103,20 @@ def _read_table(path: Path) -> Profile:
 def _is(matches: Callable[[str], bool], text: str) -> bool:
     try:
         return matches(text)
-    except DataError:  # no CSV at all
+    except DataError:  # not CSV
         return False
 
 
 def profile_device(
     profile: Profile, label: str | None = None
 ) -> tuple[DeviceSpec | None, list[str]]:
-    """Returns the device of a profile, or None, and notes on it.
+    """Returns the device of a profile, or None, and notes.
 
     Args:
-        label: None = what the profile says.
+        label: label of the device; None = the device in the profile.
 
     Raises:
-        DeviceError: the label is not known.
+        DeviceError: the label is unknown.
     """
     if label is not None:
         return get_device(label), []

@@ -1,4 +1,4 @@
-"""The one form that profiles of every tool are read into."""
+"""The common form of profiles of all tools."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final, Literal
 from cdmpp.analytic.kernels.call import Call
 from cdmpp.arrays import FloatArray, IntArray
 
-#: What a row is about. `operator` ran on an accelerator that is no GPU; `range` is a name that the
-#: program itself gave to a stretch; `python` is a traced function.
+#: Kind of a row. `operator` ran on an accelerator other than a GPU; `range` is named by the
+#: program; `python` is a traced function.
 Kind = Literal["kernel", "memcpy", "memset", "operator", "api", "cpu_op", "range", "python"]
 #: Kinds that keep a GPU or an accelerator busy.
 DEVICE_KINDS: Final[frozenset[Kind]] = frozenset({"kernel", "memcpy", "memset", "operator"})
@@ -18,13 +18,13 @@ DEVICE_KINDS: Final[frozenset[Kind]] = frozenset({"kernel", "memcpy", "memset", 
 
 @dataclass(frozen=True)
 class Launch:
-    """How a kernel was launched; None = the profile does not say.
+    """Launch configuration of a kernel; None = unknown.
 
     Attributes:
         grid: blocks, x y z.
-        block: threads of a block, x y z.
+        block: threads per block, x y z.
         registers_per_thread: of the compiled kernel.
-        shared_bytes: shared memory of a block, static and dynamic together.
+        shared_bytes: shared memory per block, static and dynamic.
     """
 
     grid: tuple[int, int, int] | None
@@ -35,23 +35,22 @@ class Launch:
 
 @dataclass(frozen=True)
 class ProfileRow:
-    """Everything of one kind and name (and launch and call, where the profile tells them).
+    """All calls of one kind and name (and launch and call, if the profile has them).
 
     Attributes:
-        kind: what it is.
-        name: as the tool wrote it.
-        short_name: without template arguments and parameter list.
-        calls: how often.
+        kind: kind of activity.
+        name: name in the file.
+        short_name: name without template arguments and parameter list.
+        calls: number of calls.
         total_s: seconds of all calls.
-        min_s, max_s: of one call; None = the profile does not say.
-        self_s: `total_s` without what other rows of this kind took inside; equal where nothing
-            nests.
-        percent: share as the tool wrote it, 0 to 100; None = it wrote none.
-        samples_s: float64 [calls], in the order of the file; None = only sums are known.
-        moved_bytes: bytes of all calls, as measured or copied; None = unknown.
+        min_s, max_s: seconds of the shortest and longest call; None = unknown.
+        self_s: `total_s` without nested rows of this kind; None = equal to `total_s`.
+        percent: share in the file, 0 to 100; None = not in the file.
+        samples_s: float64 [calls], in file order; None = only sums are known.
+        moved_bytes: bytes of all calls, measured or copied; None = unknown.
         flop: floating-point operations of all calls; None = unknown.
         launch: of a kernel; None = unknown.
-        call: operator behind it; None = unknown.
+        call: operator that it belongs to; None = unknown.
         metrics: other counters by the tool's name, means over the calls.
     """
 
@@ -73,18 +72,18 @@ class ProfileRow:
 
     @property
     def mean_s(self) -> float:
-        """Seconds of one call; 0 without calls."""
+        """Mean seconds per call; 0 without calls."""
         return self.total_s / self.calls if self.calls else 0.0
 
     @property
     def own_s(self) -> float:
-        """Seconds that count in a share: without what nests inside."""
+        """Seconds without nested rows, used for shares."""
         return self.total_s if self.self_s is None else self.self_s
 
 
 @dataclass(frozen=True)
 class Events:
-    """What happened when, on one clock.
+    """Events on one clock.
 
     Attributes:
         start_s: float64 [E].
@@ -106,16 +105,16 @@ class Events:
 
 @dataclass(frozen=True)
 class Profile:
-    """What one file tells.
+    """The profile in a file.
 
     Attributes:
-        source: the file.
+        source: path of the file.
         format: name of the format, e.g. `nvprof summary`.
-        rows: in the order of the file.
-        events: None = the file has sums only.
+        rows: in file order.
+        events: None = the file has only sums.
         device_name: product name of the GPU; None = unknown.
-        epoch_s: seconds since 1970 at time 0 of the events; None = unknown.
-        notes: what the file lacks or what was left out, one sentence each.
+        epoch_s: Unix time in seconds at time 0 of the events; None = unknown.
+        notes: what is missing or was left out, one sentence each.
     """
 
     source: str

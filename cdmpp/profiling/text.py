@@ -1,4 +1,4 @@
-"""Profiles, comparisons and watched commands as text."""
+"""Profiles, comparisons and watched commands as text tables."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _time = partial(seconds_text, digits=4)
 
 
 def table_text(lines: Sequence[Explained], *, top: int) -> str:
-    """Returns a table a block, most time first.
+    """Returns one table per block, most time first.
 
     Args:
-        top: lines a block at most; 0 = all.
+        top: maximum lines per block; 0 = all.
     """
     parts = []
     for block, title in BLOCK_TITLES.items():
@@ -31,7 +31,7 @@ def table_text(lines: Sequence[Explained], *, top: int) -> str:
             continue
         shown = chosen[:top] if top else chosen
         cells = [_HEADER, *(_cells(line) for line in shown)]
-        # Columns that no line fills are left out.
+        # Empty columns are left out.
         kept = [i for i in range(len(_HEADER)) if i < 6 or any(row[i] != "-" for row in cells[1:])]
         parts.append(f"{title}\n{_table([[row[i] for i in kept] for row in cells])}")
         left = chosen[len(shown) :]
@@ -44,7 +44,7 @@ def table_text(lines: Sequence[Explained], *, top: int) -> str:
 
 
 def utilisation_text(found: Utilisation) -> str:
-    """Returns how busy the device was, in a sentence."""
+    """Returns the device's utilisation in words."""
     text = f"span {_time(found.span_s)}"
     if found.device_share is not None:
         idle = 1.0 - found.device_share
@@ -75,7 +75,7 @@ def compare_text(changes: Sequence[Change], *, top: int) -> str:
 
 
 def verdict(change: Change) -> str:
-    """Returns what a change amounts to, in a word or two."""
+    """Returns a change in a word or two."""
     if change.ratio is None:
         return "new" if not change.calls[0] else "gone" if not change.calls[1] else "-"
     if change.is_significant is None:
@@ -86,7 +86,7 @@ def verdict(change: Change) -> str:
 
 
 def watch_text(watched: Watched) -> str:
-    """Returns means, peaks and a line over time of a watched command."""
+    """Returns means, peaks and sparklines of a watched command."""
     found = watched.summary()
     lines = [
         f"{' '.join(watched.command)}: {_time(watched.wall_s)}, exit code {watched.exit_code}, "
@@ -118,7 +118,7 @@ def watch_text(watched: Watched) -> str:
 
 
 def spark(values: Sequence[float], *, width: int = 48, most: float | None = None) -> str:
-    """Returns values over time as one line of characters, dark = high."""
+    """Returns values over time as one line of characters, darker for higher values."""
     if len(values) > width:
         edges = [round(i * len(values) / width) for i in range(width + 1)]
         values = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
@@ -128,7 +128,7 @@ def spark(values: Sequence[float], *, width: int = 48, most: float | None = None
 
 
 def legend() -> str:
-    """Returns what the columns mean."""
+    """Returns an explanation of the columns."""
     return (
         "share: of the time of the block. GB/s, GFLOP/s: measured, or from the shapes with "
         "every tensor counted once. of peak: above 100 % by caches, a higher clock or TF32. "

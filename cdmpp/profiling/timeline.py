@@ -1,4 +1,4 @@
-"""The timeline page: one HTML file, a lane for every stream and thread, that zooms."""
+"""Timeline page: one zoomable HTML file with a lane for every stream and thread."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from cdmpp.files.places import package_folder
 from cdmpp.profiling.schema import DEVICE_KINDS, Profile
 from cdmpp.text import counted
 
-#: Events on a page at most; a page of more is slow to open.
+#: Maximum events on a page; larger pages open slowly.
 MOST_EVENTS: Final = 150_000
 _BINS = 600
-#: Events that nest deeper are drawn on the deepest line.
+#: Maximum nesting depth; deeper events are drawn on the last line.
 _MOST_DEPTH = 40
 _NS_PER_S = 1e9
 
 
 def write_timeline(profile: Profile, path: Path) -> dict[str, int]:
-    """Writes the page; returns how many events it shows and leaves out.
+    """Writes the page; returns the numbers of shown and omitted events.
 
     Raises:
         DataError: a profile without events, or a file that cannot be written.
@@ -50,7 +50,7 @@ def write_timeline(profile: Profile, path: Path) -> dict[str, int]:
 
 
 def timeline_data(profile: Profile, *, most: int = MOST_EVENTS) -> tuple[dict[str, Any], int]:
-    """Returns (what the page draws, number of events left out: the shortest), times in ns.
+    """Returns (data of the page with times in ns, number of omitted events, the shortest).
 
     Raises:
         DataError: a profile without events.
@@ -92,10 +92,10 @@ def timeline_data(profile: Profile, *, most: int = MOST_EVENTS) -> tuple[dict[st
 
 
 def _depths(start: IntArray, duration: IntArray, lane: IntArray) -> IntArray:
-    """Returns int64 [E], the line of each event in its lane, so that none covers another.
+    """Returns int64 [E], the line of each event in its lane, so that no event covers another.
 
     Args:
-        start, duration, lane: int64 [E], in order of lane and start, longer ones first.
+        start, duration, lane: int64 [E], sorted by lane, start and descending duration.
     """
     found, ends, before = [], list[int](), -1
     for begin, length, number in zip(start.tolist(), duration.tolist(), lane.tolist(), strict=True):
@@ -110,12 +110,12 @@ def _depths(start: IntArray, duration: IntArray, lane: IntArray) -> IntArray:
 
 
 def _busy(profile: Profile) -> tuple[FloatArray, str]:
-    """Returns (float64 [bins], share of each stretch of time with something running; whose)."""
+    """Returns (float64 [bins], busy share of each time bin; label)."""
     events = profile.events
     assert events is not None
     is_device = np.array([row.kind in DEVICE_KINDS for row in profile.rows], bool)[events.row]
     label = "device busy" if is_device.any() else "operators run"
-    # A range covers also the time in which nothing of it runs.
+    # Ranges include idle time, so they are not counted.
     works = np.array([row.kind in ("cpu_op", "api") for row in profile.rows], bool)[events.row]
     chosen = is_device if is_device.any() else works
     if not chosen.any():
@@ -124,7 +124,7 @@ def _busy(profile: Profile) -> tuple[FloatArray, str]:
     span = float(end.max())
     if span <= 0.0:
         return np.zeros(0), label
-    # Busy time up to each edge of the bins, from the union of the events' intervals.
+    # Busy time up to each bin edge, from the union of the events' intervals.
     order = np.argsort(events.start_s[chosen], kind="stable")
     start, stop = events.start_s[chosen][order], np.maximum.accumulate(end[chosen][order])
     begin = np.maximum(start, np.concatenate([[0.0], stop[:-1]]))

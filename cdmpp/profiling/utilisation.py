@@ -1,4 +1,4 @@
-"""How much of the time a profile's streams and threads are busy."""
+"""Busy time of a profile's streams and threads."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from cdmpp.profiling.schema import DEVICE_KINDS, Profile
 
 @dataclass(frozen=True)
 class Utilisation:
-    """How busy a profile's device was.
+    """Utilisation of a profile's device.
 
     Attributes:
         span_s: from the first event to the end of the last.
-        device_busy_s: time in which at least one kernel or copy ran; None = there are none.
-        lane_busy_s: lane -> time in which something ran there.
+        device_busy_s: time with at least one running kernel or copy; None = the profile has none.
+        lane_busy_s: lane -> busy time.
     """
 
     span_s: float
@@ -33,7 +33,7 @@ class Utilisation:
 
 
 def utilisation(profile: Profile) -> Utilisation | None:
-    """Returns how busy the lanes were; None = the profile has sums only."""
+    """Returns the utilisation; None if the profile has only sums."""
     events = profile.events
     if events is None or not len(events):
         return None
@@ -49,7 +49,7 @@ def utilisation(profile: Profile) -> Utilisation | None:
 
 
 def union_s(start_s: FloatArray, end_s: FloatArray) -> float:
-    """Returns the length of the union of intervals [start, end]."""
+    """Returns the length of the union of the intervals [start, end]."""
     order = np.argsort(start_s, kind="stable")
     start, end = start_s[order], np.maximum.accumulate(end_s[order])
     before = np.concatenate([[-np.inf], end[:-1]])

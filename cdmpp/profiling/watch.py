@@ -1,4 +1,4 @@
-"""Device utilisation while a command runs: NVML where there is a GPU, CPU load here."""
+"""Utilisation while a command runs: GPUs by NVML, CPU load by psutil."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _STOP_S = 5.0
 
 @dataclass(frozen=True)
 class WatchSample:
-    """One moment.
+    """Measurements at one moment.
 
     Attributes:
-        at_s: seconds since the command began.
-        cpu_cores: cores that the command and its children keep busy, since the last sample.
+        at_s: seconds since the start of the command.
+        cpu_cores: mean busy cores of the command and its children since the last sample.
         machine_share: load of the whole machine, 0 to 1.
         memory_bytes: resident memory of the command and its children.
         gpus: empty without NVML.
@@ -40,14 +40,15 @@ class WatchSample:
 
 @dataclass(frozen=True)
 class Watched:
-    """A command that was watched.
+    """A watched command.
 
     Attributes:
         command: its words.
-        exit_code: negative = ended by that signal.
-        wall_s: how long it ran.
-        samples: in order of time; the last one may come shortly before the end.
+        exit_code: negative = killed by that signal.
+        wall_s: run time.
+        samples: in order of time; the last one may be shortly before the end.
         gpu_note: why there are no GPU samples; empty = there are.
+        units: units of sampled values.
     """
 
     command: tuple[str, ...]
@@ -76,19 +77,19 @@ class Watched:
         }  # fmt: skip
 
     def as_json(self) -> dict[str, Any]:
-        """Returns everything as JSON values."""
+        """Returns all values as JSON values."""
         return {**asdict(self), "summary": self.summary()}
 
 
 def watch(command: Sequence[str], *, interval_s: float = 0.2, quiet: bool = False) -> Watched:
-    """Runs a command and samples until it ends; an interrupt goes to the command, too.
+    """Runs a command and samples until it ends. After an interrupt, the command is stopped too.
 
     Args:
-        interval_s: between samples.
-        quiet: the command's standard output goes to standard error, so that ours stays clean.
+        interval_s: seconds between samples.
+        quiet: redirects the command's standard output to standard error, to keep ours clean.
 
     Raises:
-        UsageError: no command, or one that cannot be started.
+        UsageError: no command, an invalid interval, or a command that cannot be started.
     """
     if not command or not 0.0 < interval_s < math.inf:
         raise UsageError(
@@ -129,7 +130,7 @@ def watch(command: Sequence[str], *, interval_s: float = 0.2, quiet: bool = Fals
 
 
 class _CpuMeter:
-    """CPU time and memory of a process and its children, between two readings."""
+    """CPU time and memory of a process and its children between two readings."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -145,9 +146,9 @@ class _CpuMeter:
                 times = process.cpu_times()
                 memory += process.memory_info().rss
             except psutil.Error:
-                continue  # it has ended between two questions
+                continue  # ended between two calls
             total = times.user + times.system
-            # A process that began since the last reading used all of its time in between.
+            # A process that started since the last reading used all of its time in the interval.
             used += max(total - self._seen.get(process.pid, 0.0), 0.0)
             self._seen[process.pid] = total
         span, self._at = now - self._at, now
@@ -169,7 +170,7 @@ def _open_nvml() -> tuple[Nvml | None, str]:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Ends a command: the terminal has interrupted it already, or we do."""
+    """Ends a command, which the terminal may have interrupted already."""
     try:
         process.wait(timeout=_STOP_S)
     except subprocess.TimeoutExpired:

@@ -1,1 +1,1 @@
-"""One module a profile format, and what they share."""
+"""Readers of profile formats, one module each, and their shared parts."""

@@ -1,4 +1,4 @@
-"""From single events to rows: what all readers of timelines have in common."""
+"""Builds profile rows from single events, for all readers of timelines."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.profiling.formats.names import short_name
 from cdmpp.profiling.schema import Events, Kind, Launch, ProfileRow
 
-#: Kinds whose events nest in one another on a lane; their rows get a time of their own.
+#: Kinds whose events nest on a lane; their rows have an own time.
 _NESTING = frozenset({"cpu_op", "range", "python"})
-#: Times and bytes of an event: 292 years of nanoseconds.
+#: Bound of an event's times and bytes: 292 years of nanoseconds.
 _MOST = 2.0**63
 
 
@@ -28,7 +28,7 @@ class _Group:
 
 
 class EventBuilder:
-    """Collects events in little memory and makes rows of them.
+    """Collects events compactly and builds rows from them.
 
     Events with the same kind, name, launch and call become one row.
     """
@@ -47,7 +47,7 @@ class EventBuilder:
         return len(self._start)
 
     def lane(self, key: object, name: str = "") -> int:
-        """Returns the number of a lane, made when it is not there."""
+        """Returns the number of a lane, which is created if new."""
         found = self._lanes.get(key)
         if found is None:
             found = self._lanes[key] = len(self._lane_names)
@@ -55,20 +55,20 @@ class EventBuilder:
         return found
 
     def has_lane(self, key: object) -> bool:
-        """Whether a lane was made."""
+        """Whether a lane exists."""
         return key in self._lanes
 
     def name_lane(self, key: object, name: str) -> None:
-        """Gives a lane its name, also after events were added to it."""
+        """Names a lane, which may already have events."""
         self._lane_names[self.lane(key)] = name
 
     def row(
         self, kind: Kind, name: str, launch: Launch | None = None, call: Call | None = None
     ) -> int:
-        """Returns the number of a row, made when it is not there.
+        """Returns the number of a row, which is created if new.
 
         Raises:
-            TypeError: the name is no text.
+            TypeError: the name is not text.
         """
         key = (kind, name, launch, call)
         found = self._groups.get(key)
@@ -88,10 +88,10 @@ class EventBuilder:
         *,
         moved_bytes: float | None = None,
     ) -> None:
-        """Adds an event, in the unit of time that `finish` is told.
+        """Adds an event, in the time unit of `finish`.
 
         Raises:
-            ValueError: a time or a size is none: negative, not finite, or such that sums are not.
+            ValueError: a negative, infinite or too large time or size.
         """
         if not (abs(start) < _MOST and 0 <= duration < _MOST and 0 <= (moved_bytes or 0) < _MOST):
             raise ValueError(
@@ -106,15 +106,15 @@ class EventBuilder:
             group.moved_bytes = (group.moved_bytes or 0.0) + moved_bytes
 
     def set_call(self, event: int, call: Call) -> None:
-        """Says what operator was behind an event that has been added."""
+        """Sets the operator that an added event belongs to."""
         group = self._rows[self._row[event]]
         self._row[event] = self.row(group.kind, group.name, group.launch, call)
 
     def finish(self, *, units_per_s: float) -> tuple[tuple[ProfileRow, ...], Events]:
-        """Returns (rows, events) with the clock at 0 where the first event starts.
+        """Returns (rows, events); time 0 is the start of the first event.
 
         Args:
-            units_per_s: units of time in a second.
+            units_per_s: units of time per second.
         """
         start, origin = self._starts()
         duration = np.frombuffer(self._duration, np.float64) if len(self) else np.zeros(0)
@@ -169,11 +169,10 @@ class EventBuilder:
     def _own_time(
         self, start: FloatArray, duration: FloatArray, lane: IntArray, row: IntArray
     ) -> tuple[FloatArray, IntArray]:
-        """Returns (float64 [E], durations without the nesting events inside; indices of the events
-        that count).
+        """Returns (float64 [E], durations without nested events; indices of the counted events).
 
-        An operator that only calls itself (`sort` calls `sort` with more arguments) counts once, as
-        in torch's table.
+        An operator whose only call is itself (`sort` calls `sort` with more arguments) counts once,
+        as in torch's table.
         """
         own = duration.copy()
         counts = np.ones(len(start), bool)

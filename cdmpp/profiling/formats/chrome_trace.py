@@ -1,6 +1,6 @@
 """Chrome traces of torch.profiler (also TensorBoard's `*.pt.trace.json.gz`) and of TensorFlow.
 
-Source: the Trace Event Format; what libkineto writes.
+Source: the Trace Event Format; the output of libkineto.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ EVENTS = "traceEvents"
 _US_PER_S = 1e6
 _NS_PER_S = 1e9
 _NO_ARGUMENTS: dict[str, Any] = {}
-#: Category of an event, in small letters -> its kind.
+#: Lower-case category of an event -> its kind.
 KINDS: dict[str, Kind] = {
     "cpu_op": "cpu_op", "operator": "cpu_op", "kernel": "kernel", "gpu_memcpy": "memcpy",
     "gpu_memset": "memset", "memcpy": "memcpy", "memset": "memset", "cuda_runtime": "api",
     "cuda_driver": "api", "hip_runtime": "api", "runtime": "api", "user_annotation": "range",
     "gpu_user_annotation": "range", "python_function": "python",
 }  # fmt: skip
-#: Spans that the profiler itself writes around everything.
+#: Categories of events about the profiler itself.
 _OWN = frozenset({"Trace", "overhead", "ac2g", "async_cpu_to_gpu", "fwdbwd", "cpu_instant_event"})
-#: Arguments of a torch operator by position, where a model needs them.
+#: Operator -> position and name of the arguments that a model needs.
 _SETTINGS = {
     "aten::conv2d": {3: "stride", 4: "padding", 5: "dilation", 6: "groups"},
     "aten::convolution": {3: "stride", 4: "padding", 5: "dilation", 6: "transposed", 8: "groups"},
@@ -46,30 +46,30 @@ _SETTINGS = {
 
 
 def has_no_time(event: dict[str, Any]) -> bool:
-    """Whether an event starts at 0 and takes 0: the profiler may not have timed it."""
+    """Whether an event has start and duration 0, which may mean that it was not measured."""
     return event.get("ts") == 0 and event.get("dur") == 0
 
 
 def is_unfinished(event: dict[str, Any]) -> bool:
-    """Whether an event takes less than no time: torch writes -1 for what had not ended."""
+    """Whether an event's duration is negative: torch writes -1 for unfinished events."""
     duration = event.get("dur")
     return isinstance(duration, int | float) and duration < 0
 
 
 def unfinished_notes(count: int) -> list[str]:
-    """Returns the note that leaves out so many events that had not ended."""
+    """Returns the note about omitted unfinished events."""
     shown = f"{counted(count, 'event', 'have')} a negative duration (unfinished): left out"
     return [shown] if count else []
 
 
 def untimed_note(count: int, first: float, end: float) -> str | None:
-    """Returns the note that leaves events without a time out; None = they belong to the trace.
+    """Returns the note about omitted events without a time; None = they belong to the trace.
 
-    A trace begins at 0, or its clock began long before: 0 is no time of it then.
+    They belong to it only if the trace starts near 0, because other clocks start long before.
 
     Args:
-        count: of events that start at 0 and take 0.
-        first, end: from when to when the other events are.
+        count: number of events with start and duration 0.
+        first, end: start and end of the other events.
     """
     if not count or first <= end - first:
         return None
@@ -77,8 +77,7 @@ def untimed_note(count: int, first: float, end: float) -> str | None:
 
 
 def read_chrome_trace(path: Path) -> Profile:
-    """Returns what a trace tells; time is that of whole events, and nested ones are taken out of
-    the operators around them for their own time.
+    """Reads a trace. Total times include nested events; own times of operators exclude them.
 
     Raises:
         DataError: not JSON, truncated, an event without its fields, or no event with a duration.
@@ -95,7 +94,7 @@ def read_chrome_trace(path: Path) -> Profile:
 
 
 class _Reader:
-    """Turns events into rows, one at a time."""
+    """Converts events to rows, one at a time."""
 
     def __init__(self, path: Path) -> None:
         self.builder = EventBuilder()
@@ -108,7 +107,7 @@ class _Reader:
         self._threads: dict[tuple[Any, Any], str] = {}
         self._call_of: dict[Any, Call] = {}
         self._unmatched = self._unfinished = 0
-        # Kernels whose operator has not come yet: number of the event, `External id`.
+        # Kernels before their operator: number of the event, `External id`.
         self._waiting = (array("q"), array("q"))
         self._kind_of: dict[tuple[Any, Any], Kind | None] = {}
         self._lanes: dict[tuple[Any, Any], int] = {}
@@ -116,10 +115,10 @@ class _Reader:
         self._operators: dict[tuple[str, ...], tuple[int, Call]] = {}
 
     def add(self, event: Any) -> None:
-        """Takes one event.
+        """Reads one event.
 
         Raises:
-            DataError: it lacks a field, or has one of another type.
+            DataError: a field is missing, or has the wrong type.
         """
         try:
             phase = event["ph"]
@@ -188,8 +187,8 @@ class _Reader:
         )  # fmt: skip
 
     def _complete(self, event: dict[str, Any]) -> None:
-        """Adds an event with a duration. A trace has millions, so rows and lanes are found by
-        plain keys."""
+        """Adds an event with a duration. Plain keys keep the lookup of rows and lanes fast, because
+        a trace has millions of events."""
         key = (event.get("cat"), event.get("pid"))
         if key not in self._kind_of:
             self._kind_of[key] = self._kind(event)
@@ -246,7 +245,7 @@ class _Reader:
         has_launch = isinstance(grid, list) and isinstance(block, list)
         shape = (*grid, *block) if has_launch else ()  # type: ignore[misc]
         registers, shared = args.get("registers per thread"), args.get("shared memory")
-        # The id of a call is that of an object that is kept.
+        # The id of a call is unique, because all calls are kept.
         key = (name, shape, registers, shared, id(call))
         row = self._rows.get(key)
         if row is None:
@@ -273,7 +272,7 @@ class _Reader:
             self._threads[event.get("pid"), event.get("tid")] = str(args.get("name", ""))
 
     def _kind(self, event: dict[str, Any]) -> Kind | None:
-        """Returns the kind of an event; None = the profiler's own."""
+        """Returns the kind of an event; None = an event of the profiler itself."""
         category = event.get("cat")
         if category in _OWN:
             return None
@@ -287,7 +286,7 @@ class _Reader:
 
 
 def _call(name: str, args: dict[str, Any]) -> Call:
-    """Returns the call that the arguments of an operator describe."""
+    """Returns the call from an operator's arguments."""
     concrete = args.get("Concrete Inputs") or ()
     settings = tuple(
         (what, values)
@@ -303,7 +302,7 @@ def _call(name: str, args: dict[str, Any]) -> Call:
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    """Returns a shape; () for what is none (a scalar, a list of tensors)."""
+    """Returns a shape; () for other values (a scalar, a list of tensors)."""
     if isinstance(value, list) and all(isinstance(each, int) for each in value):
         return tuple(value)
     return ()
@@ -315,7 +314,7 @@ def _triple(value: list[Any]) -> tuple[int, int, int]:
 
 
 def _integers(text: Any) -> tuple[int, ...]:
-    """Returns the whole numbers of an argument such as `[1, 1]` or `True`; () = it has none."""
+    """Returns the integers of an argument such as `[1, 1]` or `True`; () without integers."""
     if text in ("True", "False"):
         return (int(text == "True"),)
     parts = str(text).strip("[]").split(",")

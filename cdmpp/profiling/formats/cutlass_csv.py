@@ -1,4 +1,4 @@
-"""CSV of the CUTLASS profiler (`cutlass_profiler --output=FILE.csv`): one kernel a row.
+"""CSV of the CUTLASS profiler (`cutlass_profiler --output=FILE.csv`): one kernel per row.
 
 Source: CUTLASS profiler documentation, output columns.
 """
@@ -33,7 +33,7 @@ def is_cutlass_csv(text: str) -> bool:
 
 
 def read_cutlass_csv(path: Path, text: str) -> Profile:
-    """Returns one row a kernel and problem; kernels that did not run are counted in a note.
+    """Returns one row per kernel and problem; a note counts the kernels that did not run.
 
     Raises:
         DataError: a bad value, or no kernel that ran.
@@ -72,7 +72,7 @@ def _row(value: dict[str, str], runtime_s: float) -> ProfileRow:
 
 
 def _call(value: dict[str, str]) -> Call | None:
-    """Returns the problem of a row; None = neither a GEMM nor a convolution."""
+    """Returns the problem of a row; None if it is neither a GEMM nor a convolution."""
     kind = value["OperationKind"].lower()
     dtype = _DTYPES.get(value.get("A", value.get("Activation", "")).partition(":")[0], "unknown")
     try:

@@ -1,10 +1,10 @@
-"""Operator traces of Habana's HL-100: what ran on the matrix engine (MME) and the cores (TPC).
+"""Operator traces of Habana's HL-100, with activity of the matrix engine (MME) and the cores (TPC).
 
-A trace has events that begin and end in processes named `*MME` and `*TPC`; a `...symbol.json` file
+A trace has begin and end events in processes named `*MME` and `*TPC`. A `...symbol.json` file
 beside it has each operator's tensors, e.g. `x:0  |  [8,224,224,3]  |  int8  |  zp = -14, scale =
-0.0187  |  ModelParam = 0  |  `. Times are microseconds.
+0.0187  | ModelParam = 0  |  `. Times are microseconds.
 
-Source: the layout that the published records of this device were made from.
+Source: the layout of the published records of this device.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Hl100Tensor:
     """One tensor of an operator.
 
     Attributes:
-        name: in the graph.
+        name: name in the graph.
         shape: at most six dimensions.
         dtype: e.g. `int8`.
         zero_point, scale: of its quantisation.
@@ -71,7 +71,7 @@ class Hl100Tensor:
 
 @dataclass(frozen=True)
 class Hl100Operator:
-    """One node of the graph: its kind, inputs and outputs."""
+    """One node of the graph, with its kind, inputs and outputs."""
 
     name: str
     kind: str
@@ -91,10 +91,10 @@ def is_hl100_trace(events: Sequence[Any]) -> bool:
 
 
 def read_hl100_trace(path: Path) -> Profile:
-    """Returns the operators of a trace, with their tensors where the symbol file is beside it.
+    """Returns the operators of a trace, with their tensors if the symbol file is beside it.
 
     Raises:
-        DataError: a damaged file, an end without a beginning, or no operator.
+        DataError: a damaged file, or no operator.
     """
     operators, notes = _symbols_beside(path)
     builder = EventBuilder()
@@ -110,7 +110,7 @@ def read_hl100_trace(path: Path) -> Profile:
                         core_of[event["pid"]] = core
                     continue
                 core = core_of.get(event.get("pid"))
-                # Events that are named after a core are its own, not an operator's.
+                # Events named after a core belong to the core, not to an operator.
                 if core is None or event["ph"] not in "BEX" or event["name"].startswith(CORES):
                     continue
                 key, name, time = (event["pid"], event.get("tid")), event["name"], event["ts"]
@@ -149,7 +149,7 @@ def read_symbols(path: Path) -> dict[str, Hl100Operator]:
     """Returns name -> operator of a symbol file.
 
     Raises:
-        DataError: not JSON, or a tensor that is not described as expected.
+        DataError: not JSON, or an invalid description of a tensor.
     """
     try:
         nodes = parse_json(read_text(path))["nodes"]

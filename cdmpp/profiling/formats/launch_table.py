@@ -1,4 +1,4 @@
-"""Tables with one launch a row: nvprof's `--print-gpu-trace` and nsys's GPU trace.
+"""Tables with one launch per row: nvprof's `--print-gpu-trace` and nsys's GPU trace.
 
 Source: CUDA profiler user's guide, GPU-trace mode; Nsight Systems user guide, `cuda_gpu_trace`.
 """
@@ -18,7 +18,7 @@ from cdmpp.profiling.schema import Launch, Profile
 FORMAT = "nvprof GPU trace"
 NSYS_FORMAT = "nsys GPU trace (CSV)"
 
-# Columns of the text, in the order in which nvprof prints them; those with a space first.
+# Columns of the text in nvprof's order, except that names with a space come first.
 _TEXT_COLUMNS = (
     "Start", "Duration", "Grid Size", "Block Size", "Regs*", "SSMem*", "DSMem*", "Size",
     "Throughput", "SrcMemType", "DstMemType", "Device", "Context", "Stream", "Src Dev", "Src Ctx",
@@ -43,20 +43,20 @@ _CSV_NAMES = {
 
 
 def is_launch_text(text: str) -> bool:
-    """Whether a text has nvprof's table of launches."""
+    """Whether a text contains nvprof's table of launches."""
     return any(_text_columns(line) is not None for line in text.splitlines())
 
 
 def is_launch_csv(text: str) -> bool:
-    """Whether a text has a table of launches as CSV."""
+    """Whether a text contains a CSV table of launches."""
     return any(_csv_columns(row) for row in csv_rows(text))
 
 
 def read_launch_text(path: Path, text: str) -> Profile:
-    """Returns what nvprof's table of launches tells.
+    """Reads nvprof's table of launches.
 
     Raises:
-        DataError: a line that is no row, or no row at all.
+        DataError: an invalid line, or no launch.
     """
     builder, notes, devices = EventBuilder(), [], set()
     columns: list[str] | None = None
@@ -82,11 +82,11 @@ def read_launch_text(path: Path, text: str) -> Profile:
 
 
 def read_launch_csv(path: Path, text: str) -> Profile:
-    """Returns what a table of launches as CSV tells: nvprof's (a row of units below the names) or
-    nsys's (units in the names).
+    """Reads a CSV table of launches: nvprof's (a row of units below the names) or nsys's (units in
+    the names).
 
     Raises:
-        DataError: a line that is no row, or no row at all.
+        DataError: an invalid line, or no launch.
     """
     builder, devices = EventBuilder(), set()
     columns: dict[str, int] = {}
@@ -132,7 +132,7 @@ def _profile(
 
 
 def _add(builder: EventBuilder, value: dict[str, str], *, is_binary: bool) -> None:
-    """Adds a launch whose values carry their units."""
+    """Adds a launch whose values include their units."""
     start, duration = seconds(value["Start"]), seconds(value["Duration"])
     name = _LAUNCH_NUMBER.sub("", value["Name"])
     grid, block = _triple(value.get("Grid Size", "-")), _triple(value.get("Block Size", "-"))
@@ -159,7 +159,7 @@ def _add(builder: EventBuilder, value: dict[str, str], *, is_binary: bool) -> No
 
 
 def _text_columns(line: str) -> list[str] | None:
-    """Returns the columns of a header line; None = it is none."""
+    """Returns the columns of a header line; None for other lines."""
     if not re.match(r"^\s*Start\s+Duration\s", line):
         return None
     found, rest = [], line
@@ -187,7 +187,7 @@ def _text_values(line: str, columns: list[str]) -> dict[str, str]:
 
 
 def _csv_columns(cells: list[str]) -> dict[str, int]:
-    """Returns column -> place; empty = not the row of names of a table of launches."""
+    """Returns column -> index; empty if it is not the header of a table of launches."""
     bare = {cell.partition(" (")[0]: place for place, cell in enumerate(cells)}
     exact = {cell: place for place, cell in enumerate(cells)}
     found = {}
@@ -201,7 +201,7 @@ def _csv_columns(cells: list[str]) -> dict[str, int]:
 
 
 def _csv_values(raw: dict[str, str], units: dict[str, str], is_nsys: bool) -> dict[str, str]:
-    """Returns the values of a CSV row as the text would show them, with their units."""
+    """Returns the values of a CSV row in the form of the text table, with units."""
     value = {
         "Name": raw["Name"],
         "Device": raw.get("Device", ""),

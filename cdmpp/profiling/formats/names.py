@@ -10,8 +10,8 @@ _ANONYMOUS = "(anonymous namespace)"
 def short_name(name: str) -> str:
     """Returns a name without template arguments, parameter list and return type.
 
-    Brackets are cut where they match. A name that is all brackets (`[CUDA memcpy HtoD]`) and one
-    whose brackets do not match stay as they are.
+    Only matching brackets are removed. Names that start with a bracket (`[CUDA memcpy HtoD]`) or
+    have unmatched brackets stay unchanged.
     """
     text = name.strip().replace(_ANONYMOUS, "{anonymous}").replace("{anonymous}::", "")
     if not text or text[0] in _OPEN:
@@ -32,7 +32,7 @@ def short_name(name: str) -> str:
     if expected:
         return name.strip()
     words = "".join(kept).split()
-    # `void kernel` is a kernel with its return type; a range such as `load data` is not.
+    # `void kernel` has a return type to remove; a range such as `load data` does not.
     is_function = "(" in text or "<" in text
     if is_function and len(words) > 1:
         words = [word for word in words if word not in ("const", "volatile", "noexcept")][-1:]

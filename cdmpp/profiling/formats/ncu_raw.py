@@ -1,6 +1,5 @@
-"""Nsight Compute's pages as CSV: raw (`ncu --csv --page raw`), with a row of units below the names,
-and details (`ncu --csv`), with a line for each metric.
-
+"""CSV pages of Nsight Compute: raw (`ncu --csv --page raw`), with a row of units below the names,
+and details (`ncu --csv`), with one line per metric.
 Source: Nsight Compute CLI documentation; metric names of its kernel profiling guide.
 """
 
@@ -22,14 +21,14 @@ _FLOP = {
     for kind in "fdh"
     for what, weight in (("add", 1.0), ("mul", 1.0), ("fma", 2.0))
 }
-#: In names of kernels whose products no counter of scalar instructions sees: cuBLAS's, cuDNN's and
-#: CUTLASS's.
+#: Names of cuBLAS, cuDNN and CUTLASS kernels on tensor cores, which the counters of scalar
+#: instructions do not cover.
 _TENSOR_CORES = re.compile(r"nvjet|gmma|[hi]mma|tensorop|tf32|884|1688|16816|16832")
 _SHARED = ("launch__shared_mem_per_block_static", "launch__shared_mem_per_block_dynamic")
 _BYTES = ("dram__bytes_read.sum", "dram__bytes_write.sum")
 _ALL_BYTES = "dram__bytes.sum"
 _METRIC, _UNIT, _VALUE = "Metric Name", "Metric Unit", "Metric Value"
-#: Names of metrics on the details page -> on the raw page.
+#: Metric name on the details page -> name on the raw page.
 _DETAILS = {
     "Duration": _TIME, "Registers Per Thread": "launch__registers_per_thread",
     "Static Shared Memory Per Block": _SHARED[0], "Dynamic Shared Memory Per Block": _SHARED[1],
@@ -37,15 +36,15 @@ _DETAILS = {
 
 
 def is_ncu_raw(text: str) -> bool:
-    """Whether a text has the raw page of Nsight Compute."""
+    """Whether a text contains a page of Nsight Compute."""
     return f'"{_NAME}"' in text or f",{_NAME}," in text
 
 
 def read_ncu_raw(path: Path, text: str) -> Profile:
-    """Returns one row a kernel and launch configuration, with its metrics.
+    """Returns one row per kernel and launch configuration, with its metrics.
 
     Raises:
-        DataError: no rights to read counters, no table, a missing time, or a bad value.
+        DataError: no permission to read counters, no table, a missing time, or an invalid value.
     """
     if "ERR_NVGPUCTRPERM" in text:
         raise DataError(
@@ -83,13 +82,13 @@ def read_ncu_raw(path: Path, text: str) -> Profile:
 
 
 def _as_raw(path: Path, table: list[list[str]], first: int) -> list[list[str]]:
-    """Returns the details page's lines as the rows of a raw page.
+    """Converts lines of the details page to rows of a raw page.
 
     Raises:
-        DataError: a line is torn, or a time or size has no unit of one.
+        DataError: a truncated line, or a time or size without a valid unit.
     """
     names, units = table[0], {}
-    least = names.index(_VALUE) + 1  # lines of metrics end before the columns of rules
+    least = names.index(_VALUE) + 1  # lines of metrics lack the columns of rules
     launches: dict[tuple[str, str], dict[str, str]] = {}
     for place, cells in enumerate(table[1:], first + 2):
         if not least <= len(cells) <= len(names):
@@ -97,7 +96,7 @@ def _as_raw(path: Path, table: list[list[str]], first: int) -> list[list[str]]:
         line = dict(zip(names, cells, strict=False))
         metric = _DETAILS.get(line[_METRIC], line[_METRIC])
         value, unit = line[_VALUE], line[_UNIT]
-        try:  # every line has the unit that suits its value
+        try:  # every line has its own unit
             if metric == _TIME:
                 value, unit = repr(seconds(value, unit)), "s"
             elif metric in (*_SHARED, *_BYTES, _ALL_BYTES):
@@ -105,7 +104,7 @@ def _as_raw(path: Path, table: list[list[str]], first: int) -> list[list[str]]:
         except ValueError as error:
             raise bad_line(path, place, error, "a metric with its unit") from None
         launch = launches.setdefault((line.get("Process ID", ""), line["ID"]), line)
-        if metric:  # lines of rules have none
+        if metric:  # lines of rules have no metric
             launch[metric], units[metric] = value, unit
     columns = [name for name in names if name not in (_METRIC, _UNIT, _VALUE)] + list(units)
     rows = [[launch.get(name, "") for name in columns] for launch in launches.values()]
@@ -135,8 +134,8 @@ def _row(
 
 
 def _flop(values: list[dict[str, str]]) -> float | None:
-    """Returns what scalar instructions computed; None for kernels of tensor cores, which they are
-    not.
+    """Returns the operations of scalar instructions; None for kernels on tensor cores, which have
+    other instructions.
     """
     known = [name for name in _FLOP if name in values[0]]
     if not known or _TENSOR_CORES.search(values[0][_NAME].lower()):

@@ -1,4 +1,4 @@
-"""nsys's summaries, as text or as CSV (`nsys stats --format csv`), one or several tables in a file.
+"""Summaries of nsys, as text or CSV (`nsys stats --format csv`), with one or several tables.
 
 Source: Nsight Systems user guide, statistical reports.
 """
@@ -16,7 +16,7 @@ from cdmpp.profiling.schema import Kind, Profile, ProfileRow
 
 FORMAT = "nsys summary"
 _TOTAL = re.compile(r"^Total Time(?: \((\w+)\))?$")
-#: Column that counts -> kind of the table's rows.
+#: Name of the count column -> kind of the table's rows.
 _COUNTS: dict[str, Kind] = {
     "Instances": "kernel", "Count": "memcpy", "Num Calls": "api", "Operations": "memcpy",
 }  # fmt: skip
@@ -24,12 +24,12 @@ _NAMES = ("Name", "Operation", "Range")
 _PATTERNS = {
     "total": "Total Time", "mean": "Avg|Average", "low": "Min|Minimum", "high": "Max|Maximum",
 }  # fmt: skip
-#: The line below the names of a table as text: a run of dashes for every column.
+#: The line below the header of a text table: a run of dashes per column.
 _RULE = re.compile(r"^ *-+(?: +-+){5,} *$")
 
 
 def is_nsys_summary(text: str) -> bool:
-    """Whether a text has a table of nsys's statistics."""
+    """Whether a text contains a table of nsys's statistics."""
     return "Total Time" in text and any(_columns(row) is not None for row in _rows(text))
 
 
@@ -37,7 +37,7 @@ def read_nsys_summary(path: Path, text: str) -> Profile:
     """Returns the rows of all tables.
 
     Raises:
-        DataError: a line that is no row, or no row at all.
+        DataError: an invalid line, or no row.
     """
     rows: list[ProfileRow] = []
     notes: list[str] = []
@@ -65,7 +65,7 @@ def read_nsys_summary(path: Path, text: str) -> Profile:
 
 
 def _rows(text: str) -> list[list[str]]:
-    """Returns the cells of all lines that have some; a line outside of tables as text is one."""
+    """Returns the cells of non-empty lines; a line outside of text tables is one cell."""
     lines = text.splitlines()
     if not any(map(_RULE.match, lines)):
         return csv_rows(text)
@@ -78,7 +78,7 @@ def _rows(text: str) -> list[list[str]]:
         elif not line.strip():
             count = 1
         elif not _RULE.match(line):
-            rows.append(line.split(None, count - 1))  # the name is the last, and may have spaces
+            rows.append(line.split(None, count - 1))  # the last column, the name, may have spaces
     return rows
 
 
@@ -104,7 +104,7 @@ def _row(
 
 
 def _columns(cells: list[str]) -> tuple[dict[str, int], dict[str, str], Kind] | None:
-    """Returns (what -> place, what -> unit of time, kind) of a row of names; None = it is none."""
+    """Returns (column -> index, column -> unit of time, kind) of a header; None for other rows."""
     total = next((found for cell in cells if (found := _TOTAL.match(cell))), None)
     percent = next((i for i, cell in enumerate(cells) if cell in ("Time (%)", "Time(%)")), None)
     count = next((name for name in _COUNTS if name in cells), None)
@@ -122,6 +122,6 @@ def _columns(cells: list[str]) -> tuple[dict[str, int], dict[str, str], Kind] | 
             return None
         places[key] = place
         units[key] = cells[place].partition("(")[2].rstrip(")") or "ns"
-    # NVTX ranges have instances as kernels do, and are named by their range.
+    # NVTX ranges have an `Instances` column like kernels, and are named by their range.
     kind: Kind = "range" if name == "Range" or "Style" in cells else _COUNTS[count]
     return places, units, kind

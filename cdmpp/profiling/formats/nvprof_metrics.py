@@ -1,4 +1,4 @@
-"""nvprof's `--metrics`: counters of each kernel, text or CSV; no times.
+"""nvprof's `--metrics`: counters of each kernel without times, as text or CSV.
 
 Source: CUDA profiler user's guide, event and metric summary modes.
 """
@@ -25,17 +25,17 @@ _FLOP = ("flop_count_sp", "flop_count_dp", "flop_count_hp")
 
 
 def is_nvprof_metrics(text: str) -> bool:
-    """Whether a text has nvprof's table of metrics, as text or CSV."""
+    """Whether a text contains nvprof's table of metrics, as text or CSV."""
     if any(_HEADER.match(line) for line in text.splitlines()):
         return True
     return "Metric Name" in text and any(_is_csv_header(row) for row in csv_rows(text))
 
 
 def read_nvprof_metrics(path: Path, text: str) -> Profile:
-    """Returns the counters, one row a kernel.
+    """Returns the counters, one row per kernel.
 
     Raises:
-        DataError: a line that is no row, or no row at all.
+        DataError: an invalid line, or no row.
     """
     is_text = any(_HEADER.match(line) for line in text.splitlines())
     found = _read_text(path, text) if is_text else _read_csv(path, text)
@@ -115,7 +115,7 @@ def _row(name: str, calls: int, metrics: dict[str, float | str]) -> ProfileRow:
 
 
 def _value(text: str) -> float | str:
-    """Returns a plain number as float, a share as fraction; other texts as they are."""
+    """Returns a plain number as float, a percentage as fraction; other texts unchanged."""
     try:
         value, unit = split_unit(text)
     except ValueError:

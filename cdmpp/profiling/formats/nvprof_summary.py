@@ -1,4 +1,4 @@
-"""nvprof's summary: text in both layouts, and `--csv`.
+"""nvprof's summary: both text layouts, and `--csv`.
 
 Source: CUDA profiler user's guide, summary mode.
 """
@@ -23,20 +23,20 @@ _EXPECTED = "percent, time, calls, avg, min, max and name, e.g. `26.07%  9.0957m
 
 
 def is_nvprof_summary(text: str) -> bool:
-    """Whether a text has the table of nvprof's summary."""
+    """Whether a text contains nvprof's summary table."""
     return any(_HEADER.match(line) for line in text.splitlines())
 
 
 def is_nvprof_summary_csv(text: str) -> bool:
-    """Whether a text has that table as CSV."""
+    """Whether a text contains nvprof's summary table as CSV."""
     return "Time(%)" in text and any(_is_csv_header(row) for row in csv_rows(text))
 
 
 def read_nvprof_summary(path: Path, text: str) -> Profile:
-    """Returns what the text tells; a last line that is cut short is left out with a note.
+    """Reads the text; a truncated last line is left out with a note.
 
     Raises:
-        DataError: a line that is no row, or no row at all.
+        DataError: an invalid line, or no row.
     """
     lines = text.splitlines()
     blocks: dict[str, list[tuple[ProfileRow, float]]] = {}
@@ -74,10 +74,10 @@ def read_nvprof_summary(path: Path, text: str) -> Profile:
 
 
 def read_nvprof_summary_csv(path: Path, text: str) -> Profile:
-    """Returns what the CSV tells: blocks of a row of names, a row of units and the values.
+    """Reads the CSV: blocks of a header, a row of units, and values.
 
     Raises:
-        DataError: a line that is no row, or no row at all.
+        DataError: an invalid line, or no row.
     """
     blocks: dict[str, list[tuple[ProfileRow, float]]] = {}
     notes: list[str] = []

@@ -35,7 +35,7 @@ _LAUNCH_COLUMNS = (
 
 
 def is_sqlite(head: bytes) -> bool:
-    """Whether a file begins as SQLite files do."""
+    """Whether a file has the signature of SQLite."""
     return head.startswith(_MAGIC)
 
 
@@ -43,7 +43,7 @@ def read_sqlite(path: Path) -> Profile:
     """Returns kernels, copies, memsets, API calls and NVTX ranges.
 
     Raises:
-        DataError: damaged, or without any table of CUPTI.
+        DataError: damaged, or without tables of a profiler.
     """
     try:
         address = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
@@ -93,7 +93,7 @@ def _read(path: Path, connection: sqlite3.Connection) -> Profile:
 
 
 class _Reader:
-    """Reads table after table of one file."""
+    """Reads the tables of a file."""
 
     def __init__(self, connection: sqlite3.Connection, tables: set[str]) -> None:
         self.builder = EventBuilder()
@@ -150,7 +150,8 @@ class _Reader:
             if "nameId" in names:
                 name = self._text(row["nameId"])
             else:
-                # nvprof writes numbers of CUPTI's callbacks, whose names are in CUPTI's headers.
+                # nvprof writes numbers of CUPTI's callbacks, whose names are only in CUPTI's
+                # headers.
                 name = f"{label} call {row['cbid'] if 'cbid' in names else '?'}"
             self._add("api", name, row, names, lane=self._thread_lane(row, names, label))
 
@@ -170,7 +171,7 @@ class _Reader:
             )  # fmt: skip
 
     def device_name(self) -> str | None:
-        """Returns the name of the GPU, where there is only one."""
+        """Returns the name of the GPU if there is only one."""
         for table in ("TARGET_INFO_GPU", _PREFIX + "DEVICE"):
             if table in self._tables and "name" in self._columns(table):
                 found = {
@@ -182,7 +183,7 @@ class _Reader:
         return None
 
     def session_epoch_s(self) -> float | None:
-        """Returns the seconds since 1970 at time 0 of the file; None = it does not say."""
+        """Returns the Unix time in seconds at time 0 of the file; None = unknown."""
         table = "TARGET_INFO_SESSION_START_TIME"
         if table not in self._tables or "utcEpochNs" not in self._columns(table):
             return None
@@ -216,7 +217,7 @@ class _Reader:
         return self.builder.lane((label, thread), f"{label} thread {thread}")
 
     def _present(self, table: str, needed: tuple[str, ...], wanted: tuple[str, ...]) -> set[str]:
-        """Returns the columns of a table and notes what it lacks; empty = there is no table."""
+        """Returns the columns of a table and notes missing ones; empty = no such table."""
         if table not in self._tables:
             return set()
         names = self._columns(table)

@@ -1,4 +1,4 @@
-"""Rows of summaries (nvprof, nsys): what they must obey and what kind they are."""
+"""Rows of summaries (nvprof, nsys): consistency checks and kinds."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from cdmpp.profiling.formats.names import short_name
 from cdmpp.profiling.schema import Kind, ProfileRow
 
 _PERCENT_SLACK_A_ROW = 0.1
-# Tools print five digits, so calls times the mean is off by that much.
+# Tools print five digits, which limits the precision of calls times mean.
 _RELATIVE_SLACK = 2e-4
 
 
 def device_kind(name: str) -> Kind:
-    """Returns the kind of a GPU activity by its name."""
+    """Returns the kind of a GPU activity from its name."""
     text = name.lower()
     if "memset" in text and text.startswith("["):
         return "memset"
@@ -25,7 +25,7 @@ def device_kind(name: str) -> Kind:
 def summary_row(
     kind: Kind, name: str, calls: int, *, total_s: float, min_s: float, max_s: float, percent: float
 ) -> ProfileRow:
-    """Returns a row of which only sums are known."""
+    """Returns a row with only sums."""
     return ProfileRow(
         kind=kind, name=name, short_name=short_name(name), calls=calls, total_s=total_s,
         min_s=min_s, max_s=max_s, percent=percent,
@@ -33,11 +33,11 @@ def summary_row(
 
 
 def summary_notes(block: str, rows: Sequence[ProfileRow], mean_s: Sequence[float]) -> list[str]:
-    """Returns what in a block does not add up.
+    """Returns notes on inconsistent values in a block.
 
     Args:
-        block: its heading.
-        mean_s: [len(rows)], means as the tool printed them.
+        block: heading of the block.
+        mean_s: [len(rows)], printed means.
     """
     notes = []
     shown = sum(row.percent or 0.0 for row in rows)

@@ -1,4 +1,4 @@
-"""The table that torch.profiler prints: `profiler.key_averages().table()`, saved as text."""
+"""The printed table of torch.profiler: `profiler.key_averages().table()`, saved as text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cdmpp.profiling.schema import Kind, Profile, ProfileRow
 FORMAT = "torch.profiler table"
 _CALLS = "# of Calls"
 _NEEDED = ("Name", "Self CPU", "CPU total", _CALLS)
-#: The line around the names: a run of dashes for every column.
+#: The line above and below the header: a run of dashes per column.
 _RULE = re.compile(r"^-+(?:  -+)+ *$")
 _ON_DEVICE = re.compile(r"^Self (?!CPU)(\w+)$")
 _TOTAL = re.compile(r"^Self CPU time total: (\S+)", re.MULTILINE)
@@ -23,16 +23,16 @@ _MOST_OF_IT = 0.95
 
 
 def is_torch_table(text: str) -> bool:
-    """Whether a text has a table of torch.profiler."""
+    """Whether a text contains a table of torch.profiler."""
     lines = text.splitlines() if _CALLS in text else []
     return any(_columns(lines, rule) for rule in _rules(lines))
 
 
 def read_torch_table(path: Path, text: str) -> Profile:
-    """Returns the rows of the table. Kernels of a GPU are those that took no time of the CPU.
+    """Returns the rows of the table. Rows with GPU time but no CPU time are GPU kernels.
 
     Raises:
-        DataError: several tables, none with a row, or a line that is no row.
+        DataError: several tables, no row, or an invalid line.
     """
     lines = text.splitlines()
     starts = [rule for rule in _rules(lines) if _columns(lines, rule)]
@@ -61,11 +61,11 @@ def _rules(lines: list[str]) -> list[int]:
 
 
 def _columns(lines: list[str], rule: int) -> dict[str, tuple[int, int]]:
-    """Returns name -> (begin, end) of the columns whose names are below a rule; else nothing."""
+    """Returns name -> (begin, end) of the columns below a rule; empty without a header."""
     if rule + 2 >= len(lines) or not _RULE.match(lines[rule + 2]):
         return {}
     spans = [found.span() for found in re.finditer("-+", lines[rule])]
-    names = re.split(" {2,}", lines[rule + 1].strip())  # `CUDA time avg` is wider than its column
+    names = re.split(" {2,}", lines[rule + 1].strip())  # `CUDA time avg` exceeds its column
     is_whole = len(names) == len(spans) and {*names} >= {*_NEEDED}
     return dict(zip(names, spans, strict=True)) if is_whole else {}
 

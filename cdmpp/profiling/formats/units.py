@@ -1,4 +1,4 @@
-"""Numbers with units, as profilers print them."""
+"""Parses numbers with units, as printed by profilers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"([-+]?(?:\d[\d,]*)?\.?\d+(?:[eE][-+]?\d+)?)\s*([^\d\s].*)
 
 
 def units_per_s(unit: str) -> int:
-    """Returns how many of a unit such as `us` or `nsecond` are in a second.
+    """Returns the number of units such as `us` or `nsecond` per second.
 
     Raises:
         ValueError: an unknown unit.
@@ -32,7 +32,7 @@ def seconds(text: str, unit: str | None = None) -> float:
     """Returns the seconds of a text such as `9.0957ms`, `640ns` or `1.45630s`.
 
     Args:
-        unit: of the number; None = the text has it.
+        unit: unit of the number; None = it is in the text.
 
     Raises:
         ValueError: not a number with a unit of time.
@@ -40,7 +40,7 @@ def seconds(text: str, unit: str | None = None) -> float:
     value, own = split_unit(text)
     exponent = -round(math.log10(units_per_s(own if unit is None else unit)))
     digits = repr(value)
-    # 12.639 us is what 12.639e-6 is; a multiplication would round once more.
+    # The decimal exponent avoids the rounding of a multiplication: 12.639 us is 12.639e-6.
     return float(f"{digits}e{exponent}") if "e" not in digits else value * 10.0**exponent
 
 
@@ -48,7 +48,7 @@ def split_unit(text: str) -> tuple[float, str]:
     """Returns (number, unit) of a text such as `12.3GB/s` or `45.00%`; the unit may be empty.
 
     Raises:
-        ValueError: no number in front.
+        ValueError: no leading number.
     """
     found = _NUMBER.match(text.strip())
     if found is None:
@@ -72,8 +72,8 @@ def size_bytes(text: str, unit: str | None = None, *, is_binary: bool = True) ->
     """Returns the bytes of a text such as `3.0518KB`, or of a number and its unit.
 
     Args:
-        unit: of the number; None = the text has it.
-        is_binary: K is 1024 (nvprof), else 1000 (Nsight).
+        unit: unit of the number; None = it is in the text.
+        is_binary: whether K is 1024 (nvprof) or 1000 (Nsight).
 
     Raises:
         ValueError: not a size.
