@@ -70,9 +70,7 @@ class Comparison(Answers[CompareCell]):
         return json_rows(self._found, self.objective)
 
     def table(self) -> list[list[str]]:
-        """Returns titles and lines by network, best first. Devices without a prediction are in
-        `notes`.
-        """
+        """Returns titles and lines by network, best first; `notes` has the missing devices."""
         parts = [part for _, part in groups(self._found)]
         lines = [
             [part[0].network, str(part[0].batch), *line]
@@ -99,8 +97,7 @@ class Comparison(Answers[CompareCell]):
         ])  # fmt: skip
 
     def plot_front(self, axes: Axes | None = None) -> Axes:
-        """Draws cost against latency with the Pareto front; energy if fewer than two prices are
-        known.
+        """Draws cost (energy with fewer than two known prices) against latency, with the front.
 
         Raises:
             UsageError: there are several networks or batches, or no values to draw.
@@ -202,8 +199,7 @@ def compare(
     prices: Sequence[str | Path] = (),
     provider: str | None = None,
 ) -> Comparison | LoadComparison:
-    """Predicts time with its interval, memory, cost and energy of networks on many devices. Nothing
-    is run.
+    """Predicts latency, memory, cost and energy of networks on many devices without running them.
 
     Example:
         >>> import cdmpp

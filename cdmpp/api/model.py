@@ -145,8 +145,7 @@ class Model:
             machine_code: whether programs are compiled (half a second each) to use their machine
                 code: True = always, an error if the model does not support it; None = only
                 networks, if the model supports it; False = never.
-            shapes: shapes of a torch module's inputs, without the batch; required for torch
-                modules.
+            shapes: of a torch module's inputs, without the batch; required for torch modules.
             batches: batch sizes of networks; `network` has more options.
 
         Returns:
@@ -235,8 +234,7 @@ class Model:
                 database. The latter two are featurised with a TVM.
             device: see `predict`; None = the device of each record.
             machine_code: see `predict`; only for Ansor's records.
-            network_info: folder of the tasks; None = that of the file's dataset, or the shipped
-                one.
+            network_info: folder of the tasks; None = of the file's dataset, or the shipped one.
             measured_on: the device of the records, to correct the predictions for other devices
                 with the measured times.
             target: AutoTVM, MetaSchedule: only records whose target contains this text.

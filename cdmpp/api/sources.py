@@ -61,9 +61,7 @@ def is_script(source: str | Path) -> bool:
 
 
 def is_of(value: object, package: str) -> bool:
-    """Whether an object's class or a base class of it is from `package`, which is not loaded for
-    the check.
-    """
+    """Whether an object's class or a base class is from `package`, without loading it."""
     return any(kind.__module__.partition(".")[0] == package for kind in type(value).__mro__)
 
 

@@ -72,7 +72,7 @@ class AutotuneOptions:
         sampler: `tpe`, or `random` for comparison.
         startup_trials: random trials before `tpe` starts.
         pruner: early stopping of trials.
-        seed: seed of the sampler; the draws of a trial depend only on it and the trial's slot.
+        seed: seed of the sampler; a trial's random state depends only on it and the trial's slot.
         trials: total number of trials, including presets.
         minutes: wall time limit; running trials are put back and rerun by the next run.
             0 = no limit.

@@ -58,8 +58,7 @@ def importance_plot(shares: Mapping[str, float]) -> str:
 
 
 def parallel_plot(rows: Sequence[TrialRow], names: Sequence[str]) -> str:
-    """Returns a plot with one line per finished trial through its settings; the best fifth is
-    coloured.
+    """Returns a plot with a line per finished trial through its settings, the best fifth coloured.
 
     Args:
         names: setting names, most important first; only the `varied_settings` are shown.

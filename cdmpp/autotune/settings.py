@@ -44,8 +44,8 @@ class Setting:
     """A number in a range, or a choice of values.
 
     Attributes:
-        path: path as in `--set`, e.g. `transformer.loop.learning_rate`; also the parameter's name
-            in the study.
+        path: path as in `--set`, e.g. `transformer.loop.learning_rate`; also its name in the
+            study.
         group: group that it belongs to.
         choices: the values; empty = a number from `low` to `high`.
         low: minimum.

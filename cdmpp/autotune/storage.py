@@ -145,9 +145,7 @@ def new_pruner(options: AutotuneOptions) -> optuna.pruners.BasePruner:
 
 
 def most_epochs(options: AutotuneOptions) -> int:
-    """Returns the maximum epochs of a trial of the kind `train.model`; 1 for kinds without
-    epochs.
-    """
+    """Returns the maximum epochs of a trial of kind `train.model`; 1 for kinds without epochs."""
     train = trial_options(options, options.train)
     own = getattr(train, train.model.replace("-", "_"))
     loop = getattr(getattr(own, "transformer", own), "loop", None)

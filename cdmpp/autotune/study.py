@@ -212,9 +212,7 @@ def _work_in_process(
     deadline: float,
     on_trial: OnTrial | None,
 ) -> None:
-    """Runs `work` in its own process; a `CdmppError` becomes one line on stderr and an exit
-    code.
-    """
+    """Runs `work` in a new process; a `CdmppError` becomes a line on stderr and an exit code."""
     end_with_parent()
     try:
         parts = study_parts(options.train, source.samples())

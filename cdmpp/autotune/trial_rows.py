@@ -110,9 +110,7 @@ def front(rows: list[TrialRow]) -> list[TrialRow]:
 
 
 def best_so_far(rows: list[TrialRow]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Returns float64 [N], the lowest first value of the finished trials up to each row; NaN
-    before.
-    """
+    """Returns float64 [N], the lowest first value of finished trials up to each row, or NaN."""
     best = np.full(len(rows), np.nan)
     least = np.nan
     for index, row in enumerate(rows):

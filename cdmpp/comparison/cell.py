@@ -82,9 +82,7 @@ class CompareCell:
 
     @property
     def energy_bound_j(self) -> float | None:
-        """Upper bound of the joules per item: the devices draw their TDP during a run; without the
-        host.
-        """
+        """Upper bound of the joules per item at the devices' TDP, without the host."""
         if self.latency_s is None or self.tdp_w is None:
             return None
         return self.degree * self.tdp_w * self.latency_s / self.items
@@ -180,8 +178,8 @@ def is_on_front(
 ) -> list[bool | None]:
     """Returns for each cell whether it is on the Pareto front.
 
-    A cell with unknown `first` is on the front if it has the only best `second`, as no cell can
-    dominate it; otherwise the result is None (unknown). A cell with unknown `second` is not on it.
+    A cell with unknown `first` is on the front if its `second` is the unique minimum, as no cell
+    can dominate it; otherwise the result is None. A cell with unknown `second` is not on it.
     """
     best = {id(cell) for cell in front(cells, first, second)}
     seconds = [value for cell in cells if (value := cell.value(second)) is not None]

@@ -121,8 +121,8 @@ def compare(
         kernels: loads the model of serving kernels; called only for transformers.
 
     Raises:
-        CdmppError: a network cannot be read, two transformers have the same name or no pass, the
-            devices cannot share one, or no device can be predicted.
+        CdmppError: a network cannot be read, two transformers have the same name, there is no
+            pass, the devices cannot share a transformer, or no device can be predicted.
     """
     if question.transformers and not question.passes:
         raise UsageError(

@@ -158,9 +158,7 @@ class Pass:
 def all_parallels(
     tensor: Sequence[int], data: Sequence[int], expert: Sequence[int], pipeline: Sequence[int]
 ) -> list[Parallel]:
-    """Returns the combinations of parallelism; invalid ones are left out.
-
-    If no combination is valid, all are returned, and `Parallel` raises the error.
+    """Returns the valid combinations of parallelism.
 
     Raises:
         UsageError: no combination is valid.

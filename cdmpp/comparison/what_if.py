@@ -49,8 +49,7 @@ def parse_scales(text: str) -> dict[str, float]:
 
 
 def scaled(device: DeviceSpec, factors: Mapping[str, float]) -> DeviceSpec:
-    """Returns the device with scaled values and a name with the factors; unknown values stay
-    unknown.
+    """Returns the device with scaled values and the factors in its name; None stays None.
 
     `peak` scales peaks and the clock.
     """

@@ -9,9 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Disables the garbage collector, which disturbs timings and rescans a growing list of millions
-    of objects.
-    """
+    """Disables the garbage collector, which disturbs timings and rescans growing large lists."""
     was_on = gc.isenabled()
     gc.disable()
     try:

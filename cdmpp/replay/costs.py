@@ -233,7 +233,7 @@ def gather_costs(
 
 
 def bound(one: Operator, device: DeviceSpec, reason: str) -> OperatorCost:
-    """Returns the roofline time of an operator, with `LEAST_SHARE` for the upper end.
+    """Returns the roofline time of an operator; its upper end is that time over `LEAST_SHARE`.
 
     An operator without operations and bytes counts as a nominal call. No operator takes less than
     the smallest kernel of the device.

@@ -180,9 +180,7 @@ def checked_times(graph: OperatorGraph, times_s: Sequence[float] | None) -> list
 def _places(
     operators: Sequence[Operator],
 ) -> tuple[list[tuple[int, ...]], list[tuple[str, str]]]:
-    """Returns the numbers of the queues that each operator occupies, and (device, queue) by
-    number.
-    """
+    """Returns the queue numbers of each operator, and (device, queue) by number."""
     numbers: dict[tuple[str, str], int] = {}
     alone: dict[tuple[str, str], tuple[int, ...]] = {}
     found = []

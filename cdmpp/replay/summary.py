@@ -144,8 +144,7 @@ def outcome_values(outcome: ReplayOutcome) -> dict[str, Any]:
 
 
 def calls_of(run: Replay, places: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Returns each operator's lanes, start, seconds and predecessors' indices, in the graph's
-    order.
+    """Returns lanes, start, seconds and predecessors' indices of each operator, in graph order.
 
     Args:
         places: number of the kernel by the task of an operator, or by its label without a task.
@@ -160,9 +159,7 @@ def calls_of(run: Replay, places: Mapping[str, int]) -> list[dict[str, Any]]:
 
 
 def by_kind(outcome: ReplayOutcome) -> list[dict[str, Any]]:
-    """Returns the calls, seconds, interval and sources per kind of operator, most expensive
-    first.
-    """
+    """Returns calls, seconds, interval and sources by kind of operator, most expensive first."""
     rows: dict[str, dict[str, Any]] = {}
     for one, cost in zip(outcome.costs.graph.operators, outcome.costs.costs, strict=True):
         row = rows.setdefault(

@@ -31,7 +31,7 @@ _BUSY = (503, 504)
 
 
 class Client:
-    """A connection to a server. Threads may share one.
+    """Client of a server. Threads may share one.
 
     A request that fails to connect or finds a busy server is retried with increasing pauses.
 
@@ -83,8 +83,7 @@ class Client:
     def explain(
         self, programs: Sequence[Entry], *, devices: Sequence[str] = (), model: str | None = None
     ) -> list[dict[str, Any]]:
-        """Returns explanations of every program on every device, as `cdmpp explain --json` prints
-        them.
+        """Returns the rows of `cdmpp explain --json` for every program and device.
 
         Args:
             programs: each {"tvmscript": text} or {"tir_json": text}.
@@ -109,8 +108,7 @@ class Client:
         """Returns `latency_s` and `reasons` of every program, and their `order`, fastest first.
 
         Args:
-            own_batch: score the programs in one batch without others, bit-identical to a local
-                model.
+            own_batch: score the programs in a batch of their own, bit-identical to a local model.
 
         Raises:
             ServerError: the server is unreachable, busy or fails.

@@ -150,9 +150,7 @@ def add_compare(app: FastAPI) -> None:
 
     @app.post("/v1/compare")
     async def compared(request: CompareRequest) -> CompareAnswer:
-        """Compares language models and networks on many devices: time, memory, cost, or under
-        load.
-        """
+        """Compares language models and networks on many devices: time, memory, cost, load."""
         return await threads.run(lambda: _answer(request))
 
 

@@ -115,9 +115,7 @@ class Scoring:
                 self._answer([job for job in batch if job.answer.set_running_or_notify_cancel()])
 
     def _answer(self, jobs: Sequence[_Job]) -> None:
-        """Answers compatible jobs together; if that fails, each on its own, as one may be
-        invalid.
-        """
+        """Answers compatible jobs together; if that fails, each on its own."""
         if not jobs:
             return
         try:

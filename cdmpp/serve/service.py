@@ -133,8 +133,8 @@ class Service:
         return hot, rows
 
     def devices(self) -> list[dict[str, Any]]:
-        """Returns all devices of the registry and of the models, with the models trained on
-        them.
+        """Returns the devices of the registry and of the models, with the models trained on
+        each.
         """
         found = {spec.name: spec for spec in load_registry().values()}
         trained: dict[str, list[str]] = {}

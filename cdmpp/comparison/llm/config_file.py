@@ -70,8 +70,8 @@ class _Values:
         self._architecture = architecture
 
     def size(self, *names: str, default: int | None = None, least: int = 1) -> int:
-        """Returns the integer under the first present name, or `default`; a missing one is
-        noted.
+        """Returns the integer under the first present name, otherwise `default`; without a default,
+        notes the missing key and returns `least`.
         """
         for name in names:
             value = self.values.get(name)
@@ -297,9 +297,7 @@ def _deepseek_experts(values: _Values, place: int) -> FeedForward:
 
 
 def _hashed_experts(values: _Values, place: int) -> Experts:
-    """DeepSeek-V4: experts in every layer. The first layers choose them by a table; the products
-    are the same.
-    """
+    """DeepSeek-V4: experts in every layer; a table selects those of the first layers."""
     ffn, shared = "moe_intermediate_size", values.size("n_shared_experts", default=0, least=0)
     return _experts(values, "n_routed_experts", ffn, shared=shared)
 

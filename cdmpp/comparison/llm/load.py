@@ -61,12 +61,12 @@ class Shrinkage:
 
 @dataclass(frozen=True)
 class HostFit:
-    """Times that servers add to the kernels of their steps, and their leave-one-out errors.
+    """Times that servers add to the kernels of their steps, with errors on held-out data.
 
     Attributes:
         request_s: seconds of every request before its prompt can be processed.
-        experts_s: further seconds per layer of experts, on SGLang and TensorRT-LLM. They delay no
-            other request.
+        experts_s: further seconds per layer of experts, on SGLang and TensorRT-LLM. Other
+            requests do not wait for them.
         devices: devices with measured servers.
         models_out: `ttft` and `tpot` -> factors of the lower and upper end that cover 90 % of the
             errors on held-out models, on `devices`. Those of `tpot` are in addition to the range of
@@ -370,8 +370,8 @@ def _around(value: float, spread: tuple[float, float], kernels: tuple[float, flo
 
 
 def _not_below(ends: Ends, least_s: float) -> Ends:
-    """Returns an interval with a lower end of at least the bound; at least the value if measured
-    loads put it below the bound, e.g. with speculative decoding.
+    """Returns the interval with its lower end raised to the bound, or to the value if calibration
+    puts the value below the bound, e.g. with speculative decoding.
     """
     value, low, high = ends
     return value, max(low, min(value, least_s)), high

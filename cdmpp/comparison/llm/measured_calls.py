@@ -35,7 +35,8 @@ _GEMM_TYPES = {
 #: MXFP4 uses 8-bit arithmetic on devices with 4-bit units, otherwise 16-bit.
 _MOE_TYPES = {**_GEMM_TYPES, "int4": "int4_wo", "mxfp4": "w4a16_mxfp4"}
 #: Distribution of tokens over experts: the lowest measured skew above an even distribution, in
-#: which fewer experts are idle than with real tokens (32 tokens of 4 of 128 hit all, drawn 81).
+#: which fewer experts are idle than with random choices (32 tokens with 4 of 128 experts hit all;
+#: random choices hit 81).
 _DISTRIBUTION = "power_law_1.01"
 #: Frameworks use their own all-reduce for messages up to 8 MiB of up to 8 GPUs: the default
 #: `max_size` of CustomAllreduce in vLLM and SGLang, and TensorRT-LLM's workspace

@@ -152,7 +152,7 @@ def memory_need(
 def least_step_s(
     model: Decoder, parallel: Parallel, step: ServingStep, device: DeviceSpec
 ) -> float:
-    """Returns a lower bound of a step's seconds: its products at the peak of their type; or all
+    """Returns a lower bound of a step's seconds: its products at the peak of their type, or all
     weights but the embedding (of experts, those of one token) and the sequences' keys and values at
     the memory bandwidth, minus the size of the last-level caches, because kernels timed alone find
     weights there.

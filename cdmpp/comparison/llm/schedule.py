@@ -221,9 +221,7 @@ class _Server:
         self._advance(steps)
 
     def _advance(self, steps: int) -> None:
-        """Adds `steps` tokens to every running sequence; users with an answer send a new
-        request.
-        """
+        """Adds `steps` tokens to every running sequence; finished users send a new request."""
         self._step += steps
         self._cached += steps * len(self._running)
         while self._running and self._running[0][0] <= self._step:

@@ -49,8 +49,7 @@ class StepTable:
         is_seen: whether all kernels were measured on the device.
         _frameworks: minimum and maximum time of a step with any framework's kernels, relative to
             this one's.
-        _reasons: reason for low confidence -> the fewest tokens in caches, and of a prompt, with
-            it.
+        _reasons: reason for low confidence -> its minimum tokens in caches, and of a prompt.
     """
 
     _decode: _Line
@@ -122,9 +121,7 @@ class StepTable:
         return low(sequences), high(sequences)
 
     def reasons(self, cached: float, prompt: int) -> tuple[str, ...]:
-        """Returns reasons for low confidence in steps with these tokens in caches and in a
-        prompt.
-        """
+        """Returns reasons for low confidence at these numbers of cached and prompt tokens."""
         return tuple(
             reason
             for reason, (tokens, length) in self._reasons.items()

@@ -90,7 +90,8 @@ class TracedCall:
 def read_calls(path: Path) -> list[TracedCall]:
     """Returns the calls that no other operator made, in order.
 
-    Ranges marked by a program (`record_function`, `ProfilerStep`) are skipped, as in profiles.
+    Ranges marked by a program (`record_function`, `ProfilerStep`) are left out, but not the calls
+    in them, as in profiles.
 
     Raises:
         DataError: unreadable, truncated, or without operators.
