@@ -386,7 +386,7 @@ class Model:
         """Explains the predictions of programs or networks, in the order of `predict`.
 
         Args:
-            source: a program or a network, see `predict`.
+            source: a program or a network file, see `predict`.
             device: see `predict`.
             machine_code: whether programs are compiled to describe their machine code.
             kernels: number of kernels of a network to explain, most expensive first.

@@ -95,7 +95,7 @@ class Predictions(Answers[Prediction]):
         """Draws each latency with its interval, and the measured time.
 
         Args:
-            axes: of matplotlib; None = those of a new figure.
+            axes: matplotlib axes; None = a new figure.
 
         Raises:
             UsageError: no row has a latency.

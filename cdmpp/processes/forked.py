@@ -103,7 +103,7 @@ class Forked:
                 value = self._handler(json.loads(line), lambda: None)
             except ProgramError as fault:
                 value = {"error_code": fault.error_code, "error": str(fault)}
-            except Exception as error:  # whatever it is, it costs this program only
+            except Exception as error:  # fails only this program
                 value = {"error_code": None, "error": error_text(error)}
             _write(answers, value)
 

@@ -107,7 +107,7 @@ class WorkerPipe:
         file = self._process.stdout.fileno()
         with selectors.DefaultSelector() as selector:
             selector.register(file, selectors.EVENT_READ)
-            if self._end is not None:  # what a program has started may keep the pipe open
+            if self._end is not None:  # a grandchild may keep the pipe open
                 selector.register(self._end, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())

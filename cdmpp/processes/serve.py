@@ -77,7 +77,7 @@ def serve(
         except ProgramError as fault:
             text = first_error_text(str(fault))
             send("failed", {"error_code": fault.error_code, "error": text})
-        except Exception as error:  # whatever it is, it costs this program only
+        except Exception as error:  # fails only this program
             send("failed", {"error_code": None, "error": error_text(error)[:_LONGEST_TEXT]})
         else:
             send("done", answer)

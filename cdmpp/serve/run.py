@@ -41,7 +41,7 @@ def run_server(
         CdmppError: a model cannot be loaded, the address is not usable, or a process cannot be
             started.
     """
-    options.token()  # before anything takes time
+    options.token()  # fails before the slow start
     with listening(options) as listener, tempfile.TemporaryDirectory() as folder:
         measures = Measures()
         models = HotModels(options.models)
