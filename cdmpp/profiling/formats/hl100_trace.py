@@ -2,7 +2,7 @@
 
 A trace has begin and end events in processes named `*MME` and `*TPC`. A `...symbol.json` file
 beside it has each operator's tensors, e.g. `x:0  |  [8,224,224,3]  |  int8  |  zp = -14, scale =
-0.0187  | ModelParam = 0  |  `. Times are microseconds.
+0.0187  |  ModelParam = 0  |  `. Times are microseconds.
 
 Source: the layout of the published records of this device.
 """

@@ -150,8 +150,7 @@ class _Reader:
             if "nameId" in names:
                 name = self._text(row["nameId"])
             else:
-                # nvprof writes numbers of CUPTI's callbacks, whose names are only in CUPTI's
-                # headers.
+                # nvprof writes numbers of callbacks, whose names are only in CUPTI's headers.
                 name = f"{label} call {row['cbid'] if 'cbid' in names else '?'}"
             self._add("api", name, row, names, lane=self._thread_lane(row, names, label))
 
