@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# Front of `cdmpp dataset extract`, which does both steps of the original at once.
+# Front of `cdmpp dataset extract`, which does both steps of the original cdmpp.
 exec python "$(dirname "$0")/../extract.py" "$@"

@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# Front of `cdmpp finetune`, under its name in the original.
+# Front of `cdmpp finetune`, with its name in the original cdmpp.
 exec python "$(dirname "$0")/../finetune.py" "$@"

@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# Front of `cdmpp train`, under its name in the original, whose first word was `none`.
+# Front of `cdmpp train`, with its name in the original cdmpp, whose first argument was `none`.
 [ "${1-}" != none ] || shift; exec python "$(dirname "$0")/../train.py" "$@"

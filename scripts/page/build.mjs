@@ -1,8 +1,8 @@
-// Bundles the libraries of the page of `cdmpp serve`, of the exact versions in package-lock.json:
+// Bundles the libraries of the page of `cdmpp serve`, in the exact versions of package-lock.json:
 //
 //     npm ci --prefix scripts/page && node scripts/page/build.mjs
 //
-// writes libraries.js and LICENCES.txt into cdmpp/serve/page/vendor. A classic script, so that a report may hold it inline.
+// writes libraries.js and LICENCES.txt into cdmpp/serve/page/vendor. The bundle is a classic script, so that a report can inline it.
 
 import { readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
@@ -12,7 +12,7 @@ import { build } from "esbuild";
 const HERE = dirname(fileURLToPath(import.meta.url));
 const OUT = join(HERE, "../../cdmpp/serve/page/vendor");
 
-// The server's policy allows no <style> element: page.css has Plot's two rules, and CodeMirror's are adopted.
+// The server's policy forbids <style> elements: page.css has Plot's two rules; CodeMirror uses adopted style sheets.
 const CHANGES = [
   [/style-mod[\\/]src[\\/]style-mod\.js$/, "if (!root.head && root.adoptedStyleSheets", "if (root.adoptedStyleSheets"],
   [/plot[\\/]src[\\/]plot\.js$/, /svg\s*\.append\("style"\)\s*\.text\(\s*`[^`]*`\s*\)/, "void 0"],

@@ -1,7 +1,7 @@
-"""Writes the gallery of the page of `cdmpp serve`: kernels as a search of MetaSchedule leaves them
-on a CPU, and as DLight schedules them on a GPU.
+"""Writes the gallery of the page of `cdmpp serve`: kernels scheduled by MetaSchedule for a CPU, and
+by DLight for a GPU.
 
-Of the schedules that are drawn the one that the shipped model predicts to be the fastest is taken.
+The gallery shows the schedule that the shipped model predicts to be the fastest of 32 draws.
 
     python scripts/page/gallery.py
 """
@@ -31,7 +31,7 @@ _INFERRED = re.compile(r"# from|\s*(# with|T\.(reads|writes|sblock_attr)\()")
 
 
 def matmul() -> Any:
-    """A product of matrices with a rectifier."""
+    """Returns a matrix product with a ReLU."""
     a, b = te.placeholder((512, 512), name="A"), te.placeholder((512, 512), name="B")
     k = te.reduce_axis((0, 512), name="k")
     c = te.compute((512, 512), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="matmul")
@@ -42,19 +42,19 @@ def matmul() -> Any:
 
 
 def softmax() -> Any:
-    """Over the last of two axes."""
+    """Returns a softmax over the last of two axes."""
     x = te.placeholder((1024, 1024), name="x")
     return te.create_prim_func([x, topi.nn.softmax(x)])
 
 
 def convolution() -> Any:
-    """3 x 3, of 64 channels to 64, the second stage of ResNet."""
+    """Returns a 3 x 3 convolution of 64 channels with a ReLU, from ResNet's second stage."""
     x, w = te.placeholder((1, 64, 56, 56), name="x"), te.placeholder((64, 64, 3, 3), name="w")
     return te.create_prim_func([x, w, topi.nn.relu(topi.nn.conv2d_nchw(x, w, 1, 1, 1))])
 
 
 def attention() -> Any:
-    """Scores of 12 heads over 128 tokens, their softmax, and what it weighs."""
+    """Returns attention of 12 heads over 128 tokens."""
     q, k, v = (te.placeholder((12, 128, 64), name=name) for name in "qkv")
     scores = topi.nn.batch_matmul(q, k, transpose_b=True)
     weights = topi.nn.softmax(topi.multiply(scores, tirx.const(0.125, "float32")))
@@ -62,7 +62,7 @@ def attention() -> Any:
 
 
 def layer_norm() -> Any:
-    """Of 512 tokens of 768 elements."""
+    """Returns a layer norm of 512 tokens with 768 elements."""
     x = te.placeholder((512, 768), name="x")
     scale, shift = (te.placeholder((768,), name=name) for name in ("scale", "shift"))
     return te.create_prim_func([x, scale, shift, topi.nn.layer_norm(x, scale, shift, axis=[1])])
@@ -76,7 +76,7 @@ EXAMPLES: dict[str, tuple[str, Callable[[], Any]]] = {
 
 
 def main() -> None:
-    """Writes all of it."""
+    """Writes the gallery."""
     model = cdmpp.load("pretrained")
     found = []
     for name, (title, make) in EXAMPLES.items():
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def entry(name: str, title: str, forms: list[tuple[str, str]]) -> dict[str, Any]:
-    """Writes the texts of an example and returns what the page has to know of it."""
+    """Writes the texts of an example and returns its entry for the page."""
     known = []
     for device, text in forms:
         kind = get_device(device).kind
@@ -99,7 +99,7 @@ def entry(name: str, title: str, forms: list[tuple[str, str]]) -> dict[str, Any]
 
 
 def drawn(model: Any, name: str, function: Any, device: str) -> str:
-    """Returns the fastest of the schedules that are drawn, by the model."""
+    """Returns the drawn schedule with the lowest predicted latency."""
     schedules = islice(valid_schedules(function, device_target(get_device(device))), _DRAWS)
     texts = [script(name, one.mod) for one in schedules]
     rows = [(row, text) for text in texts for row in model.predict(text, device=[device])]
@@ -112,13 +112,13 @@ def drawn(model: Any, name: str, function: Any, device: str) -> str:
 
 
 def by_dlight(name: str, function: Any) -> str:
-    """Returns what TVM's default rules make of it on the GPU."""
+    """Returns the function as TVM's default rules schedule it for the GPU."""
     schedule = default_schedule(tvm.IRModule({"main": function}), device_target(get_device(GPU)))
     return script(name, schedule.mod)
 
 
 def script(name: str, module: Any) -> str:
-    """Returns a module's function as text, under a name, without what TVM infers again."""
+    """Returns a module's function as text, under a name, without lines that TVM infers."""
     lines = module["main"].with_attr("global_symbol", name).script().splitlines()
     return "".join(f"{line}\n" for line in lines if line and not _INFERRED.match(line))
 

@@ -1,4 +1,4 @@
-// What the page takes from libraries: `globalThis.libraries`.
+// Library functions of the page: `globalThis.libraries`.
 
 export { defaultKeymap, history, historyKeymap } from "@codemirror/commands";
 export { python } from "@codemirror/lang-python";

@@ -1,5 +1,5 @@
-"""Writes the networks that `cdmpp compare`'s page has as presets, as their operator graphs, and the
-sample networks of the page as ONNX files whose weights are inputs.
+"""Writes the operator graphs of the preset networks of `cdmpp compare`'s page, and the sample
+networks of the page as ONNX files whose weights are inputs.
 
     python scripts/page/samples.py
 """
@@ -61,7 +61,7 @@ class _Vit(nn.Module):
 
 
 def vit_b() -> nn.Module:
-    """ViT-B/16 (Dosovitskiy et al., 2020), the mean of its patches instead of a class token."""
+    """Returns ViT-B/16 (Dosovitskiy et al., 2020), with mean pooling instead of a class token."""
     return _Vit(12, 768, 12)
 
 
@@ -73,7 +73,7 @@ FACTORIES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], torch.dtype
 
 
 class _Onnx:
-    """An ONNX file, node by node; weights are inputs, so that the file is small."""
+    """Builder of an ONNX file; weights are inputs, so that the file is small."""
 
     def __init__(self, shape: Sequence[int]) -> None:
         self.nodes: list[Any] = []
@@ -86,14 +86,14 @@ class _Onnx:
         return name
 
     def add(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """Adds a node; without inputs it follows the last one."""
+        """Adds a node; its default input is the output of the last node."""
         name = f"t{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, list(inputs) or [self.last], [name], **attributes))
         self.last = name
         return name
 
     def convolution(self, ci: int, co: int, kernel: int, stride: int = 1, of: str = "") -> str:
-        """With its bias, into which a batch norm is folded."""
+        """Adds a convolution with a bias (a batch norm folds into it)."""
         pads = [kernel // 2] * 4
         weights = self.weight(co, ci, kernel, kernel), self.weight(co)
         return self.add("Conv", of or self.last, *weights, pads=pads, strides=[stride, stride])
@@ -112,7 +112,7 @@ class _Onnx:
 
 
 def resnet18(path: Path) -> None:
-    """ResNet-18 (He et al., 2015)."""
+    """Writes ResNet-18 (He et al., 2015)."""
     net = _Onnx([1, 3, 224, 224])
     net.convolution(3, 64, 7, 2)
     net.add("Relu")
@@ -136,7 +136,7 @@ def resnet18(path: Path) -> None:
 
 
 def encoder_layer(path: Path) -> None:
-    """A layer of BERT-base over 128 tokens."""
+    """Writes a layer of BERT-base over 128 tokens."""
     width, heads, length = 768, 12, 128
     net = _Onnx([1, length, width])
     shape = _constant(net, "split", [1, length, heads, width // heads])
@@ -164,7 +164,7 @@ def _constant(net: _Onnx, name: str, values: Sequence[int]) -> str:
 
 
 def main() -> None:
-    """Writes all of them."""
+    """Writes the graphs and the ONNX files."""
     resnet18(SAMPLES / "resnet-18.onnx")
     encoder_layer(SAMPLES / "bert-layer.onnx")
     predictor = NetworkPredictor.load()
