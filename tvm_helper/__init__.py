@@ -1,8 +1,7 @@
-"""Everything that needs TVM: reading records and modules, measuring, searching, the plug-ins.
+"""The packages that need TVM: records, modules, measuring, searching and the plug-ins.
 
-These names are for other code; each loads its module when it is asked for: `Predictor`,
-`NetworkQuestion`, `network_answers`, `CdmppCostModel`, `tune_tir` and `tune_relax` with today's
-TVM, `CdmppPythonModel` with Ansor's.
+Public names, each imported on first access: `Predictor`, `NetworkQuestion`, `network_answers`,
+`CdmppCostModel`, `tune_tir` and `tune_relax` (current TVM), `CdmppPythonModel` (Ansor's TVM).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Returns a public name of a module that need not be loaded before."""
+    """Returns a public name and imports its module if necessary."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

@@ -1,7 +1,7 @@
-"""The one place that knows which TVM is in use: version check, start-up fixes, names that moved.
+"""The TVM in use: version check, start-up fixes and names that moved between releases.
 
-Importing this module checks the installed versions and then imports TVM. Everything in `tvm_helper`
-that needs TVM imports it from here.
+Importing this module checks the installed versions and then imports TVM. The other modules of
+`tvm_helper` import TVM from here.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tvm_helper.quick_import import (
 
 #: Set by `python -m lab run tvm-releases`, which tries other versions.
 ANY_VERSION = "CDMPP_ANY_TVM"
-#: The versions that work together. Later builds of tvm-ffi crash this TVM when it saves JSON.
+#: Versions that work together. Later builds of tvm-ffi crash this TVM when it saves JSON.
 REQUIRED_VERSIONS: Mapping[str, str] = types.MappingProxyType(
     {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post1"}
 )
 
 
 def installed_versions() -> dict[str, str | None]:
-    """Returns the installed version of every required distribution; None where it is missing."""
+    """Returns the installed version of each required distribution; None if it is missing."""
     found: dict[str, str | None] = {}
     for name in REQUIRED_VERSIONS:
         try:
@@ -40,10 +40,10 @@ def installed_versions() -> dict[str, str | None]:
 
 
 def check_versions(found: Mapping[str, str | None]) -> None:
-    """Checks versions of apache-tvm and apache-tvm-ffi against those that work together.
+    """Checks versions of apache-tvm and apache-tvm-ffi against `REQUIRED_VERSIONS`.
 
     Raises:
-        UsageError: one of them is missing or another version.
+        UsageError: a distribution is missing or has another version.
     """
     wrong = {name: found.get(name) for name, need in REQUIRED_VERSIONS.items()
              if found.get(name) != need}  # fmt: skip
@@ -82,7 +82,7 @@ def llvm_target(*, mcpu: str = "core-avx2", num_cores: int | None = None) -> Tar
 
     Args:
         mcpu: LLVM's processor name, e.g. `core-avx2` or `skylake-avx512`.
-        num_cores: number of threads that programs are made for; None = unspecified.
+        num_cores: number of threads of the programs; None = unspecified.
     """
     options: dict[str, str | int] = {"kind": "llvm", "mcpu": mcpu}
     if num_cores is not None:
@@ -91,10 +91,10 @@ def llvm_target(*, mcpu: str = "core-avx2", num_cores: int | None = None) -> Tar
 
 
 def import_tensor_intrinsics(target_kind: str | None = None) -> None:
-    """Imports TVM's tensor intrinsics quickly: all, or for `llvm` those of CPUs, a fifth of them.
+    """Imports TVM's tensor intrinsics quickly: all, or for `llvm` only the fifth that is for CPUs.
 
-    TVM asks `inspect.stack()` for the call stack once for each of about 250 intrinsics, which reads
-    source files all over and takes half a minute; a frame walk without context lines takes seconds.
+    TVM calls `inspect.stack()` for each of about 250 intrinsics, which reads many source files and
+    takes half a minute; a frame walk without context lines takes seconds.
     """
     package = sys.modules.get(_INTRINSICS)
     if package is None:
@@ -102,7 +102,7 @@ def import_tensor_intrinsics(target_kind: str | None = None) -> None:
         assert spec is not None
         package = s_tir.tensor_intrin = sys.modules[_INTRINSICS] = module_from_spec(spec)
     if package.__spec__ is None or package.__spec__.loader is None or hasattr(package, "cuda"):
-        return  # a stub, or all is here
+        return  # a stub, or already imported
     with cheap_inspect_stack(), without_collector():
         if target_kind == "llvm":
             for name in _CPU_INTRINSICS:
@@ -112,9 +112,9 @@ def import_tensor_intrinsics(target_kind: str | None = None) -> None:
 
 
 def stub_tensor_intrinsics() -> None:
-    """Puts an empty module in the place of TVM's tensor intrinsics.
+    """Replaces TVM's tensor intrinsics by an empty module, unless they are already imported.
 
-    For worker processes that build programs without intrinsics. Does nothing when they are loaded.
+    For worker processes that build programs without intrinsics.
     """
     if _INTRINSICS not in sys.modules:
         module = types.ModuleType(_INTRINSICS)

@@ -1,4 +1,4 @@
-"""What lets TVM be imported in two thirds of the time, with the same result."""
+"""Import of TVM in two thirds of the time, with the same result."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 
 from cdmpp.processes.collector import without_collector
 
-#: TVM comes without them. tvm-ffi loads torch wherever it is installed, to pass tensors to and fro,
-#: which nothing here does; disco finds nothing, for the wheel loads its library later.
+#: Modules that the import skips. tvm-ffi imports torch, if installed, to exchange tensors, which is
+#: not used here; disco finds no functions because the wheel loads its library later.
 _LEFT_OUT = ("torch", "tvm.runtime.disco")
 
 
 @contextmanager
 def quick_import() -> Iterator[None]:
-    """Within it `import tvm` is quick, if it is the first one; afterwards all is as it was.
+    """Makes the first `import tvm` within the context fast; restores all patched functions at exit.
 
-    Modules that are left out are not loaded; those that are there already stay. The names of all
-    functions are listed when there are new ones, not for each of 50 modules. What is asked in vain
-    costs no walk of the C++ stack, whose first one reads the symbols of all libraries.
+    Modules of `_LEFT_OUT` are not imported; those already imported stay. The names of all global
+    functions are listed when their number changes, not for each of 50 modules. Failed lookups skip
+    the walk of the C++ stack, the first of which reads the symbols of all libraries.
     """
     with _left_out():
         import tvm_ffi
@@ -66,7 +66,7 @@ def _left_out() -> Iterator[None]:
 
 
 def _spare_errors(api: Any) -> None:
-    """Lets what TVM asks of its operators in vain be answered in Python, not by an error of C++."""
+    """Handles failed lookups and repeated registrations of operators without a C++ error."""
     get, register = api.GetOp, api.RegisterOpAttr
     known: set[str] = set()
 
@@ -89,7 +89,7 @@ def _spare_errors(api: Any) -> None:
 
 @contextmanager
 def cheap_inspect_stack() -> Iterator[None]:
-    """Within it `inspect.stack` reads one line of each frame, not files all over."""
+    """Makes `inspect.stack` read one line of each frame, instead of searching source files."""
 
     def stack(context: int = 1) -> list[inspect.FrameInfo]:
         del context

@@ -1,1 +1,1 @@
-"""Our model inside MetaSchedule's search, with a safety net."""
+"""cdmpp's cost model in MetaSchedule's search, with a safety net."""

@@ -1,4 +1,4 @@
-"""Programs that a search has measured so far, and the model adapted to them."""
+"""Measured programs of a search, and the adaptation of a model to them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.training.finetune.few_shot import finetune_in_detail
 from cdmpp.training.finetune.options import FinetuneOptions
 
-#: A search waits for this, so it is short; what is held out decides, so the rate may be bold.
+#: Few steps because a search waits for them. The learning rate may be high: held-out programs
+#: decide whether the tuned weights are used.
 SEARCH_TUNING = FinetuneOptions(
     what="all", learning_rate_all=1e-3, steps=60, validate_every=20, folds=3, programs_per_batch=32
 )
-#: Fewer measured programs teach nothing that can be checked.
+#: Minimum number of measured programs for a tuning that can be validated.
 LEAST_PROGRAMS = 12
 _NAMES = ("leaf_features", "leaf_extra", "leaf_position", "tree")
 
@@ -35,10 +36,10 @@ class MeasuredPrograms:
     """Measured programs of one search, oldest first.
 
     Attributes:
-        device: where they were measured.
-        asts: their compact ASTs.
-        tasks: the task of each.
-        latency_s: measured seconds of each.
+        device: the device that measured the programs.
+        asts: compact AST of each program.
+        tasks: task of each program.
+        latency_s: measured seconds of each program.
     """
 
     device: DeviceSpec
@@ -51,7 +52,7 @@ class MeasuredPrograms:
 
     def add(self, task: str, asts: Sequence[CompactAst], latency_s: FloatArray) -> None:
         """Adds a batch of one task."""
-        # The arrays are views of a whole batch's; copies let go of it.
+        # The arrays are views into those of a whole batch; copies free the batch.
         self.asts += [
             replace(ast, **{name: getattr(ast, name).copy() for name in _NAMES}) for ast in asts
         ]
@@ -59,7 +60,7 @@ class MeasuredPrograms:
         self.latency_s += latency_s.tolist()
 
     def samples(self, task: str | None = None) -> Samples:
-        """Returns one sample a program, in order: without a task, sample i is program i."""
+        """Returns one sample per program (of `task`, if given), in order."""
         return assemble_samples(
             [
                 AskedProgram(
@@ -86,7 +87,7 @@ class MeasuredPrograms:
 
     @classmethod
     def load(cls, path: Path, device: DeviceSpec) -> MeasuredPrograms:
-        """Rebuilds what `save` wrote."""
+        """Reads a file written by `save`."""
         with np.load(path, allow_pickle=False) as found:
             arrays = {name: found[name] for name in found.files}
         latency_s = arrays["latency_s"].tolist()
@@ -105,14 +106,14 @@ class MeasuredPrograms:
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What came of a tuning.
+    """Result of a tuning. A loss is one minus the rank correlation, plus the mean absolute log
+    error at the best factor.
 
     Attributes:
-        model: the new model; None where the old one is to be kept.
-        old: how bad the model in use is on the programs it has not learned from, one minus rank
-            correlation plus mean logarithmic error at the best factor.
-        new: how bad a model tuned without each of them is on the same programs; None where tuning
-            was no better than leaving the weights alone.
+        model: the new model; None if the old one is better.
+        old: loss of the model in use on the programs that it was not tuned on.
+        new: cross-validated loss of tuning on the same programs; None if the tuned weights were
+            not better than the original ones.
     """
 
     model: CostModel | None
@@ -123,16 +124,16 @@ class Adaptation:
 def adapt(
     base: CostModel, current: CostModel, measured: MeasuredPrograms, first_new: int, *, seed: int
 ) -> Adaptation:
-    """Tunes a model to everything that was measured, if that helps.
+    """Tunes a model on all measured programs; the result has a model only if it is better.
 
-    The weights always start from `base`, so that what was measured early does not count twice.
-    Whether the result is better is judged on the programs from `first_new` on, which `current` has
-    not learned from: models tuned without a third of the programs predict that third.
+    Tuning always starts from `base`, so that early measurements do not count twice. The tuned and
+    the current model are compared on the programs from `first_new` on, on which `current` was not
+    tuned: three-fold cross-validation gives the tuned predictions.
 
     Args:
-        base: the model as the search began with it; a transformer or an ensemble with one.
-        current: the model that is in use.
-        first_new: number of programs that `current` was tuned to.
+        base: the model at the start of the search; a transformer or an ensemble with one.
+        current: the model in use.
+        first_new: number of programs that `current` was tuned on.
     """
     samples = measured.samples()
     nothing = samples.take(np.zeros(len(samples), bool))
@@ -150,10 +151,9 @@ def adapt(
 
 
 def _judge(samples: Samples, predicted_s: FloatArray) -> tuple[float, float]:
-    """Returns (rank correlation, badness) of predictions.
+    """Returns (rank correlation, loss of `Adaptation`) of predictions.
 
-    The correlation is the mean within tasks, 0 where no task can be ranked; badness is one minus
-    it plus the mean logarithmic error at the best factor.
+    The correlation is the mean over tasks, 0 if no task can be ranked.
     """
     judged = Judged(
         measured_s=samples.latency_s,

@@ -1,4 +1,4 @@
-"""Our cost model inside TVM's MetaSchedule: `ms.tune_tir(..., cost_model=CdmppCostModel(...))`."""
+"""cdmpp's cost model in MetaSchedule: `ms.tune_tir(..., cost_model=CdmppCostModel(...))`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tvm_helper.cost_model.state_file import load_for_search, read_state, write_
 from tvm_helper.cost_model.usage import Usage
 from tvm_helper.cost_model.xgb_peer import XgbPeer
 
-#: Score of a candidate that has no features. Every other score is above it.
+#: Score of a candidate without features. Every other score is higher.
 UNSUPPORTED_SCORE = 0.0
 #: TVM stores the latency of a failed program as 1e10 seconds.
 _FAILED_S = 1e9
@@ -36,26 +36,26 @@ _FAILED_S = 1e9
 class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc]
     """Scores candidates by the latency that a trained model predicts for a device.
 
-    A score is the shortest latency that was predicted for the task before this round over the
+    A score is the shortest latency predicted for the task before this round, divided by the
     candidate's latency: positive, about 1 for the best, higher is better. A candidate that cannot
     be featurised gets `UNSUPPORTED_SCORE` and is counted in `usage.unsupported`.
 
-    Global random states are never read or set. Errors inside TVM's calls become a RuntimeError with
-    the same text.
+    Global random states are never read or set. TVM turns errors in its calls into a RuntimeError
+    with the same text.
 
     Args:
-        model: a run folder, `pretrained`, or a loaded model; with a server the name of its model.
+        model: a run folder, `pretrained`, or a loaded model; with a server, the name of its model.
         device: label or description of the measured device.
         server: URL of a `cdmpp serve` that scores; its scores are bit-identical to those of a local
             model.
         token: token of the server.
-        fallback: the local model to use when the server stops; None = the search ends.
+        fallback: local model to use if the server stops; None = the search ends.
         finetune_every: 0 = frozen; n = after every n measured programs the weights are fine-tuned
             on all measured programs, and kept if they are better on held-out programs.
-        neighbours: whether the model's errors on a task's measured programs correct its predictions
-            for the task's other candidates.
-        safety_net: whether TVM's XGB model also ranks, and takes over where it ranks better.
-        seed: of the fine-tuning.
+        neighbours: whether residuals on a task's measured programs correct predictions for its
+            other candidates.
+        safety_net: whether TVM's XGB model also scores, and gets weight while it ranks better.
+        seed: seed of the fine-tuning.
 
     Attributes:
         usage: counts of scored, measured and failed programs.
@@ -96,10 +96,10 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
 
     @property
     def scorer(self) -> str:
-        """Kind of what scores candidates now; `distilled` = the network taught by the model."""
+        """Kind of the model that scores candidates now; `distilled` = the distilled network."""
         return self._core.scorer.kind
 
-    @without_collector()  # a pass over all of TVM's and torch's objects takes as long as a batch
+    @without_collector()  # one collection over TVM's and torch's objects takes as long as a batch
     def predict(self, context: Any, candidates: Sequence[Any]) -> FloatArray:
         """Returns float64 [candidate], higher is better."""
         started = time.perf_counter()
@@ -118,7 +118,7 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
         return scores
 
     def update(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
-        """Learns how good the scores of a measured batch were, and from it where that is wanted."""
+        """Updates the safety net with a measured batch; adapts the model to it if enabled."""
         if len(candidates) == 0:
             return
         started = time.perf_counter()
@@ -143,10 +143,10 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
         self.usage.update_s += time.perf_counter() - started
 
     def check_target(self, target: Any) -> None:
-        """Refuses targets that the device cannot run.
+        """Checks that the device can run programs for a target.
 
         Raises:
-            UsageError: CPU programs for a GPU, or the other way round.
+            UsageError: the target is for CPUs and the device is a GPU, or the reverse.
         """
         device = self._core.device
         if is_gpu_kind(target.kind.name) != (device.kind == "gpu"):
@@ -164,7 +164,7 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
         write_state(Path(path), self._core.state(self.net, self._peer))
 
     def load(self, path: str) -> None:
-        """Continues where the model that wrote the file was; mode and seed stay those of this one.
+        """Restores the state of the model that wrote the file; keeps this model's mode and seed.
 
         Raises:
             DataError: not a file of this kind.
@@ -176,7 +176,7 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
     def _latencies(
         self, context: Any, candidates: Sequence[Any], task: str
     ) -> tuple[ModuleSamples, FloatArray]:
-        """Returns the samples and float64 [candidate], seconds; NaN without features."""
+        """Returns the samples and float64 [candidate], predicted seconds; NaN without features."""
         self.check_target(context.target)
         found = module_samples(
             [candidate.sch.mod for candidate in candidates],
@@ -193,19 +193,19 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
 
 
 def _local(model: TrainedModel | Path | str | None) -> TrainedModel | None:
-    """Returns a model of this process."""
+    """Returns the loaded model; None stays None."""
     if model is None or isinstance(model, TrainedModel):
         return model
     return load_for_search(model_folder(model))
 
 
 def _task(context: Any) -> str:
-    """Returns a name that is equal for equal workloads on equal kinds of targets."""
+    """Returns a name of the workload and the target's kind."""
     return f"{shash2hex(context.mod)}|{context.target.kind.name}"
 
 
 def _cost_s(result: Any) -> float:
-    """Returns the median seconds of a measurement; NaN where it failed."""
+    """Returns the median seconds of a measurement; NaN if it failed."""
     run_s = [float(value) for value in result.run_secs or ()]
     if result.error_msg is not None or not run_s or max(run_s) > _FAILED_S:
         return float("nan")

@@ -1,4 +1,4 @@
-"""A trained model looks at modules in TVM's hands: seconds on one device."""
+"""Predictions of a trained model for TVM modules on one device."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tvm_helper.tir.features import featurise_modules
 
 @dataclass(frozen=True)
 class ModuleSamples:
-    """Modules as samples of a model.
+    """Samples of modules on one device. Modules without features have no sample.
 
     Attributes:
-        samples: those that have leaves, one each, in order, on one device.
-        supported: int64 [S], their places among the modules.
-        asts: their compact ASTs.
-        unsupported: reason -> number of the others.
-        seconds: what lowering and walking took.
+        samples: one sample per supported module, in order.
+        supported: int64 [S], indices of the supported modules.
+        asts: compact ASTs of the supported modules.
+        unsupported: reason -> number of the other modules.
+        seconds: time of lowering and featurising.
     """
 
     samples: Samples
@@ -51,15 +51,15 @@ def module_samples(
 ) -> ModuleSamples:
     """Returns the samples of modules.
 
-    A module that exceeds a limit of the target is taken too: TVM's search verifies its own.
+    A module that exceeds a limit of the target has a sample too: TVM's search verifies its modules.
 
     Args:
         modules: `IRModule`s with one function `main`, scheduled or not.
-        target: what they are for, see `featurise_modules`.
-        device: where they are to run.
-        task: name of the task that they are programs of.
-        threads: native threads that lower and walk.
-        version: as of `featurise_modules`.
+        target: target of the modules, see `featurise_modules`.
+        device: device of the samples.
+        task: name of the modules' task.
+        threads: number of native threads for lowering and featurising.
+        version: see `featurise_modules`.
     """
     started = time.perf_counter()
     asked: list[AskedProgram] = []
@@ -85,10 +85,10 @@ def module_samples(
 
 
 def predict_modules(model: CostModel, found: ModuleSamples, count: int) -> FloatArray:
-    """Returns float64 [count], predicted seconds; NaN for modules that have no features.
+    """Returns float64 [count], predicted seconds; NaN for modules without features.
 
     Args:
-        found: the samples of `count` modules.
+        found: samples of `count` modules.
     """
     seconds = np.full(count, np.nan)
     if len(found.supported):
@@ -97,7 +97,7 @@ def predict_modules(model: CostModel, found: ModuleSamples, count: int) -> Float
 
 
 def _unsupported_reason(ast: CompactAst | ReplayError) -> str | None:
-    """Returns why a program cannot be predicted, None where it can."""
+    """Returns why a program cannot be predicted; None if it can."""
     if isinstance(ast, ReplayError):
         return ast.reason
     if len(ast.leaf_features) == 0:

@@ -1,4 +1,4 @@
-"""What a model missed on the measured programs of a task, told of the task's other programs."""
+"""Correction of predictions by the model's residuals on measured programs of the same task."""
 
 from __future__ import annotations
 
@@ -8,31 +8,29 @@ from cdmpp.arrays import FloatArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.models.parts.pooling import pooled_features
 
-#: Measured programs of a task that tell at most, the newest: telling takes their number cubed.
+#: Maximum number of measured programs of a task, the newest: the cost of a fit is cubic in it.
 MOST_NEIGHBOURS = 512
-#: Variance of the misses that programs do not share, over that of those that they do.
+#: Ratio of the variance of independent residuals to that of residuals that programs share.
 _NOISE = 0.3
-#: Squared distance (mean over columns, in deviations) at which programs share 1/e of their misses.
+#: Mean squared distance (standardised columns) at which residuals have covariance 1/e.
 _SPREAD = 2.0
 
 
 def neighbour_columns(samples: Samples) -> FloatArray:
-    """Returns float64 [sample, column], what tells the programs of a task apart: sums and maxima
-    of the leaf columns, their sizes as logarithms.
-    """
+    """Returns float64 [sample, column]: sums and maxima of the leaf columns, log-scaled."""
     pooled = pooled_features(samples.programs, samples.program).astype(np.float64)
     return np.asarray(np.sign(pooled) * np.log1p(np.abs(pooled)))
 
 
 class Misses:
-    """The mean of a Gaussian process over what a model missed, around the mean of that.
+    """Gaussian process regression of a model's residuals, relative to their mean.
 
-    Columns count in deviations over the measured programs; those that are alike in all of them do
-    not count. A program unlike all measured ones is told nothing.
+    Columns are divided by their standard deviation over the measured programs; constant columns
+    are dropped. The correction goes to 0 for programs far from all measured ones.
 
     Args:
         measured: float64 [M, column], columns of the measured programs of a task.
-        miss: float64 [M], log of their measured over their predicted seconds.
+        miss: float64 [M], log of measured over predicted seconds of these programs.
     """
 
     def __init__(self, measured: FloatArray, miss: FloatArray) -> None:
@@ -44,7 +42,7 @@ class Misses:
         self._weight = np.linalg.solve(shared, miss - miss.mean())
 
     def told(self, asked: FloatArray) -> FloatArray:
-        """Returns float64 [A], what is to be added to predicted log seconds.
+        """Returns float64 [A], the correction to add to predicted log seconds.
 
         Args:
             asked: float64 [A, column], columns of programs of the same task.
@@ -54,7 +52,7 @@ class Misses:
 
 
 def _likeness(first: FloatArray, second: FloatArray) -> FloatArray:
-    """Returns float64 [F, S] in (0, 1], 1 for programs with equal columns."""
+    """Returns float64 [F, S] in (0, 1], the kernel: 1 for programs with equal columns."""
     squares = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1)[None, :]
     distance = np.maximum(squares - 2.0 * first @ second.T, 0.0) / max(1, first.shape[1])
     return np.asarray(np.exp(-distance / _SPREAD))

@@ -1,4 +1,4 @@
-"""From predicted seconds to the scores that a search compares. Needs no TVM and no model."""
+"""Conversion of predicted seconds to the scores that a search compares; needs no TVM."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def scores_of(
 ) -> FloatArray:
     """Returns the scores of candidates of one task: positive, higher is better.
 
-    A score is the shortest latency that was predicted for the task before this round over the
+    A score is the shortest latency predicted for the task before this round, divided by the
     candidate's latency.
 
     Args:
         reference_s: task -> (reference for this round, shortest predicted so far), in seconds;
-            what is new is noted.
+            updated in place.
         latency_s: float64 [candidate], predicted seconds; NaN without features.
-        unsupported: the score of a candidate without features.
+        unsupported: score of a candidate without features.
 
     Returns:
         float64 [candidate].
@@ -32,14 +32,14 @@ def scores_of(
     if not np.any(is_known):
         return np.full(len(latency_s), unsupported)
     shortest = float(latency_s[is_known].min())
-    # The reference moves between rounds only: TVM compares the scores of a round's batches.
+    # The reference changes only between rounds: TVM compares scores across batches of a round.
     reference, best = reference_s.get(task, (shortest, shortest))
     reference_s[task] = (reference, min(best, shortest))
     return np.where(is_known, reference / np.where(is_known, latency_s, 1.0), unsupported)
 
 
 def move_reference(reference_s: dict[str, tuple[float, float]], task: str) -> None:
-    """Lets the reference of a task's scores move, after a measured batch."""
+    """Sets a task's reference to the shortest latency predicted so far, after a measured batch."""
     reference = reference_s.get(task)
     if reference is not None:
         reference_s[task] = (reference[1], reference[1])

@@ -1,4 +1,4 @@
-"""Which of two cost models the search should listen to: judged on every batch that is measured."""
+"""Weights of two cost models in a search, by their rank correlation on measured batches."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from cdmpp.metrics import spearman
 
 _log = logging.getLogger("cdmpp")
 
-#: Batches that count: the last ones, in which both models were asked before they were told.
+#: Number of last batches that count, of those that both models scored before the measurement.
 WINDOW = 4
-#: Programs that must have been judged before the search listens to the other model.
+#: Minimum number of evaluated programs before the other model gets weight.
 LEAST_PROGRAMS = 16
-#: Fewer programs of a batch say nothing about order.
+#: Minimum number of programs of a batch for a rank correlation.
 _LEAST_BATCH = 4
 _LEAST_SHARE = 0.5
 
@@ -29,9 +29,9 @@ class JudgedBatch:
 
     Attributes:
         task: name of the task.
-        programs: how many were measured.
-        own: Spearman correlation of our scores, given before the measurement, with measured rates.
-        peer: the other model's; None while it had not been trained.
+        programs: number of measured programs.
+        own: Spearman correlation of our scores from before the measurement with measured rates.
+        peer: the same correlation of the other model; None while it was not trained.
         peer_share: weight of the other model after this batch, in [0, 1].
     """
 
@@ -44,15 +44,15 @@ class JudgedBatch:
 
 @dataclass
 class SafetyNet:
-    """Follows the rank correlation of our model and of a peer.
+    """Tracks the rank correlation of our model and of a peer.
 
-    The mean over the last `WINDOW` batches that both were asked about, weighted by their programs,
-    decides: while ours is the lower one the search blends to the peer, with a weight of a half plus
-    the difference, at most 1; else the weight is 0. Every change is logged.
+    The correlations are means over the last `WINDOW` batches that both models scored, weighted by
+    the number of programs. While ours is lower, the peer's weight is 0.5 plus the difference, at
+    most 1; otherwise it is 0. Switches between zero and non-zero weight are logged.
 
     Attributes:
-        batches: everything that was judged, oldest first.
-        peer_share: weight of the peer in the scores now.
+        batches: all evaluated batches, oldest first.
+        peer_share: current weight of the peer in the scores.
     """
 
     batches: list[JudgedBatch] = field(default_factory=list)
@@ -61,12 +61,12 @@ class SafetyNet:
     def judge(
         self, task: str, latency_s: FloatArray, own: FloatArray, peer: FloatArray | None
     ) -> None:
-        """Takes notice of a measured batch.
+        """Adds a measured batch and updates the weight; ignores batches of fewer than 4 programs.
 
         Args:
             latency_s: float64 [N], measured seconds.
             own: float64 [N], our scores before the measurement, higher is better.
-            peer: the peer's; None when it could not tell.
+            peer: float64 [N], the peer's scores; None if it has none.
         """
         if len(latency_s) < _LEAST_BATCH:
             return
@@ -92,12 +92,12 @@ class SafetyNet:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> SafetyNet:
-        """Rebuilds what `to_json` described."""
+        """Returns the safety net whose state `to_json` returned."""
         batches = [JudgedBatch(**batch) for batch in value["batches"]]
         return cls(batches, float(value["peer_share"]))
 
     def means(self) -> tuple[float, float] | None:
-        """Returns (our, the peer's) mean correlation of the window, None before both were asked."""
+        """Returns (our, the peer's) mean correlation of the window; None if the window is empty."""
         return _means(self.batches)
 
     def _share(self, batches: Sequence[JudgedBatch]) -> float:
@@ -140,7 +140,7 @@ def _means(batches: Sequence[JudgedBatch]) -> tuple[float, float] | None:
 
 
 def _correlation(score: FloatArray, latency_s: FloatArray) -> float:
-    """Returns Spearman's correlation of scores and rates; 0 where either does not vary."""
+    """Returns Spearman's correlation of scores and rates; 0 if either is constant."""
     if np.ptp(score) == 0 or np.ptp(latency_s) == 0:
         return 0.0
     return float(spearman(score, -latency_s))

@@ -1,4 +1,4 @@
-"""What our cost model knows during a search, whichever TVM asks it: scores, tuning, its state."""
+"""State of cdmpp's cost model during a search, for any TVM: scores, tuning, saved state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tvm_helper.cost_model.safety_net import SafetyNet
 from tvm_helper.cost_model.state_file import SearchState, load_for_search
 from tvm_helper.cost_model.usage import Usage
 
-if TYPE_CHECKING:  # it imports TVM, which a process of Ansor's scorer need not have
+if TYPE_CHECKING:  # imports TVM, which the process of Ansor's scorer may lack
     from tvm_helper.cost_model.xgb_peer import XgbPeer
 
 _log = logging.getLogger("cdmpp")
@@ -43,17 +43,17 @@ class SearchCore:
         device: label or description of the measured device.
         finetune_every: 0 = frozen; n = after every n measured programs the weights are fine-tuned
             on all measured programs, and kept if they are better on held-out programs.
-        neighbours: whether the model's errors on a task's measured programs correct its predictions
-            for the task's other programs.
-        seed: of the fine-tuning.
+        neighbours: whether residuals on a task's measured programs correct predictions for its
+            other programs.
+        seed: seed of the fine-tuning.
 
     Attributes:
-        trained: the model that the search began with.
-        current: the model in use; as long as it is the one that the search began with, the network
-            that was distilled from that scores for it, where there is one for such devices.
-        device: the hardware that measures.
-        measured: what was measured, in the modes that learn from it.
-        tuned_to: number of measured programs that `current` has learned from.
+        trained: the model at the start of the search.
+        current: the model in use. Until a tuned model replaces it, its distilled network scores
+            candidates, if there is one for the device's kind.
+        device: the device that measures.
+        measured: the measured programs, with fine-tuning or `neighbours`; otherwise empty.
+        tuned_to: number of measured programs at the last tuning.
         reference_s: task -> (reference for this round, shortest predicted so far), in seconds.
         usage: counts of scored, measured and failed programs.
 
@@ -89,23 +89,24 @@ class SearchCore:
         self.reference_s: dict[str, tuple[float, float]] = {}
         self.usage = Usage()
         self._neighbours = neighbours
-        #: Of a task: what its measured programs tell, by the model in use.
+        #: Task -> correction by its measured programs, for the model in use.
         self._told: dict[str, Misses] = {}
         self._seed = seed
 
     @property
     def scorer(self) -> CostModel | DistilledModel:
-        """What scores candidates now: the model in use, or the network that was distilled from it
+        """Model that scores candidates now: the model in use, or the network distilled from it
         (kind `distilled`).
         """
         is_tuned = self.current is not self.trained.model
         return self.current if is_tuned else self.trained.scorer(self.device.kind)
 
     def latency_s(self, task: str, samples: Samples) -> FloatArray:
-        """Returns float64 [sample], what is to be expected of candidates of one task, in seconds.
+        """Returns float64 [sample], predicted seconds of candidates of one task, corrected by its
+        measured programs if enabled.
 
         Args:
-            samples: of one device, without latencies.
+            samples: samples of one device, without latencies.
         """
         predicted_s = self.scorer.predict(samples)
         if not self._neighbours or task not in self.measured.tasks:
@@ -123,7 +124,7 @@ class SearchCore:
         return scores_of(self.reference_s, task, latency_s, unsupported=unsupported)
 
     def count(self, unsupported: Counter[str], *, candidates: int, feature_s: float) -> None:
-        """Takes notice of a batch that was scored; a new reason is logged."""
+        """Counts a scored batch; logs each new reason once."""
         self.usage.predicted += candidates
         self.usage.feature_s += feature_s
         for reason in unsupported.keys() - self.usage.unsupported.keys():
@@ -134,8 +135,8 @@ class SearchCore:
         self.usage.unsupported.update(unsupported)
 
     def learn(self, task: str, asts: Sequence[CompactAst], latency_s: FloatArray) -> None:
-        """Takes notice of measured programs of one task; tunes the weights to all that was
-        measured, if the mode and their number say so.
+        """Adds measured programs of one task; fine-tunes the weights on all measured programs once
+        `finetune_every` new ones are available.
 
         Args:
             latency_s: float64 [program], measured seconds.
@@ -165,11 +166,11 @@ class SearchCore:
                   self.tuned_to, result.new, result.old)  # fmt: skip
 
     def end_round(self, task: str) -> None:
-        """Lets the reference of a task's scores move, after a measured batch."""
+        """Moves the reference of a task's scores, see `move_reference`."""
         move_reference(self.reference_s, task)
 
     def state(self, net: SafetyNet, peer: XgbPeer | None) -> SearchState:
-        """Returns what `restore` needs, with the net and the peer that go with it."""
+        """Returns the state for `restore`, with the safety net and its peer."""
         return SearchState(
             trained=self.trained,
             current=self.current,
@@ -182,7 +183,7 @@ class SearchCore:
         )
 
     def restore(self, state: SearchState) -> None:
-        """Continues from a saved state; mode, seed and usage stay those of this one."""
+        """Restores a saved state; keeps this object's mode, seed and usage."""
         self.trained, self.current = state.trained, state.current
         self.device, self.measured = state.device, state.measured
         self.tuned_to, self.reference_s = state.tuned_to, state.reference_s

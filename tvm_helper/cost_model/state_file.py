@@ -1,4 +1,4 @@
-"""The file in which a search's cost model is saved: a tar of safetensors, .npz and JSON."""
+"""File of a search's cost model: a tar of safetensors, .npz and JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cdmpp.predict.saved_model import ModelCard, save_model
 from tvm_helper.cost_model.measured_programs import MeasuredPrograms
 from tvm_helper.cost_model.safety_net import SafetyNet
 
-if TYPE_CHECKING:  # it imports TVM, and what only reads and writes this file needs none
+if TYPE_CHECKING:  # imports TVM, which reading and writing this file does not need
     from tvm_helper.cost_model.xgb_peer import XgbPeer
 
 FORMAT = 1
@@ -32,17 +32,17 @@ _STATE = "search.json"
 
 @dataclass(frozen=True)
 class SearchState:
-    """Everything a search's cost model knows.
+    """State of a search's cost model.
 
     Attributes:
-        trained: the model that the search began with.
-        current: the model in use; the same object while nothing was tuned.
-        device: the hardware that measures.
-        measured: what was measured, in the mode that learns from it.
-        tuned_to: number of measured programs that `current` has learned from.
+        trained: the model at the start of the search.
+        current: the model in use; the model of `trained` unless a tuned one replaced it.
+        device: the device that measures.
+        measured: the measured programs, with fine-tuning or `neighbours`; otherwise empty.
+        tuned_to: number of measured programs at the last tuning.
         reference_s: task -> (reference of the scores, shortest predicted), in seconds.
-        net: the live rank correlations.
-        peer: the running XGB model; None without one.
+        net: the safety net.
+        peer: the XGB model; None without one.
     """
 
     trained: TrainedModel
@@ -56,7 +56,7 @@ class SearchState:
 
 
 def write_state(path: Path, state: SearchState) -> None:
-    """Writes the file, whole or not at all.
+    """Writes the file atomically.
 
     Raises:
         DataError: it cannot be written.
@@ -89,10 +89,10 @@ def write_state(path: Path, state: SearchState) -> None:
 
 
 def read_state(path: Path, *, peer: XgbPeer | None) -> SearchState:
-    """Reads what `write_state` wrote.
+    """Reads a file written by `write_state`.
 
     Args:
-        peer: takes over the XGB model of the file, where both are there.
+        peer: loads the XGB model of the file, if it has one; None = ignore it.
 
     Raises:
         DataError: not a file of this kind.
@@ -130,21 +130,21 @@ def read_state(path: Path, *, peer: XgbPeer | None) -> SearchState:
 
 
 def load_for_search(directory: Path, *, with_code: bool = False) -> TrainedModel:
-    """Returns the model of a run folder; torch's global random state stays as it is.
+    """Returns the model of a run folder; torch's global random state does not change.
 
     Args:
-        with_code: whether its model of machine code is read too.
+        with_code: whether the folder's machine-code model is read too.
 
     Raises:
         DataError: there is no complete model, or it was written by another version of this format.
     """
-    # A network is made with random weights before it is filled.
+    # A network is initialised with random weights before its weights are loaded.
     with torch.random.fork_rng(devices=[]):
         return load_trained(directory, with_code=with_code)
 
 
 def _card(state: SearchState, model: CostModel) -> ModelCard:
-    """Returns the card for a model: an ensemble's tuned part is a transformer of its own."""
+    """Returns the card with the model's kind: the tuned part of an ensemble is a transformer."""
     return replace(state.trained.card, kind=model.kind)
 
 
@@ -159,7 +159,7 @@ def _scratch(path: Path) -> Iterator[Path]:
     """Yields an empty folder.
 
     Raises:
-        DataError: there is no space for it.
+        DataError: the folder cannot be created or used.
     """
     try:
         with tempfile.TemporaryDirectory(prefix="cdmpp-cost-model-") as name:

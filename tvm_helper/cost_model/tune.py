@@ -1,4 +1,4 @@
-"""TVM's tuning functions with `cost_model="cdmpp"`, and with the start-up fixes that they need."""
+"""TVM's tuning functions with `cost_model="cdmpp"`, and the start-up fixes that they need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tvm_helper.compat import (
 )
 from tvm_helper.cost_model.metaschedule import CdmppCostModel
 
-#: Names of TVM's own models, and ours.
+#: `cdmpp`, and the names of TVM's own models.
 CostModelName = Literal["cdmpp", "xgb", "mlp", "random"]
 _TVM_NAMES = ("xgb", "mlp", "random")
 _BUILD_TIMEOUT_S = 60.0
@@ -38,13 +38,13 @@ def resolve_cost_model(
     """Returns a cost model object for TVM.
 
     Args:
-        cost_model: a name, or an object, which is returned as it is.
+        cost_model: a name, or an object, which is returned unchanged.
         model: with `cdmpp`: run folder, `pretrained` (the default), or a loaded model.
         device: with `cdmpp`: the measured device.
         finetune_every, neighbours, safety_net, seed: with `cdmpp`: see `CdmppCostModel`.
 
     Raises:
-        UsageError: an unknown name, or no device.
+        UsageError: an unknown name, or `cdmpp` without a device.
     """
     if not isinstance(cost_model, str):
         return cost_model
@@ -81,9 +81,10 @@ def tune_tir(
     """Runs `meta_schedule.tune_tir`; returns its database.
 
     Args:
-        cost_model: as `resolve_cost_model`, with `model`, `device` and `cost_model_options`.
-        options: all other options of TVM. The builder's workers start without TVM's tensor
-            intrinsics, whose import takes longer than TVM lets a build take.
+        cost_model: see `resolve_cost_model`; `model`, `device` and `cost_model_options` are its
+            options.
+        options: all other options of TVM. Without `builder`, the builder's workers start without
+            TVM's tensor intrinsics, whose import takes longer than TVM's time limit of a build.
 
     Raises:
         UsageError: see `resolve_cost_model`.
@@ -110,9 +111,9 @@ def tune_relax(
     """Runs `meta_schedule.relax_integration.tune_relax`; returns its database.
 
     Args:
-        module: fused, as `tvm_helper.tasks.network_tasks.fused_network` returns it; TVM finds no
+        module: fused network of `tvm_helper.tasks.network_tasks.fused_network`; TVM finds no
             tasks in other modules.
-        cost_model, options: as `tune_tir`.
+        cost_model, options: see `tune_tir`.
 
     Raises:
         UsageError: see `resolve_cost_model`.
@@ -145,10 +146,10 @@ def _tune(
         cost_model, model=model, device=device, **dict(cost_model_options or {})
     )
     if isinstance(chosen, CdmppCostModel):
-        # Here, because what is raised inside TVM arrives as a RuntimeError.
+        # Checked here because TVM turns errors in its calls into a RuntimeError.
         chosen.check_target(target if isinstance(target, Target) else Target(target))
     kind = target.kind.name if isinstance(target, Target) else None
-    import_tensor_intrinsics(kind)  # before TVM does it, at its own pace
+    import_tensor_intrinsics(kind)  # before TVM imports them slowly
     _drop_unnamed_handlers()
     if "builder" not in options:
         options["builder"] = local_builder()
@@ -156,7 +157,7 @@ def _tune(
 
 
 def _drop_unnamed_handlers() -> None:
-    """Takes handlers without a name from TVM's logger: TVM's set-up of its logs fails on them."""
+    """Removes handlers without a name from TVM's logger: TVM's logging set-up fails on them."""
     logger = logging.getLogger(_TVM_LOGGER)
     for handler in [handler for handler in logger.handlers if handler.get_name() is None]:
         logger.removeHandler(handler)

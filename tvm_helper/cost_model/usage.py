@@ -1,4 +1,4 @@
-"""Counters of our cost model in a search."""
+"""Counters of a cost model in a search."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 @dataclass
 class Usage:
-    """What a cost model did so far.
+    """Counters and times of a cost model.
 
     Attributes:
-        predicted: candidates that were scored.
-        unsupported: reason -> candidates that got the lowest score.
-        measured: candidates whose measurement it was told.
-        failed: candidates whose measurement failed.
-        tunings: how often the weights were tuned.
-        kept_tunings: how often the tuned weights were better and were kept.
-        feature_s: seconds spent on lowering and walking.
-        predict_s: seconds in `predict`, features included.
-        update_s: seconds in `update`, tuning and the XGB model included.
+        predicted: number of scored candidates.
+        unsupported: reason -> number of candidates with the lowest score.
+        measured: number of measured candidates, including failed ones.
+        failed: number of candidates whose measurement failed.
+        tunings: number of tunings of the weights.
+        kept_tunings: number of tunings whose weights were better and are used.
+        feature_s: seconds of lowering and featurising.
+        predict_s: seconds in `predict`, including features.
+        update_s: seconds in `update`, including tuning and the XGB model.
     """
 
     predicted: int = 0
@@ -39,5 +39,5 @@ class Usage:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Usage:
-        """Rebuilds what `to_json` described."""
+        """Returns the counters that `to_json` returned."""
         return cls(**{**value, "unsupported": Counter(value["unsupported"])})

@@ -1,4 +1,4 @@
-"""TVM's own XGB model, running beside ours on the same measurements."""
+"""TVM's XGB model, trained on the same measurements as cdmpp's model."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tvm_helper.compat import meta_schedule
 
 
 class XgbPeer:
-    """The XGB model as TVM trains it, but silent (instead of random) until it has been trained.
+    """TVM's XGB model, without TVM's random scores before the first training.
 
     Args:
-        threads: of its training.
+        threads: number of training threads.
     """
 
     def __init__(self, *, threads: int = 1) -> None:
@@ -29,29 +29,29 @@ class XgbPeer:
 
     @property
     def is_trained(self) -> bool:
-        """Whether it can be asked."""
+        """Whether the model can score."""
         return self._model.booster is not None
 
     def scores(self, context: Any, candidates: Sequence[Any]) -> FloatArray | None:
-        """Returns float64 [candidate], higher is better; None before it was trained."""
+        """Returns float64 [candidate], higher is better; None before training."""
         if not self.is_trained or not candidates:
             return None
         tensors = self._model.extractor.extract_from(context, list(candidates))
         features = [tensor.numpy().astype("float32") for tensor in tensors]
         found = np.zeros(len(candidates))
-        # Its own packing loses candidates without rows.
+        # XGBModel's packing drops candidates without rows.
         places = [place for place, rows in enumerate(features) if len(rows)]
         if places:
             found[places] = self._model._predict(xs=[features[place] for place in places])
         return found
 
     def update(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
-        """Lets it learn from a measured batch, failures included."""
+        """Trains on a measured batch, including failures."""
         if candidates:
             self._model.update(context, list(candidates), list(results))
 
     def save(self, directory: Path) -> None:
-        """Writes its trees and its training data; TVM's own format would hold a pickle."""
+        """Writes the trees and the training data; TVM's own format contains a pickle."""
         directory.mkdir(exist_ok=True)
         groups = list(self._model.data.values())
         state = {
@@ -70,7 +70,7 @@ class XgbPeer:
             self._model.booster.save_model(str(directory / "trees.json"))
 
     def load(self, directory: Path) -> None:
-        """Takes over what `save` wrote."""
+        """Loads a folder written by `save`."""
         import xgboost
 
         state = parse_json((directory / "state.json").read_text(encoding="utf-8"))

@@ -1,1 +1,1 @@
-"""Our model inside the old Ansor, over a pipe. Loads without TVM."""
+"""cdmpp's cost model in Ansor, over a pipe. Imports without TVM."""

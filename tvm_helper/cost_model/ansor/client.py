@@ -1,7 +1,7 @@
-"""Asks a process of the product's own environment for scores; standard library only.
+"""Client of a process that scores states in cdmpp's own environment; standard library only.
 
-The numpy and xgboost of a TVM that has Ansor are older than those that the models require. So the
-model is served by another interpreter, over a pipe.
+A TVM with Ansor needs an older numpy and xgboost than the models require. So another interpreter
+serves the model over a pipe.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from cdmpp.errors import DataError, UsageError
 from cdmpp.files.places import beside_package
 from cdmpp.processes.pipe import WorkerPipe
 
-#: Number of the form of requests and answers.
+#: Version of the format of requests and responses.
 PROTOCOL = 2
-#: Environment variable with the interpreter that the product is installed in.
+#: Environment variable with the interpreter that cdmpp is installed in.
 PYTHON_VARIABLE = "CDMPP_PYTHON"
 
-#: What a process with Ansor has in its environment and one without must not have.
+#: Environment variables of a process with Ansor that the model's process must not inherit.
 _FOREIGN_VARIABLES = (
     "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "TVM_FFI", "TVM_LIBRARY_PATH", "VIRTUAL_ENV",
 )  # fmt: skip
@@ -30,10 +30,10 @@ _log = logging.getLogger("cdmpp")
 
 
 def find_python() -> Path:
-    """Returns the interpreter that the product is installed in.
+    """Returns the interpreter that cdmpp is installed in.
 
     Raises:
-        UsageError: it is not known, or not there.
+        UsageError: the interpreter does not exist.
     """
     named = os.environ.get(PYTHON_VARIABLE)
     python = Path(named or beside_package() / ".venv" / "bin" / "python")
@@ -47,15 +47,15 @@ def find_python() -> Path:
 
 
 class AnsorClient:
-    """A process with a model. It ends with `close`, or with this process.
+    """Process with a model. It ends with `close`, or with this process.
 
     Args:
         options: command-line options of `tvm_helper.cost_model.ansor.server`.
         python: the interpreter to start; None = `find_python()`.
 
     Raises:
-        CdmppError: what the process says when it cannot be used as asked, such as a DeviceError.
-        UsageError: the process does not start.
+        CdmppError: an error raised in the process at start, such as a DeviceError.
+        UsageError: the process does not start, or it has another protocol version.
     """
 
     def __init__(self, options: Sequence[str], *, python: Path | None = None) -> None:
@@ -84,15 +84,15 @@ class AnsorClient:
 
     @property
     def pid(self) -> int | None:
-        """The process, None when it was closed."""
+        """Process id; None after `close`."""
         return self._pipe.pid
 
     def ask(self, kind: str, **values: Any) -> dict[str, Any]:
-        """Returns the answer to a request (see `tvm_helper.cost_model.ansor.server`).
+        """Returns the response to a request (see `tvm_helper.cost_model.ansor.server`).
 
         Raises:
-            CdmppError: the process says so.
-            DataError: the process died.
+            CdmppError: an error raised in the process.
+            DataError: the process died or was closed.
         """
         if self._pipe.pid is None:
             raise DataError("The cost model was closed; make another one")
@@ -104,7 +104,7 @@ class AnsorClient:
         self._pipe.stop()
 
     def _read(self) -> dict[str, Any]:
-        """Returns the next answer; raises what it says or what became of the process."""
+        """Returns the next response; re-raises the error that it holds."""
         while (answer := self._pipe.receive(None)) is not None:
             for level, text in answer.pop("log", ()):
                 _log.log(logging.getLevelName(level), "%s", text)
@@ -123,5 +123,5 @@ class AnsorClient:
 
 
 def _own_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment variables for a process of the product's own environment."""
+    """Returns the environment variables without those of the process with Ansor."""
     return {name: value for name, value in variables.items() if name not in _FOREIGN_VARIABLES}

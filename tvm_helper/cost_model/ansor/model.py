@@ -1,8 +1,8 @@
-"""Our cost model inside Ansor: `auto_scheduler.SketchPolicy(task, CdmppPythonModel(...))`.
+"""cdmpp's cost model in Ansor: `auto_scheduler.SketchPolicy(task, CdmppPythonModel(...))`.
 
-For a TVM that has `auto_scheduler`, in an environment of its own (`make legacy-env`); start scripts
-there with `python -m tvm_helper.cost_model.ansor.run SCRIPT`. The model itself runs in the
-product's environment, see `client`.
+Needs a TVM that has `auto_scheduler`, in a separate environment (`make legacy-env`); start scripts
+there with `python -m tvm_helper.cost_model.ansor.run SCRIPT`. The model itself runs in cdmpp's own
+environment, see `client`.
 """
 
 from __future__ import annotations
@@ -39,34 +39,34 @@ except (ImportError, OSError) as error:
 class CdmppPythonModel(PythonBasedModel):  # type: ignore[misc]
     """Scores Ansor's states by the latency that a trained model predicts for a device.
 
-    A score is the shortest latency that was predicted for the task before this round over the
-    state's latency: positive, about 1 for the best, higher is better. A state that cannot be
-    replayed, or that exceeds the limits of a GPU, gets -inf, which Ansor never measures, and is
-    counted in `usage.unsupported`.
+    A score is the shortest latency predicted for the task before this round, divided by the state's
+    latency: positive, about 1 for the best, higher is better. A state that cannot be replayed, or
+    that exceeds the limits of a GPU, gets -inf, which Ansor never measures, and is counted in
+    `usage.unsupported`.
 
-    Global random states are never read or set. Errors inside Ansor's calls end the search and are
-    raised from it (by a TVM without compiled bindings as its own error with the same text).
+    Global random states are never read or set. An error in Ansor's calls ends the search, which
+    raises it (a TVM without compiled bindings raises its own error with the same text).
 
     Args:
         model: a run folder, or `pretrained`.
         device: label of the measured device.
         finetune_every: 0 = frozen; n = after every n measured programs the weights are fine-tuned
             on all measured programs, and kept if they are better on held-out programs.
-        neighbours: whether the model's errors on a task's measured programs correct its predictions
-            for the task's other states.
-        seed: of the fine-tuning.
+        neighbours: whether residuals on a task's measured programs correct predictions for its
+            other states.
+        seed: seed of the fine-tuning.
         server: URL of a `cdmpp serve` that scores, instead of a local process; then `model` is the
-            name of the server's model, and nothing is fine-tuned, saved or loaded.
+            name of the server's model, which is not fine-tuned, saved or loaded.
         token: token of the server.
-        python: the interpreter that cdmpp is installed in; None = the one that `ansor_run` was
-            started with, or that of the checkout.
+        python: the interpreter that cdmpp is installed in; None = the one that ran
+            `tvm_helper.cost_model.ansor.run`, or that of the checkout.
 
     Attributes:
         usage: counts of scored, measured and failed programs.
 
     Raises:
-        UsageError: the process with the model does not start, or a served model should be
-            fine-tuned.
+        UsageError: the process with the model does not start, or fine-tuning was requested of a
+            served model.
         ServerError: the server does not respond.
         DeviceError: an unknown device.
         DataError: there is no complete model.
@@ -114,9 +114,9 @@ class CdmppPythonModel(PythonBasedModel):  # type: ignore[misc]
         return np.array(scores, np.float64)
 
     def predict_stages(self, task: Any, states: Sequence[Any]) -> FloatArray:
-        """Returns the scores in Ansor's packed form: those of the states, then a 0 for each.
+        """Returns the scores in Ansor's packed form: those of the states, then one 0 per state.
 
-        The 0 says that a state's score is not broken down: the model scores a whole program.
+        A 0 means that the score has no breakdown by stage: the model scores whole programs.
 
         Returns:
             float64 [2 * state].
@@ -124,10 +124,10 @@ class CdmppPythonModel(PythonBasedModel):  # type: ignore[misc]
         return np.concatenate([self.predict(task, states), np.zeros(len(states))])
 
     def update(self, inputs: Sequence[Any], results: Sequence[Any]) -> None:
-        """Takes notice of measured programs, and learns from them where that is wanted.
+        """Adds measured programs; fine-tunes or corrects the model on them if enabled.
 
         Args:
-            inputs: Ansor's `MeasureInput`s, of one task or of several.
+            inputs: Ansor's `MeasureInput`s, of one or several tasks.
             results: their `MeasureResult`s.
         """
         lines: dict[str, list[str]] = {}
@@ -145,7 +145,7 @@ class CdmppPythonModel(PythonBasedModel):  # type: ignore[misc]
         self._client.ask("save", path=str(Path(path).resolve()))
 
     def load(self, path: Path | str) -> None:
-        """Continues where the model that wrote the file was; mode and seed stay those of this one.
+        """Restores the state of the model that wrote the file; keeps this model's mode and seed.
 
         Raises:
             DataError: not a file of this kind.
@@ -153,11 +153,11 @@ class CdmppPythonModel(PythonBasedModel):  # type: ignore[misc]
         self._client.ask("load", path=str(Path(path).resolve()))
 
     def close(self) -> None:
-        """Ends the process with the model; it ends with this process in any case."""
+        """Ends the process with the model, which otherwise ends with this process."""
         self._client.close()
 
     def _told(self, task: Any) -> str:
-        """Returns the name of a task that the model's process has been told about."""
+        """Returns the name of a task; sends a new task to the model's process."""
         target = str(task.target)
         name = f"{task.workload_key}|{target.split()[0]}"
         if name not in self._tasks:
@@ -171,7 +171,7 @@ class CdmppPythonModel(PythonBasedModel):  # type: ignore[misc]
 
 
 def state_lines(task: Any, states: Iterable[Any]) -> list[str]:
-    """Returns the line of a record file for each state of a task, as not measured."""
+    """Returns a line of a record file for each state of a task, without a measurement."""
     result = measure.MeasureResult([0.0], 0, "", 0, 0)
     return [_dump(measure.MeasureInput(task, state), result) for state in states]
 

@@ -2,8 +2,8 @@
 
 `python -m tvm_helper.cost_model.ansor.run SCRIPT`.
 
-`tvm_helper` and `cdmpp` can be imported there, and nothing else of this environment; the models are
-served by the interpreter that this runs in.
+The script can import `tvm_helper` and `cdmpp`, but nothing else of this environment. The
+interpreter of this command serves the models.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _USAGE = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Becomes the process of the script; returns an exit code only where there is none."""
+    """Replaces this process by the script's; returns an exit code only if that fails."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(f"{_USAGE}\n\n{__doc__}")
@@ -46,7 +46,7 @@ def ansor_variables(environment: LegacyEnvironment) -> dict[str, str]:
     """Returns the environment variables of a process that uses `tvm_helper.cost_model.ansor.model`.
 
     Raises:
-        UsageError: the side environment's folder cannot be written.
+        UsageError: the side environment's folder is not writable.
     """
     variables = environment.variables()
     folder = _package_folder(environment)
@@ -56,7 +56,7 @@ def ansor_variables(environment: LegacyEnvironment) -> dict[str, str]:
 
 
 def _package_folder(environment: LegacyEnvironment) -> Path:
-    """Returns a folder with links to our packages; their own folder may hold a newer numpy too."""
+    """Returns a folder with links to `_PACKAGES`; their own folder may hold a newer numpy too."""
     folder = environment.folder / "cdmpp-packages"
     here = beside_package()
     try:
@@ -81,7 +81,7 @@ def _checked(arguments: list[str]) -> list[str]:
     """Returns the interpreter's arguments.
 
     Raises:
-        UsageError: the script is not there.
+        UsageError: the script does not exist.
     """
     first = arguments[0]
     if not first.startswith("-") and not Path(first).is_file():

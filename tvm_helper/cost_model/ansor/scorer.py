@@ -1,4 +1,4 @@
-"""Scores Ansor's states from their record lines; needs no TVM. The model's side of `ansor`."""
+"""Scores of Ansor's states from their record lines, in the model's process; needs no TVM."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from tvm_helper.cost_model.safety_net import SafetyNet
 from tvm_helper.cost_model.scoring import SearchCore
 from tvm_helper.cost_model.state_file import read_state, write_state
 
-#: What Ansor expects of a state that cannot be scored; every other score is positive.
+#: Ansor's score of a state that cannot be scored; every other score is positive.
 INVALID_SCORE = float("-inf")
 
 
 @dataclass(frozen=True)
 class StateFeatures:
-    """States of one task in the form that models take.
+    """Features of states of one task.
 
     Attributes:
-        records: all of them.
-        asts: compact ASTs of those that can be scored.
-        supported: int64 [S], their places among the states.
-        unsupported: reason -> number of the others.
-        seconds: what reading, replaying and lowering took.
+        records: records of all states.
+        asts: compact ASTs of the states that can be scored.
+        supported: int64 [S], indices of these states.
+        unsupported: reason -> number of the other states.
+        seconds: time of reading, replaying and lowering.
     """
 
     records: list[MeasureRecord]
@@ -48,13 +48,13 @@ class StateFeatures:
 
 
 class AnsorScorer:
-    """Our cost model for states that arrive as lines of a record file.
+    """Cost model for states given as lines of a record file.
 
-    Tasks are named by their workload key; the computation of each is told once (`add_task`). The
-    arguments are those of `SearchCore`.
+    `add_task` has to be called once for each task before its states are scored. The arguments are
+    those of `SearchCore`.
 
     Attributes:
-        core: the model, what it has measured, and what it did so far.
+        core: the model with its measured programs and counters.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class AnsorScorer:
         self._tasks: dict[str, TensetTask] = {}
 
     def add_task(self, name: str, *, target: str, dag_json: str) -> None:
-        """Takes notice of a task.
+        """Adds a task.
 
         Args:
-            name: the name that it is asked for by.
+            name: name of the task in later requests.
             target: the compiler target as text.
-            dag_json: its tensors as TVM's JSON node graph.
+            dag_json: tensors of the computation as TVM's JSON node graph.
 
         Raises:
             DataError: the computation cannot be read.
@@ -90,7 +90,7 @@ class AnsorScorer:
                 f"programs for {kind} do not run on {device.name}, which is a {device.kind}; "
                 "expected a device of the target's kind, see `cdmpp device list`"
             )
-        parse_dag(dag_json)  # an error here, not one for every state
+        parse_dag(dag_json)  # raises once here instead of for every state
         self._tasks[name] = TensetTask(name, target, kind, dag_json, ())
 
     def predict(self, name: str, lines: Sequence[str]) -> FloatArray:
@@ -107,7 +107,7 @@ class AnsorScorer:
         return scores
 
     def update(self, name: str, lines: Sequence[str]) -> None:
-        """Takes notice of a measured batch of one task, and learns from it where that is wanted.
+        """Adds a measured batch of one task; fine-tunes or corrects the model on it if enabled.
 
         Raises:
             DataError: the task was not added, or a line is no record.
@@ -135,7 +135,7 @@ class AnsorScorer:
         write_state(path, self.core.state(SafetyNet(), peer=None))
 
     def load(self, path: Path) -> None:
-        """Continues where the model that wrote the file was; mode and seed stay those of this one.
+        """Restores the state of the model that wrote the file; keeps this model's mode and seed.
 
         Raises:
             DataError: not a file of this kind.
@@ -164,7 +164,7 @@ class AnsorScorer:
         )
 
     def _latencies(self, name: str, lines: Sequence[str]) -> tuple[StateFeatures, FloatArray]:
-        """Returns the features and float64 [state], seconds; NaN without features."""
+        """Returns the features and float64 [state], predicted seconds; NaN without features."""
         found = self._features(name, lines)
         seconds = np.full(len(lines), np.nan)
         if found.asts:
@@ -187,7 +187,7 @@ class AnsorScorer:
 
 
 def _invalid_reason(ast: CompactAst | ReplayError) -> str | None:
-    """Returns a short reason why a state is not to be measured, None where it may be."""
+    """Returns a short reason why a state must not be measured; None if it may be."""
     if isinstance(ast, ReplayError):
         return ast.reason
     if not ast.valid:
@@ -196,7 +196,7 @@ def _invalid_reason(ast: CompactAst | ReplayError) -> str | None:
 
 
 def _cost_s(record: MeasureRecord) -> float:
-    """Returns the median seconds of a measurement; NaN where it failed."""
+    """Returns the median seconds of a measurement; NaN if it failed."""
     return float(np.median(record.costs_s)) if record.is_ok else float("nan")
 
 

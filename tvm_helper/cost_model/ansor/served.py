@@ -1,4 +1,4 @@
-"""Scores of a `cdmpp serve` for Ansor, in the place of a process of its own; needs no TVM."""
+"""Scores of a `cdmpp serve` for Ansor, instead of a local process; needs no TVM."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _log = logging.getLogger("cdmpp")
 
 
 class ServedAnsor:
-    """Answers as `AnsorClient` does; the model is a server's, and learns nothing.
+    """Server's model with the interface of `AnsorClient`; it is never fine-tuned.
 
     Args:
-        client: the server.
-        model: what it calls the model.
+        client: client of the server.
+        model: name of the model on the server.
         device: label of the measured device.
 
     Raises:
@@ -39,11 +39,11 @@ class ServedAnsor:
         self._usage = Usage()
 
     def ask(self, kind: str, **values: Any) -> dict[str, Any]:
-        """Returns the answer to a request (see `tvm_helper.cost_model.ansor.server`).
+        """Returns the response to a request (see `tvm_helper.cost_model.ansor.server`).
 
         Raises:
-            CdmppError: the server says so, or is gone.
-            UsageError: something is to be saved or loaded.
+            CdmppError: the server reports an error or does not respond.
+            UsageError: the request is `save` or `load`.
         """
         if kind == "task":
             self._tasks[values["name"]] = {"target": values["target"], "dag": values["dag"]}

@@ -1,10 +1,10 @@
-"""The process with the model: answers requests of `AnsorClient`, see `cdmpp.processes.serve`.
+"""Process with the model: handles requests of `AnsorClient`, see `cdmpp.processes.serve`.
 
-It runs in the product's own environment; the process with Ansor has another one. Every answer has
-`log`, what was logged since the last one as pairs (name of the level, text), and either `raised`, a
-pair (name of the class, text), or the values below.
+It runs in cdmpp's own environment; the process with Ansor has another one. Every response has
+`log`, the messages logged since the previous response as pairs (name of the level, text), and
+either `raised`, a pair (name of the error's class, text), or the values below.
 
-| op | more in the request | in the answer |
+| op | fields of the request | fields of the response |
 |---|---|---|
 | task | name, target, dag | |
 | predict | name, lines | scores (null = invalid), usage |
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 class _Log(logging.Handler):
-    """Keeps what is logged for the next answer."""
+    """Buffers log messages for the next response."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
-"""Makes the side environment ready for Ansor's tests.
+"""Prepares the side environment for Ansor's tests.
 
 `python -m tvm_helper.cost_model.ansor.setup`.
 
-That is the environment of `make legacy-env` and a test runner in it. An environment that is there
-and does not work is built again from nothing.
+Builds the environment of `make legacy-env` and installs a test runner in it. An existing
+environment that does not work is rebuilt from scratch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RUNNER = "import pytest; assert int(pytest.__version__.split('.')[0]) >= 8"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Builds what is missing; returns the process's exit code."""
+    """Builds the missing parts; returns the process's exit code."""
     parser = argparse.ArgumentParser(prog="tvm_helper.cost_model.ansor.setup", description=__doc__)
     parser.add_argument("--folder", type=Path, default=default_folder(), metavar="DIR")
     args = parser.parse_args(argv)
@@ -37,10 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build(folder: Path) -> str:
-    """Builds the environment as far as it is not there and returns one sentence about it.
+    """Builds the missing parts of the environment and returns a sentence about it.
 
     Raises:
-        UsageError: a tool is missing, or something cannot be installed.
+        UsageError: a tool is missing, or a package cannot be installed.
     """
     said = setup.build(folder)
     environment = LegacyEnvironment(Path(folder).resolve())
@@ -54,7 +54,7 @@ def build(folder: Path) -> str:
 
 
 def _runs(environment: LegacyEnvironment, code: str) -> bool:
-    """Whether a piece of Python runs in the environment."""
+    """Whether Python code runs without an error in the environment."""
     try:
         run([str(environment.python), "-c", code], "try the side environment", environment)
     except UsageError:
