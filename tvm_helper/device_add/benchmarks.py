@@ -1,7 +1,7 @@
-"""Two micro-benchmarks of the device at hand: memory bandwidth and the peak rate of float32.
+"""Micro-benchmarks of the device of this machine: memory bandwidth and float32 peak.
 
-They are compiled by TVM for the label's target and run with its threads, so that they measure what
-programs of the label can reach. They run in a process of their own (`run_benchmarks`).
+TVM compiles them for the label's target, and they run with the label's threads, so that the results
+hold for programs of the label. They run in a separate process (`run_benchmarks`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError
 
-#: Independent chains of multiply-adds a thread: enough to hide their latency, few enough for the
-#: vector registers (16 below AVX-512).
+#: Independent chains of multiply-adds per thread: enough to hide their latency, few enough to fit
+#: the vector registers (16 without AVX-512).
 _CHAINS = 10
 _CHAINS_OF_WIDE = 20
 #: A run takes about half a millisecond on a CPU: shorter than a time slice, so that some of many
-#: runs are undisturbed on a machine that others use too.
+#: runs are undisturbed on a shared machine.
 _STEPS = 100_000
 _GPU_STEPS = 100_000
 _GPU_BLOCKS, _GPU_THREADS, _GPU_LANES = 4096, 256, 4
@@ -33,7 +33,7 @@ _MOST_ARRAY_BYTES = 512 << 20
 _ADD_REPEATS, _CHAIN_REPEATS = 60, 600
 _PART_FLOATS = 1 << 19
 _ROUNDS = 10
-#: Outside of these something else than the device was measured. Rates of a CPU are per thread.
+#: Plausible ranges; values outside are measurement errors. Peaks of a CPU are per thread.
 _BANDWIDTHS = (5e7, 2e13)
 _CPU_PEAKS = (5e7, 1e12)
 _GPU_PEAKS = (1e9, 1e15)
@@ -41,13 +41,13 @@ _GPU_PEAKS = (1e9, 1e15)
 
 @dataclass(frozen=True)
 class Benchmarks:
-    """What was measured.
+    """Results of the micro-benchmarks.
 
     Attributes:
-        bandwidth_bytes_per_s: of c = a + b, three arrays counted.
-        peak_flop_per_s: of multiply-adds in registers, two operations each.
+        bandwidth_bytes_per_s: bandwidth of c = a + b, counting all three arrays.
+        peak_flop_per_s: rate of multiply-adds in registers, two operations each.
         array_bytes: size of each array.
-        driver: what TVM's runtime tells of a GPU, by field of `DeviceSpec`.
+        driver: field of `DeviceSpec` -> value of TVM's runtime, for a GPU.
     """
 
     bandwidth_bytes_per_s: float
@@ -59,10 +59,10 @@ class Benchmarks:
 def run_benchmarks(
     spec: DeviceSpec, target: Mapping[str, Any], *, timeout_s: float = 120.0
 ) -> Benchmarks:
-    """Measures in a process of its own, with the label's threads.
+    """Runs the micro-benchmarks in a separate process with the label's threads.
 
     Raises:
-        DeviceError: the process dies, takes too long, or a result is not plausible.
+        DeviceError: the process fails or takes too long, or a result is not plausible.
     """
     import os
 
@@ -96,8 +96,8 @@ def run_benchmarks(
 
 
 def array_bytes(spec: DeviceSpec) -> int:
-    """Returns the size of each of the three arrays: together at least four times the last cache,
-    at most a quarter of the memory.
+    """Returns the size of each of the three arrays: 4/3 of the last cache, between 64 and 512 MiB,
+    and at most 1/12 of the memory.
     """
     cache = spec.l3_bytes or spec.l2_bytes or 0
     wanted = min(max(_LEAST_ARRAY_BYTES, 4 * cache // 3), _MOST_ARRAY_BYTES)
@@ -111,7 +111,7 @@ def check_plausible(measured: Benchmarks, spec: DeviceSpec) -> None:
     """Checks the results against loose physical bounds.
 
     Raises:
-        DeviceError: a result is outside of them.
+        DeviceError: a result is out of bounds.
     """
     threads = (spec.threads or 1) if spec.kind == "cpu" else 1
     low, high = _CPU_PEAKS if spec.kind == "cpu" else _GPU_PEAKS
@@ -128,7 +128,7 @@ def check_plausible(measured: Benchmarks, spec: DeviceSpec) -> None:
 
 
 def benchmark(request: Mapping[str, Any]) -> Benchmarks:
-    """Builds and runs both; the threads are those of this process's `TVM_NUM_THREADS`."""
+    """Builds and runs both benchmarks, with the threads of this process's `TVM_NUM_THREADS`."""
     from tvm_helper.compat import Target, tvm
 
     target = Target(dict(request["target"]))
@@ -168,10 +168,10 @@ def _driver_facts(device: Any) -> dict[str, int]:
 
 
 def _cpu_bandwidth(tvm: Any, target: Any, count: int, threads: int) -> float:
-    """Returns bytes a second of adding parts of large arrays one after the other.
+    """Returns bytes per second of adding the parts of large arrays in turn.
 
-    A part takes a fraction of a millisecond, so the median part is undisturbed on a machine that
-    others use too; when its turn comes again, the others have pushed it out of the caches.
+    A part takes a fraction of a millisecond, so the median part is undisturbed on a shared machine.
+    Before a part runs again, the other parts have evicted it from the caches.
     """
     import numpy as np
 
@@ -195,7 +195,7 @@ def _cpu_bandwidth(tvm: Any, target: Any, count: int, threads: int) -> float:
 def _seconds(
     tvm: Any, module: Any, target: Any, shapes: Sequence[tuple[int, ...]], *, repeats: int
 ) -> float:
-    """Returns the least of many timings: what disturbs only makes them longer."""
+    """Returns the minimum of many timings: disturbances only make a timing longer."""
     import numpy as np
 
     kind = str(target.kind.name)
@@ -203,7 +203,7 @@ def _seconds(
     arguments = [tvm.runtime.tensor(np.full(shape, 0.5, np.float32), device) for shape in shapes]
     built = tvm.compile(module, target=target)
     timed = built.jit().time_evaluator("main", device, number=1, repeat=repeats)
-    timed(*arguments)  # clocks and threads wake up
+    timed(*arguments)  # warm-up of clocks and threads
     return float(min(timed(*arguments).results))
 
 
@@ -240,8 +240,7 @@ def _schedule(function: Any) -> tuple[Any, list[Any]]:
 
 
 def _multiply_add() -> Any:
-    """Returns the reduction s -> s * x + x, which needs one multiply-add a step and stays finite
-    for |x| < 1."""
+    """Returns the reduction s -> s * x + x: one multiply-add per step, finite for |x| < 1."""
     from tvm_helper.compat import te, tirx
 
     return te.comm_reducer(
@@ -295,7 +294,7 @@ def _chains_on_gpu() -> Any:
 
 
 def main() -> None:
-    """Measures what the first argument (JSON) asks for; prints one JSON value."""
+    """Runs `benchmark` on the request in the first argument (JSON); prints the result as JSON."""
     from dataclasses import asdict
 
     print(json.dumps(asdict(benchmark(json.loads(sys.argv[1])))))

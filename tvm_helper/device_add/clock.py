@@ -1,4 +1,4 @@
-"""How much of a device's minutes is used up, kills in between included."""
+"""Time spent on adding a device, across killed and resumed runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLOCK_FILE = "clock.json"
 
 
 class StepClock:
-    """Seconds that were spent, those of earlier runs included, and notes that outlive a kill."""
+    """Spent seconds, including those of earlier runs, and notes that survive a killed run."""
 
     def __init__(self, folder: Path, began: float) -> None:
         self._path = folder / CLOCK_FILE
@@ -27,11 +27,11 @@ class StepClock:
         self._written = float("-inf")
 
     def spent_s(self) -> float:
-        """Returns seconds of this run and of the earlier ones."""
+        """Returns the seconds of this run and of earlier ones."""
         return self._before + time.monotonic() - self._began
 
     def note(self, **values: Any) -> None:
-        """Writes the time (at most once a second) and, at once, what is new."""
+        """Writes the spent time: at once with new values, otherwise at most once per second."""
         now = time.monotonic()
         if values or now - self._written >= 1.0:
             self._written = now
@@ -40,21 +40,21 @@ class StepClock:
             write_json(self._path, self.notes)
 
     def part(self, name: str) -> Part:
-        """Counts the seconds of a `with` block as a part's."""
+        """Returns a context manager that adds the time of its block to a part."""
         return Part(self, name)
 
     def add(self, name: str, seconds: float) -> None:
-        """Counts seconds as a part's."""
+        """Adds seconds to a part."""
         self._parts[name] = self._parts.get(name, 0.0) + seconds
         self.note(parts=self._parts)
 
     def seconds(self) -> dict[str, float]:
-        """Returns the seconds of each part, and `total`."""
+        """Returns the seconds of each part and the `total`."""
         return {**self._parts, "total": self.spent_s()}
 
 
 class Part:
-    """A part of the time that is running."""
+    """Context manager that adds the time of its block to a part of a clock."""
 
     def __init__(self, clock: StepClock, name: str) -> None:
         self._clock, self._name = clock, name

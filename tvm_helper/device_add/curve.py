@@ -1,4 +1,4 @@
-"""The error of a new device's model against the number of measured tasks, and where its knee is."""
+"""Error curve of a new device's model over the number of measured tasks, and its knee."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cdmpp.arrays import FloatArray
 from cdmpp.datasets.judge import judge
 from cdmpp.datasets.samples import Samples
 
-#: Share of the way from the error without measurements to the least one, reached at the knee.
+#: Share of the improvement, from the zero-shot error to the minimum, that the knee reaches.
 KNEE_SHARE = 0.9
 KNEE_RULE = (
     "the knee is the smallest number of measured tasks at which the median APE of the "
@@ -25,16 +25,15 @@ _METRICS = (
 
 
 def budgets(most: int) -> list[int]:
-    """Returns the numbers of tasks of the curve, 0 apart: 1, 3, 10, ... and `most` itself."""
+    """Returns the numbers of tasks of the curve, except 0: 1, 3, 10, ... and `most`."""
     return [count for count in _GROWTH if count < 0.8 * most] + [most]
 
 
 def knee(errors: Mapping[int, float | None]) -> int | None:
     """Returns the knee of number of tasks -> median error, see `KNEE_RULE`.
 
-    The mean error would not do: on few programs a single one decides it.
-
-    0 where no budget is better than no measurement; None without a value at 0 or beside it.
+    0 if no number of tasks improves on the zero-shot error; None without a value at 0 and at
+    another number. On few programs the mean error would depend on a single program.
     """
     known = {count: value for count, value in sorted(errors.items()) if value is not None}
     if 0 not in known or len(known) < 2:
@@ -44,8 +43,8 @@ def knee(errors: Mapping[int, float | None]) -> int | None:
 
 
 def judged(test: Samples, predicted_s: FloatArray) -> dict[str, Any]:
-    """Returns `_METRICS` (see `cdmpp.metrics.summarise`), and `mape_low` and `mape_high`: a 95 %
-    interval of the MAPE from drawing the judging tasks again with replacement.
+    """Returns `_METRICS` (see `cdmpp.metrics.summarise`), and `mape_low` and `mape_high`: the 95 %
+    bootstrap interval of the MAPE over test tasks.
     """
     values = judge(test, predicted_s)
     found = {name: values[name] for name in _METRICS}
@@ -62,10 +61,11 @@ def judged(test: Samples, predicted_s: FloatArray) -> dict[str, Any]:
 def curve_rows(
     test: Samples, counts: Sequence[int], points: Mapping[tuple[str, int], FloatArray]
 ) -> list[dict[str, Any]]:
-    """Returns one row a number of tasks: `tasks` and, by start, `judged` or None.
+    """Returns one row per number of tasks: `tasks`, and for each start the metrics of `judged` or
+    None.
 
     Args:
-        points: (start, number of tasks) -> float64 [N], predictions of the judging samples.
+        points: (start, number of tasks) -> float64 [N], predicted seconds of the test samples.
     """
     starts = list(dict.fromkeys(start for start, _ in points))
     return [

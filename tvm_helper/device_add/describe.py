@@ -1,4 +1,4 @@
-"""What a new device is: what the system tells of it, with measured bandwidth and peak."""
+"""Description of a new device: facts from the system, measured bandwidth and peak."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def described(
     root: Path = Path("/"),
     benchmarks: RunBenchmarks = run_benchmarks,
 ) -> tuple[DeviceSpec, MeasureTarget]:
-    """Returns the device and what is compiled for it; probed once, then read from the folder.
+    """Returns the device and its compile target; probes the device once, then reads its file.
 
     Args:
-        folder: run folder; the description is `devices/NAME.yaml` in it.
-        root: where `proc` and `sys` are.
+        folder: run folder; the device file is `devices/NAME.yaml` in it.
+        root: folder with `proc` and `sys`.
         benchmarks: measures bandwidth and peak.
 
     Raises:
-        UsageError: threads or a target that do not fit the machine.
+        UsageError: the machine does not support the threads or the target.
         DeviceError: the machine cannot be described, or a micro-benchmark fails.
     """
     path = folder / DEVICES_FOLDER / f"{options.name}.yaml"
@@ -71,7 +71,7 @@ def described(
 
 
 def with_measured(spec: DeviceSpec, measured: Benchmarks) -> DeviceSpec:
-    """Returns the device with the measured rates, and what the driver told besides."""
+    """Returns the device with the measured rates and, for missing fields, the driver's values."""
     threads = f", {spec.threads} thread{'s' * (spec.threads > 1)}" if spec.threads else ""
     size = measured.array_bytes >> 20
     values: dict[str, tuple[Any, str]] = {
@@ -121,10 +121,10 @@ def _told(options: DeviceAddOptions, root: Path) -> DeviceSpec:
 
 
 def _known(options: DeviceAddOptions, root: Path) -> DeviceSpec:
-    """Returns the description of a known label, called as it was asked for.
+    """Returns the description of a known label, under the requested name.
 
     Raises:
-        DeviceError: it is not that of this machine, and nobody insists.
+        DeviceError: it does not describe this machine (checked in full without `force`).
     """
     spec = replace(get_device(options.name), name=options.name)
     if not options.force:

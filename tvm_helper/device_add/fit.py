@@ -1,4 +1,4 @@
-"""Fits models to a new device's measurements: from the pre-trained weights, and from nothing."""
+"""Models fitted to a new device's measurements: fine-tuned, from scratch and baselines."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ from cdmpp.training.run_folder import save_trained
 PRETRAINED, ONE_FACTOR, SCRATCH, TREES = "pretrained", "one_factor", "scratch", "trees"
 CURVE_FOLDER = "curve"
 _STEP_CHOICES = (160, 120, 80, 40)
-#: Tunings of one adaptation: three folds and the whole, adapters and all weights each.
+#: Tunings of one adaptation: three folds and the full data, each for adapters and all weights.
 _TUNINGS = 8
-#: A step costs so many times the prediction of its programs (forward, backward, optimiser).
+#: Cost of a step (forward, backward, optimiser) over that of predicting its programs.
 _STEP_COST = 4.0
-#: Most of the time for all fits that the final model may be expected to take.
+#: Maximum share of the fitting time for the final model.
 _FINAL_SHARE = 0.4
 
 
 @dataclass(frozen=True)
 class Fits:
-    """What is needed to fit to a device.
+    """Inputs of all fits to a device.
 
     Attributes:
         folder: run folder of the device.
-        model: the model to start from, with its card and folder.
-        card: likewise.
-        model_dir: likewise.
-        learn: measured samples of the tasks to learn from.
+        model: the model to start from.
+        card: its card.
+        model_dir: its folder.
+        learn: measured samples of the training tasks.
         order: int64, tasks of `learn`, best first.
-        test: measured samples of the tasks that judge.
-        seed: of the training.
-        reader: of machine code, beside the model to start from; None without one.
+        test: measured samples of the test tasks.
+        seed: seed of the training.
+        reader: machine-code model in `model_dir`; None without one.
         code: machine code of the measured programs, where it is known.
     """
 
@@ -69,17 +69,17 @@ class Fits:
     code: tuple[MachineCode, ...] = ()
 
     def train(self, count: int) -> Samples:
-        """Returns the samples of the first tasks, their device as the model knows it."""
+        """Returns the samples of the first `count` tasks, their device as the card describes it."""
         return self.card.as_told(of_tasks(self.learn, self.order[:count]))
 
 
 def zero_shot(fits: Fits) -> FloatArray:
-    """Returns what the model says of the judging samples before anything is measured."""
+    """Returns the unadapted model's predictions for the test samples, in seconds."""
     return fits.model.predict(fits.test)
 
 
 def choose_steps(fits: Fits, seconds: float) -> int:
-    """Returns how many steps a tuning may have so that the final model fits the time."""
+    """Returns the number of steps per tuning with which the final model fits into `seconds`."""
     options = FinetuneOptions()
     part = fits.model.tunable_part()
     few = fits.learn.take(np.arange(min(len(fits.learn), options.programs_per_batch)))
@@ -94,10 +94,10 @@ def choose_steps(fits: Fits, seconds: float) -> int:
 def final_model(
     fits: Fits, steps: int, split: dict[str, Any], versions: dict[str, str], progress: RunProgress
 ) -> tuple[FloatArray, dict[str, Any]]:
-    """Adapts to all tasks and writes the model into the run folder; returns its predictions of the
-    judging samples and what is known of it.
+    """Adapts the model to all tasks and writes it into the run folder; returns its predictions for
+    the test samples and facts about the fit.
 
-    A model that is there already is not fitted again.
+    A model that the folder already has is not fitted again.
     """
     count = len(fits.order)
 
@@ -112,11 +112,13 @@ def final_model(
 def point(
     fits: Fits, start: str, count: int, steps: int, progress: RunProgress
 ) -> tuple[FloatArray, dict[str, Any]]:
-    """Returns a point of the curve: predictions of the judging samples, and facts; computed once.
+    """Returns a point of the curve: predictions for the test samples, and facts about the fit.
+
+    The point is computed once and stored in the folder.
 
     Args:
         start: `pretrained`, `one_factor`, `scratch` or `trees`.
-        count: number of tasks that are learned from.
+        count: number of training tasks.
     """
     train = fits.train(count)
 
@@ -144,7 +146,7 @@ def point(
 
 
 def read_point(fits: Fits, start: str, count: int) -> tuple[FloatArray, dict[str, Any]] | None:
-    """Returns a point that was computed before."""
+    """Returns a stored point of the curve; None if it was not computed yet."""
     path = _path(fits, start, count)
     if not path.is_file():
         return None
@@ -186,7 +188,7 @@ def _path(fits: Fits, start: str, count: int) -> Path:
 
 
 def _save(fits: Fits, adapted: Adapted, split: dict[str, Any], versions: dict[str, str]) -> None:
-    """Writes weights, card and training tasks, intervals calibrated on what was held out."""
+    """Writes weights, card and training tasks, with intervals calibrated on held-out samples."""
     card = replace(
         extended_card(fits.card, adapted.model.kind, fits.learn, split), versions=versions
     )

@@ -1,6 +1,4 @@
-"""Kernels of every kind at drawn sizes: MetaSchedule draws the programs that a device is measured
-on.
-"""
+"""Random kernels of every kind, whose programs MetaSchedule draws and a new device measures."""
 
 from __future__ import annotations
 
@@ -8,15 +6,13 @@ import math
 import random
 from collections.abc import Callable, Iterator
 
-#: A random schedule of a larger kernel may take seconds.
+#: A random schedule of a larger kernel can run for seconds.
 _MOST_FLOPS = 5e8
 _SIDES = (7, 8, 10, 14, 20, 28, 40, 56)
 
 
 def kernel_names(seed: int) -> Iterator[str]:
-    """Yields names as `cdmpp measure --sample` takes them, without end: each kind in turn, at sizes
-    that the seed decides.
-    """
+    """Yields names for `cdmpp measure --sample` without end: each kind in turn, at random sizes."""
     rng = random.Random(seed)
     while True:
         for kind in _KINDS:
@@ -24,13 +20,13 @@ def kernel_names(seed: int) -> Iterator[str]:
 
 
 def _size(rng: random.Random, low: int, high: int, step: int) -> int:
-    """Returns a multiple of a step, drawn evenly on a logarithmic scale."""
+    """Returns a multiple of `step`, drawn log-uniformly."""
     drawn = math.exp(rng.uniform(math.log(low), math.log(high)))
     return max(step, step * round(drawn / step))
 
 
 def _side(rng: random.Random, flops_a_point: float) -> int:
-    """Returns the side of an image on which a convolution is not too large."""
+    """Returns a random side of an image, such that the kernel has at most `_MOST_FLOPS`."""
     fitting = [side for side in _SIDES if flops_a_point * side**2 <= _MOST_FLOPS]
     return rng.choice(fitting or _SIDES[:1])
 

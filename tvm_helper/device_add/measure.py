@@ -1,4 +1,4 @@
-"""Measures the chosen tasks of a new device until the time for it is over."""
+"""Measurement of the chosen tasks on a new device, within a time limit."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tvm_helper.measure.tables import write_tables
 from tvm_helper.measure.target import MeasureTarget
 from tvm_helper.measure.trials import WORKER_COMMAND
 
-#: Built before they are timed; a stop loses at most so many builds.
+#: Number of programs built before they are timed; a stop loses at most these builds.
 _BATCH = 8
 _MOST_BUILD_JOBS = 8
-#: Tasks that are measured before the next ones begin, and programs of each: a slow machine measures
-#: fewer tasks, not fewer programs of all.
+#: Number of tasks of a wave and of programs per task: a slow machine measures fewer tasks instead
+#: of fewer programs per task.
 _WAVE_TASKS, _WAVE_PROGRAMS = 12, 6
 
 
 class _TimeIsUpError(Exception):
-    """Ends a campaign from within its progress callback."""
+    """Ends a campaign from its progress callback."""
 
 
 def measure_options(
@@ -41,12 +41,12 @@ def measure_options(
     seed: int,
     machine_code: bool = False,
 ) -> MeasureOptions:
-    """Returns the campaign of a device that is added: short timings, many programs.
+    """Returns the options of a new device's campaign: short timings, many programs.
 
     Args:
-        dataset: whose programs are measured; or
+        dataset: folder of the dataset whose programs are measured; empty with `kernels`.
         kernels: names of the kernels whose programs are drawn.
-        machine_code: whether the columns of what is built are kept too.
+        machine_code: whether machine-code columns of the built programs are stored.
     """
     return MeasureOptions(
         device=name, threads=target.threads, replay=(dataset,) if dataset else (),
@@ -60,11 +60,11 @@ def measure_options(
 def planned_tasks(
     options: MeasureOptions, target: MeasureTarget, names: Sequence[str]
 ) -> list[MeasuredTask]:
-    """Returns the tasks of these names (`"<workload key>|<target kind>"`), in their order.
+    """Returns the tasks with the given names (`"<workload key>|<target kind>"`), in their order.
 
     Raises:
-        DataError: the dataset has no records of one of them, or no kernel is called so (another
-            TVM named them).
+        DataError: the dataset has no records of a task, or no kernel has a task of this name
+            (another version of TVM chose the names).
     """
     found = {task_name(task, target): task
              for task in campaign_tasks(options, target.tvm_target())}  # fmt: skip
@@ -104,15 +104,15 @@ def measure_until(
     command: Sequence[str] = WORKER_COMMAND,
     on_progress: OnProgress | None = None,
 ) -> int:
-    """Measures until `is_over` and writes the dataset; returns how many programs ran without a
-    failure.
+    """Measures until `is_over` and writes the dataset; returns the number of programs that ran
+    without a failure.
 
-    Tasks come in waves (`_WAVE_TASKS`, `_WAVE_PROGRAMS`), in a wave the first program of every task
-    before the second of any; what is left of the time goes to more programs of all of them. What is
-    in the folder is continued.
+    Tasks are measured in waves (`_WAVE_TASKS`, `_WAVE_PROGRAMS`); in a wave, the first program of
+    every task precedes the second of any. The remaining time goes to more programs of all tasks.
+    An interrupted campaign in the folder is continued.
 
     Raises:
-        CdmppError: as `Campaign.run`; DeviceError too when nothing was measured in the time.
+        CdmppError: see `Campaign.run`; a DeviceError if no program was measured in time.
     """
 
     def watch(progress: CampaignProgress) -> None:
@@ -142,5 +142,5 @@ def measure_until(
 
 
 def _cut(task: MeasuredTask, count: int) -> MeasuredTask:
-    """Returns the task with its first programs only."""
+    """Returns the task with its first `count` programs only."""
     return replace(task, programs=None if task.programs is None else task.programs[:count])

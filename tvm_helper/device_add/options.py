@@ -1,4 +1,4 @@
-"""What `cdmpp device add` is asked to do, and how its minutes are shared out."""
+"""Options of `cdmpp device add`, and the division of its time."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from cdmpp.devices.registry import check_lasts, find_device
 from cdmpp.errors import UsageError
 
 LEAST_MINUTES = 2.0
-#: Shares of the minutes at whose end measuring stops, and the last comparison is begun.
+#: Share of the minutes after which measuring stops, and after which no comparison is started.
 _MEASURE_UNTIL, _FIT_UNTIL = 0.65, 0.95
-#: Seconds of measuring that a task gets on average; decides how many are chosen.
+#: Average seconds of measuring per task; determines the number of tasks.
 _SECONDS_PER_TASK = 6.0
 _LEAST_TASKS, MOST_TASKS = 6, 400
-#: Share of the measured tasks that judge and are never learned from.
+#: Share of the measured tasks that are test tasks, never trained on.
 _TEST_SHARE = 0.4
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True)
 class DeviceAddOptions:
-    """Everything that decides how a device is added; written as config.yaml into its folder.
+    """Options of `cdmpp device add`, written as config.yaml into the run folder.
 
     Attributes:
         name: the new label.
-        minutes: time for all of it, the parts of earlier runs included.
-        threads: threads of the label on a CPU; None = one a core that may be used.
-        target: TVM's target, JSON or tag; None = it follows from what the probe finds.
+        minutes: time limit of the whole command, including earlier runs in the folder.
+        threads: threads of the label on a CPU; None = one per usable core.
+        target: TVM's target, JSON or tag; None = derived from the probed device.
         dataset: folder in Tenset's layout whose programs are measured; empty = kernels of every
-            kind, programs drawn by MetaSchedule as TVM does when it compiles a network.
+            kind, with programs that MetaSchedule draws as when TVM compiles a network.
         from_run: model to start from.
-        use_known: whether `name` is a known label whose description is used instead of a probe.
-        force: with `use_known`: whether the description need not be that of this machine.
-        per_task: most programs of one task.
-        seed: decides the choice of tasks and programs, and the training.
+        use_known: whether `name` is a known label whose description replaces the probe.
+        force: with `use_known`: whether to skip the check that this machine is the device.
+        per_task: maximum number of programs per task.
+        seed: seed of the choice of tasks and programs, and of the training.
     """
 
     name: str
@@ -51,10 +51,11 @@ class DeviceAddOptions:
     seed: int = 0
 
     def check(self) -> None:
-        """Checks what needs no device.
+        """Checks the options without looking at the device.
 
         Raises:
-            UsageError: a malformed or a known label, or numbers that make no sense.
+            UsageError: a malformed label, a label that is known (or, with `use_known`, unknown),
+                or a number out of range.
         """
         if not _NAME.fullmatch(self.name):
             raise UsageError(
@@ -91,15 +92,15 @@ class DeviceAddOptions:
 
     @property
     def fit_until_s(self) -> float:
-        """Seconds after the start at which no comparison is begun any more."""
+        """Seconds after the start from which no comparison is started."""
         return 60.0 * _FIT_UNTIL * self.minutes
 
 
 def task_counts(measure_s: float, available: int) -> tuple[int, int]:
-    """Returns (tasks to learn from, tasks that judge) that so many seconds are enough for.
+    """Returns the numbers of (training tasks, test tasks) that fit into `measure_s` seconds.
 
     Args:
-        available: tasks that may be chosen, at least 2.
+        available: number of available tasks, at least 2.
     """
     wanted = min(max(round(measure_s / _SECONDS_PER_TASK), _LEAST_TASKS), MOST_TASKS)
     total = min(wanted, available)

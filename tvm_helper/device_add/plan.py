@@ -1,5 +1,5 @@
-"""Which tasks a new device is measured on, and which of them only judge: kernels that MetaSchedule
-draws programs of, or tasks of a dataset chosen by clustering.
+"""Choice of the training and test tasks of a new device: random kernels whose programs MetaSchedule
+draws, or tasks of a dataset chosen by clustering.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _LEAST_WORKLOADS = 4
 
 @dataclass(frozen=True)
 class AddPlan:
-    """The tasks of a device that is added, by name (`"<workload key>|<target kind>"`).
+    """Tasks of a new device, by name (`"<workload key>|<target kind>"`).
 
     Attributes:
-        learn: tasks to learn from, best first.
-        test: tasks that judge; none shares a workload with those of `learn`.
-        kernels: what `cdmpp measure --sample` takes to draw programs of them; empty where those of
-            a dataset are measured.
+        learn: training tasks, best first.
+        test: test tasks; none shares a workload with a training task.
+        kernels: kernels of the tasks, for `cdmpp measure --sample`; empty if the programs come
+            from a dataset.
     """
 
     learn: tuple[str, ...]
@@ -40,7 +40,7 @@ class AddPlan:
     kernels: tuple[str, ...] = ()
 
     def in_turn(self) -> list[str]:
-        """Returns all tasks so mixed that a campaign cut off anywhere has both kinds."""
+        """Returns all tasks, interleaved such that an interrupted campaign has both kinds."""
         order = [(place / len(part), name) for part in (self.learn, self.test)
                  for place, name in enumerate(part)]  # fmt: skip
         return [name for _, name in sorted(order)]
@@ -49,13 +49,14 @@ class AddPlan:
 def drawn_plan(
     card: ModelCard, name_of: Callable[[str], str], *, measure_s: float, seed: int
 ) -> AddPlan:
-    """Draws kernels of every kind that the model has not been trained on, on whatever device; which
-    of them judge is drawn too.
+    """Draws kernels of every kind that are outside the model's training data of all devices, and
+    the test tasks among them.
 
     Args:
-        card: of the model that is the start.
-        name_of: name of a kernel -> that of its task.
+        card: card of the model to start from.
+        name_of: name of a kernel -> name of its task.
         measure_s: seconds of measuring.
+        seed: seed of the draws.
     """
     learn_count, test_count = task_counts(measure_s, MOST_TASKS)
     found: dict[str, str] = {}
@@ -73,18 +74,19 @@ def drawn_plan(
 def make_plan(
     samples: Samples, card: ModelCard, target_kind: str, *, measure_s: float, seed: int
 ) -> AddPlan:
-    """Chooses tasks that the model has not been trained on, on whatever device.
+    """Chooses tasks that are outside the model's training data of all devices.
 
-    The judging tasks are drawn; those to learn from are chosen by k-means among the others.
+    Test tasks are random; k-means chooses the training tasks among the others.
 
     Args:
-        samples: programs that can be measured; their latencies are not looked at.
-        card: of the model that is the start.
-        target_kind: `llvm`, `cuda`, ...: kind of what runs on the device.
+        samples: programs that can be measured; their latencies are ignored.
+        card: card of the model to start from.
+        target_kind: kind of the device's target, such as `llvm` or `cuda`.
         measure_s: seconds of measuring.
+        seed: seed of the choice.
 
     Raises:
-        DataError: too few tasks are left.
+        DataError: too few tasks are available.
     """
     names = np.array([str(task) for task in samples.programs.tasks], object)
     present = np.unique(samples.task_id)
@@ -112,7 +114,7 @@ def make_plan(
 
 
 def _different_workloads(samples: Samples, tasks: list[int], count: int) -> list[int]:
-    """Returns the first `count` tasks that share no workload with each other."""
+    """Returns the first `count` tasks such that no two share a workload."""
     chosen: list[int] = []
     left: NDArray[np.int64] = np.array(tasks, np.int64)
     for task in tasks:

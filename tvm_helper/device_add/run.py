@@ -1,4 +1,4 @@
-"""`cdmpp device add`: from a machine that nobody described to a model of it, in some minutes."""
+"""`cdmpp device add`: a description and a model of a new device within minutes."""
 
 from __future__ import annotations
 
@@ -72,18 +72,18 @@ CURVE_FILE = "curve.json"
 _PLAN_FILE, _CONFIG_FILE = "plan.json", "config.yaml"
 _LEAST_TASKS = 2
 
-#: (what is being done, how far it is or "")
+#: Called with (current step, progress of the step or "").
 AddProgress = Callable[[str, str], None]
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where and with what a device is added; tests replace parts of it.
+    """Environment of `add_device`; tests replace parts of it.
 
     Attributes:
-        root: where `proc` and `sys` are.
+        root: folder with `proc` and `sys`.
         benchmarks: measures bandwidth and peak.
-        command: the worker that builds and runs programs.
+        command: command of the worker that builds and runs programs.
         has_reference: whether a reference program is timed before every batch.
     """
 
@@ -102,22 +102,22 @@ def add_device(
     on_progress: AddProgress | None = None,
     site: Site | None = None,
 ) -> tuple[RunResult | None, dict[str, Any]]:
-    """Probes, measures and fits; writes a run folder, all of it but the report.
+    """Probes a device, measures programs and fits models; writes a run folder without a report.
 
-    What an earlier run of the same options has done in the folder is kept, and its time counts.
+    Continues an earlier run with the same options in the folder; its time counts.
 
     Args:
-        samples_of: extracts the programs of `options.dataset`; not asked without one.
+        samples_of: extracts the programs of `options.dataset`; not called without a dataset.
         folder: run folder of the device; its measurements are in `measurements`.
-        began: `time.monotonic()` from which on the minutes count; None = now.
+        began: `time.monotonic()` at the start of the time limit; None = now.
 
     Returns:
-        The run (None where an earlier command has finished it), and what `curve.json` holds, see
+        The run (None if an earlier command has finished it), and the content of `curve.json`, see
         `read_curve`.
 
     Raises:
-        UsageError: options that make no sense, or other than those of the folder.
-        DeviceError: the machine cannot be described, or (almost) nothing could be measured.
+        UsageError: invalid options, or options that differ from those of the folder.
+        DeviceError: the machine cannot be described, or too few tasks were measured.
         DataError: too few programs, or a file cannot be read or written.
     """
     options.check()
@@ -137,7 +137,7 @@ def add_device(
         show("probing the device", "")
         with clock.part("probe"):
             spec, target = described(options, folder, root=site.root, benchmarks=site.benchmarks)
-        # Not before the options have turned out to fit the machine: they can still be corrected.
+        # After the probe, so that options that do not fit the machine can still be corrected.
         claim_run_folder(folder, dump_text(options))
         with clock.part("choose"):
             plan = _plan(options, samples_of, folder, card, target, clock, show)
@@ -165,11 +165,11 @@ def add_device(
 
 def read_curve(folder: Path) -> dict[str, Any]:
     """Returns the error curve of a device's run folder: `device`, `rows` (number of tasks, and for
-    each start the metrics or None), `knee`, `interval`, `measured`, `spec`, `doubts` (what
-    makes the measurements doubtful, sentences), `seconds`, ...
+    each start the metrics or None), `knee`, `interval`, `measured`, `spec`, `doubts` (sentences
+    on the quality of the measurements), `seconds`, ...
 
     Raises:
-        DataError: there is none.
+        DataError: the folder has no error curve.
     """
     hint = "give a finished folder of `cdmpp device add` (runs/device-NAME)"
     value = read_json(folder / CURVE_FILE, what="error curve", hint=hint)
@@ -260,7 +260,7 @@ def _measured_samples(folder: Path, spec: DeviceSpec) -> Samples:
 
 
 def _of_names(samples: Samples, names: Sequence[str]) -> tuple[Samples, IntArray]:
-    """Returns the samples of the named tasks, and int64, those that were measured, in order."""
+    """Returns the samples of the named tasks, and int64, the measured tasks, in order."""
     place = {str(name): index for index, name in enumerate(samples.programs.tasks)}
     present = set(np.unique(samples.task_id).tolist())
     order = [place[name] for name in names if place.get(name) in present]
@@ -271,7 +271,7 @@ def _of_names(samples: Samples, names: Sequence[str]) -> tuple[Samples, IntArray
 def _fit(
     fits: Fits, options: DeviceAddOptions, clock: StepClock, show: AddProgress
 ) -> tuple[dict[tuple[str, int], FloatArray], dict[tuple[str, int], dict[str, Any]]]:
-    """Fits the final model, then the points of the curve until the time is over."""
+    """Fits the final model, then points of the curve until the time is up."""
     points: dict[tuple[str, int], FloatArray] = {(PRETRAINED, 0): zero_shot(fits)}
     details: dict[tuple[str, int], dict[str, Any]] = {}
     most = len(fits.order)
@@ -291,7 +291,7 @@ def _fit(
     others = [(ONE_FACTOR, count) for count in counts]
     others += [(TREES, most), (SCRATCH, most)]
     few = [count for count in counts if count != most]
-    # The pre-trained start needs the same number of steps whatever the number of tasks is.
+    # The cost of a fine-tuning does not depend on the number of tasks.
     others += [(start, count) for count in reversed(few) for start in (PRETRAINED, SCRATCH, TREES)]
     for start, count in others:
         like = [value["seconds"] for (name, _), value in details.items() if name == start]
@@ -321,7 +321,7 @@ def _finish(
     details: dict[tuple[str, int], dict[str, Any]],
     clock: StepClock,
 ) -> tuple[RunResult, dict[str, Any]]:
-    """Judges once, writes metrics.json, predictions.parquet and curve.json."""
+    """Evaluates on the test tasks; writes metrics.json, predictions.parquet and curve.json."""
     folder, test, most = fits.folder, fits.test, len(fits.order)
     trained = load_trained(folder, with_code=True)
     estimates = trained.estimate(test, latency_s=points[PRETRAINED, most])
@@ -406,4 +406,4 @@ def _split_facts(fits: Fits, options: DeviceAddOptions) -> dict[str, Any]:
 
 
 def _ignore(what: str, detail: str) -> None:
-    """Shows nothing."""
+    """Ignores progress."""
