@@ -1,1 +1,1 @@
-"""Programs drawn at random as people bring them: tasks, and schedules as if written by hand."""
+"""Random programs similar to those of users: tasks, and schedules similar to hand-written ones."""

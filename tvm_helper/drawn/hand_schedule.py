@@ -1,4 +1,4 @@
-"""Schedules as people write them: tiles, vectors, packed operands, sums in registers."""
+"""Random schedules similar to hand-written ones: tiles, vectors, packed operands, register sums."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tvm_helper.compat import Schedule, s_tir
 _REDUCTION = 2  # kind of an iteration variable
 _POWERS = tuple(1 << power for power in range(1, 9))
 _MOST_UNROLLED = 64
-#: Columns and rows of a tile of sums, and how many sums the registers of a core hold at most.
+#: Columns and rows of a tile of sums, and the maximum number of sums in a core's registers.
 _COLUMNS = (4, 8, 16, 16, 32, 32, 64)
 _ROWS = (1, 2, 3, 4, 4, 5, 6, 6, 7, 8, 8, 10, 12, 14, 16)
 _MOST_SUMS = 448
 
 
 def hand_schedules(module: Any, *, seed: int, threads: int, tries: int) -> Iterator[Schedule]:
-    """Yields schedules of a module; some may be equal, none leaves the module as it is.
+    """Yields schedules of a module. Some may be equal; each changes the module.
 
     Args:
         module: an `IRModule` with an unscheduled `main`.
-        seed: the same seed gives the same schedules.
-        threads: outer loops are parallel; less often where there is only one.
-        tries: how many schedules are drawn at most.
+        seed: seed of the draws.
+        threads: number of threads; with one thread, fewer outer loops are parallel.
+        tries: maximum number of schedules.
     """
     chance = random.Random(seed)
     for _ in range(tries):
@@ -43,7 +43,7 @@ def _changes(trace: Any) -> bool:
 
 @dataclass
 class _Hand:
-    """Writes one schedule. A primitive that does not fit a program is left out, as people do."""
+    """Writer of one schedule. Skips primitives that do not apply to the program."""
 
     schedule: Schedule
     chance: random.Random
@@ -64,10 +64,10 @@ class _Hand:
             else:
                 self._loops(block)
 
-    # What there is.
+    # Facts about the program.
 
     def _blocks(self) -> list[Any]:
-        """Returns the blocks that have loops; a program without blocks (a scan) has none."""
+        """Returns the blocks of the program; a program without blocks (a scan) has none."""
         blocks: list[Any] = []
         with suppress(Exception):
             root = self.schedule.get_sblock("root")
@@ -78,7 +78,7 @@ class _Hand:
         return any(one.iter_type == _REDUCTION for one in self.schedule.get(block).iter_vars)
 
     def _axes(self, block: Any) -> tuple[list[Any], list[Any]]:
-        """Returns the (spatial, reduction) loops of a block that nothing has been done to."""
+        """Returns the (spatial, reduction) loops of a block without scheduled loops."""
         loops, variables = self.schedule.get_loops(block), self.schedule.get(block).iter_vars
         spatial: list[Any] = []
         reduction: list[Any] = []
@@ -91,13 +91,13 @@ class _Hand:
     def _extent(self, loop: Any) -> int:
         return int(self.schedule.get(loop).extent)
 
-    # What is drawn.
+    # Random choices.
 
     def _happens(self, share: float) -> bool:
         return self.chance.random() < share
 
     def _tile(self, loop: Any, most: int = 64) -> int:
-        """Returns a power of two, most often one that divides the loop."""
+        """Returns a power of two, usually one that divides the loop's extent."""
         extent = self._extent(loop)
         fitting = [one for one in _POWERS if one <= min(extent, most)]
         dividing = [one for one in fitting if extent % one == 0]
@@ -105,16 +105,16 @@ class _Hand:
             fitting = dividing
         return self.chance.choice(fitting) if fitting else 1
 
-    # What is written.
+    # Primitives.
 
     def _try(self, primitive: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """Returns what a primitive returns; None where it does not fit."""
-        with suppress(Exception):  # TVM raises whatever its checks do, and changes nothing then
+        """Returns the result of a primitive; None if it does not apply."""
+        with suppress(Exception):  # TVM raises many types, and leaves the schedule unchanged
             return primitive(*arguments, **named)
         return None
 
     def _inlined(self, blocks: list[Any]) -> list[Any]:
-        """Inlines element-wise blocks into those that read them; returns the others."""
+        """Inlines element-wise blocks into their consumers; returns the remaining blocks."""
         left = []
         for block in blocks[:-1]:
             count = len(self.schedule.trace.insts)
@@ -135,7 +135,7 @@ class _Hand:
         self._parallel(loops[: depth + 1])
 
     def _loops(self, block: Any) -> None:
-        """Vectors of the inner loop, threads for the outer ones, unrolled reductions."""
+        """Vectorizes the inner loop, parallelizes the outer loops, unrolls reductions."""
         schedule = self.schedule
         spatial, reduction = self._axes(block)
         if not spatial and not reduction:
@@ -157,7 +157,7 @@ class _Hand:
         self._parallel(spatial)
 
     def _tiled_copy(self, spatial: list[Any], inner: Any) -> list[Any]:
-        """Tiles the loop around the inner one too, such as for a transpose."""
+        """Also tiles the loop around the inner one, for example in a transpose."""
         pair = self._split(spatial[-1], self._tile(spatial[-1]))
         if len(pair) == 2 and len(spatial) > 1:
             self._try(self.schedule.reorder, pair[0], spatial[-2], pair[1], inner)
@@ -167,7 +167,7 @@ class _Hand:
         return [*spatial[:-1], *pair[:-1]]
 
     def _sums(self, block: Any, reduction: list[Any]) -> None:
-        """A reduction as partial sums side by side, or with an unrolled inner loop."""
+        """Splits a reduction into vectorized partial sums, or unrolls its inner loop."""
         schedule = self.schedule
         outer, *inner = self._split(reduction[-1], self._tile(reduction[-1], 32))
         if not inner:
@@ -183,7 +183,9 @@ class _Hand:
             self._try(schedule.decompose_reduction, block, outer)
 
     def _moved_inside(self, block: Any, loops: list[Any]) -> Any:
-        """Returns the loop of the partial sums, innermost."""
+        """Moves the loop at the position of the block's first spatial variable innermost; returns
+        the loop.
+        """
         (place,) = [
             number for number, one in enumerate(self.schedule.get(block).iter_vars)
             if one.iter_type != _REDUCTION
@@ -193,7 +195,7 @@ class _Hand:
         return loops[place]
 
     def _tiles(self, block: Any) -> None:
-        """Tiles of the last axes, the reduction outside, vectors inside: a blocked product."""
+        """Tiles the last axes, with the reduction outside and vectors inside: a blocked product."""
         schedule = self.schedule
         spatial, reduction = self._axes(block)
         if not spatial or not reduction:
@@ -225,7 +227,7 @@ class _Hand:
         self._parallel(outer)
 
     def _registers(self, block: Any) -> None:
-        """A tile of sums that stays in registers while the reduction runs: fastest if it fits."""
+        """Keeps a tile of sums in registers during the reduction: the fastest form if it fits."""
         schedule = self.schedule
         spatial, reduction = self._axes(block)
         if not spatial or not reduction:
@@ -260,20 +262,20 @@ class _Hand:
         self._parallel(outer)
 
     def _copied_out(self, cache: Any, outer: list[Any]) -> None:
-        """Copies finished tiles of the result out of their local buffer, if there is one."""
+        """Copies finished tiles of the result from the cache buffer, if there is one."""
         if cache is not None and outer:
             self._try(self.schedule.reverse_compute_at, cache, outer[-1])
             self._try(self.schedule.vectorize, self.schedule.get_loops(cache)[-1])
 
     def _fitting(self, loop: Any, sizes: tuple[int, ...], width: int = 1) -> int:
-        """Returns how large a tile of sums is along a loop, most often a divisor of it."""
+        """Returns a tile size along a loop, usually a divisor of the loop's extent."""
         extent = self._extent(loop)
         fitting = [one for one in sizes if one <= extent and one * width <= _MOST_SUMS]
         dividing = [one for one in fitting if extent % one == 0]
         return self.chance.choice((self._happens(0.85) and dividing) or fitting or [extent])
 
     def _packed(self, block: Any) -> int:
-        """Copies an operand into a layout of panels; returns how wide they are, 0 = none."""
+        """Copies an operand into a layout of panels; returns their width, 0 without a copy."""
         schedule = self.schedule
         reads = schedule.get(block).reads
         if len(reads) < 2:
@@ -300,7 +302,7 @@ class _Hand:
         return width
 
     def _split(self, loop: Any, size: int) -> list[Any]:
-        """Returns the two loops of a split, or the loop where it is no larger."""
+        """Returns the two loops of a split, or the loop itself if it cannot be split by `size`."""
         if size < 2 or size >= self._extent(loop):
             return [loop]
         pair = self._try(self.schedule.split, loop, [None, size])

@@ -1,4 +1,4 @@
-"""Names of tasks drawn at random: kinds that people bring, sizes drawn log-uniformly."""
+"""Names of random tasks: common kinds of kernels with log-uniform sizes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 from cdmpp.datasets.splits import uniform_draw
 
-#: Part of all tasks that only campaigns for testing draw, and the seed of the hash that says which.
+#: Share of all tasks that only test campaigns draw, and the seed of the hash that selects them.
 _HELD_OUT, _HELD_OUT_SEED = 1 / 16, 2029
-#: Sizes that are drawn for each task: those come closest to the work that was drawn.
+#: Number of draws of sizes for each task: the one closest to the drawn work is used.
 _TRIES = 16
 _FLOATS = ("float32", "float32", "float32", "float64", "float16")
 _ANY = (*_FLOATS, "int8", "int16", "int32")
 _PRODUCTS = ("float32", "float32", "float32", "float32", "float64", "float16", "bfloat16", "int8",
              "int8", "int16")  # fmt: skip
 _TYPES = {"floats": _FLOATS, "any": _ANY, "products": _PRODUCTS, "float32": ("float32",)}
-#: Share, kind, ranges of its sizes, sizes whose product is its work, power of two of the most work,
-#: types. The largest tensors are beyond any cache.
+#: Columns: share, kind, ranges of sizes, sizes whose product is the work, log2 of the maximum work,
+#: data types. The largest tensors exceed any cache.
 _TABLE = """
     4 matmul           m=1..4096 n=1..4096 k=1..4096                         m,n,k         28 products
     3 dense            m=1..2048 n=8..4096 k=8..4096 relu=0..1               m,n,k         28 products
@@ -87,7 +87,7 @@ class _Kind:
 
 
 def _size(chance: random.Random, low: int, high: int) -> int:
-    """Returns a size, log-uniform in the range: often a power of two or a multiple of 8."""
+    """Returns a log-uniform size in the range, often a power of two or a multiple of 8."""
     size = int(math.exp(chance.uniform(math.log(low + 1), math.log(high + 2)))) - 1
     roundness = chance.random()
     if roundness < 0.5 and size > 3:
@@ -112,7 +112,7 @@ def _kinds() -> list[_Kind]:
 
 
 def is_held_out(name: str) -> bool:
-    """Returns whether a task's name is one of those that only campaigns for testing draw."""
+    """Returns whether only test campaigns draw the task."""
     return uniform_draw(name, _HELD_OUT_SEED) < _HELD_OUT
 
 
@@ -120,9 +120,9 @@ def drawn_names(count: int, seed: int, *, held_out: bool = False) -> list[str]:
     """Returns distinct names of tasks.
 
     Args:
-        count: how many.
-        seed: the same seed gives the same names; of more names, the first ones stay.
-        held_out: whether they are of those that other campaigns never draw, whatever their seed.
+        count: number of names.
+        seed: seed of the draws; a larger `count` keeps the first names.
+        held_out: whether to draw held-out tasks, which other campaigns never draw with any seed.
     """
     chance = random.Random(f"tasks|{seed}")
     kinds = _kinds()
