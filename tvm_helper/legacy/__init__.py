@@ -1,1 +1,1 @@
-"""legacy: the old TVM (AutoTVM, Ansor) in an environment of its own, reached through a pipe."""
+"""legacy: the old TVM (AutoTVM, Ansor) in a separate environment, over a pipe."""

@@ -1,4 +1,4 @@
-"""Tenset records replayed by the old TVM's own Ansor: the second reference beside `lower`."""
+"""Replay of Tenset records by the old TVM's Ansor: a second reference beside `lower`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from cdmpp.records import MeasureRecord, TensetTask
 from tvm_helper.legacy.client import LegacyProcessError, LegacyTvm
 from tvm_helper.legacy.tir import loop_tree_from_json
 
-#: Attributes of targets that the old TVM no longer knows.
+#: Attributes of targets that the old TVM does not support any more.
 _GONE_TARGET_ATTRIBUTES = ("-link-params=0", "-link-params=1", "-libs=")
 
 
 def replay_trees(
     tvm: LegacyTvm, task: TensetTask, records: Sequence[MeasureRecord]
 ) -> Iterator[LoopTree | ReplayError]:
-    """Yields for every record of one task its program, or why Ansor could not replay it.
+    """Yields the program of each record of one task, or the reason why Ansor cannot replay it.
 
     Raises:
         DataError: the task's computation cannot be read.
@@ -46,7 +46,7 @@ def replay_trees(
                 position += 1
                 yield _program(answer)
         except LegacyProcessError as error:
-            position += 1  # the record at which the process died; the others are asked again
+            position += 1  # skips the record at which the process died; requests the others again
             yield ReplayError("old Ansor's process died", str(error))
 
 
@@ -62,7 +62,7 @@ def _program(answer: dict[str, Any]) -> LoopTree | ReplayError:
 def featurise_by_ansor(
     tvm: LegacyTvm, task: TensetTask, records: Sequence[MeasureRecord]
 ) -> list[CompactAst | ReplayError]:
-    """Returns what `cdmpp.programs.featurise.featurise_records` returns, by way of the old Ansor.
+    """Returns the result of `cdmpp.programs.featurise.featurise_records`, by the old TVM's Ansor.
 
     Raises:
         DataError: the task's computation cannot be read.
@@ -72,13 +72,13 @@ def featurise_by_ansor(
 
 
 def legacy_target(target: str) -> str:
-    """Returns a target without attributes that the old TVM does not know."""
+    """Returns a target without attributes that the old TVM does not support."""
     words = (w for w in target.split() if not w.startswith(_GONE_TARGET_ATTRIBUTES))
     return " ".join(words)
 
 
 def _record_text(record: MeasureRecord) -> str:
-    """Returns the line of a record file that the old TVM reads the record from."""
+    """Returns the record as a line of a record file of the old TVM."""
     target, hardware = legacy_target(record.target), list(record.hardware_params)
     task = [record.workload_key, target, hardware, "", 0, []]
     value = {
@@ -92,8 +92,7 @@ def _record_text(record: MeasureRecord) -> str:
 def _with_constant_matrices(dag_json: str) -> str:
     """Returns the graph with the bodies of constant matrices replaced by 1.
 
-    Ansor's own feature extraction does the same when it inlines them
-    (see `lower.hpp`).
+    Ansor's feature extraction does the same when it inlines them (see `lower.hpp`).
     """
     graph: dict[str, Any] = json.loads(dag_json)
     nodes: list[dict[str, Any]] = graph["nodes"]

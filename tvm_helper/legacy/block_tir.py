@@ -1,8 +1,9 @@
-"""A scheduled function of the old TVM whose blocks were lowered, as JSON node graph, to the loop
-tree. Needs no TVM.
+"""Loop tree of a scheduled function of the old TVM with lowered blocks, from its JSON node graph.
+Needs no TVM.
 
-The same level as `tvm_helper.tir.loop_tree` gives of today's modules: loops over buffers of full
-shape, which are declared where they are allocated; then the canonical level.
+The graph is on the same level as the result of `tvm_helper.tir.loop_tree` for modules of the
+current TVM (loops over buffers of full shape, declared where they are allocated); the result is
+canonical.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ def loop_tree_of_blocks(text: str) -> LoopTree:
     """Returns the canonical loop tree of a function.
 
     Args:
-        text: JSON node graph of a `PrimFunc` without blocks, as the side environment answers.
+        text: JSON node graph of a `PrimFunc` without blocks, from the side environment.
 
     Raises:
-        DataError: not such a graph, or a node that has no place in a loop tree.
+        DataError: not such a graph, or a node without an equivalent in a loop tree.
     """
     return loop_tree_from_json(text, _BlockReader)
 
 
 class _BlockReader(TirReader):
-    """Reads one function, with what its threads reduce together, as of today's modules."""
+    """Reader of one function, including reductions across threads."""
 
     def __init__(self, nodes: list[dict[str, Any]], root: int) -> None:
         super().__init__(nodes, root)
@@ -63,7 +64,7 @@ class _BlockReader(TirReader):
         return super()._statement(number)
 
     def _combined(self, call: dict[str, Any]) -> list[Node]:
-        """Returns the stores of a call that combines values of threads; else none."""
+        """Returns the stores of a reduction across threads; an empty list for other calls."""
         attrs = call.get("attrs", {})
         if call["type_key"] != "tir.Call" or self._text(attrs["op"]) != _ALL_REDUCE:
             return []

@@ -1,5 +1,5 @@
-// The part of the old TVM's C interface that its Cython bindings name. The wheel ships the bindings
-// as source and the library, but no headers; layouts follow from the bindings and from DLPack.
+// The part of the old TVM's C interface that its Cython bindings use. The wheel has the library and
+// the source of the bindings, but no headers; layouts follow from the bindings and from DLPack.
 #pragma once
 
 #include <cstdint>

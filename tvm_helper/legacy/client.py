@@ -1,4 +1,4 @@
-"""Asks a process in the side environment for lowered programs."""
+"""Client of a process in the side environment that lowers programs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _SERVER = module_file("tvm_helper.legacy.server")
 
 
 class LegacyProcessError(DataError):
-    """The process in the side environment died or does not answer.
+    """The process in the side environment died or does not respond.
 
     Attributes:
-        answered: answers of the request that had come before.
+        answered: number of responses to the request before the failure.
     """
 
     def __init__(self, text: str, *, answered: int) -> None:
@@ -31,13 +31,13 @@ class LegacyProcessError(DataError):
 
 
 class LegacyTvm:
-    """A process with the old TVM. Started with the first request; ends with `close`."""
+    """Process with the old TVM. It starts with the first request and ends with `close`."""
 
     def __init__(self, environment: LegacyEnvironment | None = None) -> None:
         """Finds the side environment.
 
         Raises:
-            UsageError: there is none.
+            UsageError: there is no side environment.
         """
         self._environment = environment or find_environment()
         self._pipe = WorkerPipe(
@@ -52,14 +52,14 @@ class LegacyTvm:
         self.close()
 
     def ask(self, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yields the answers to a request (see `tvm_helper.legacy.server`).
+        """Yields the responses to a request (see `tvm_helper.legacy.server`).
 
-        All answers must be taken before the next request; a process whose answers were not taken to
-        the end is ended.
+        The responses must be read to the end before the next request; otherwise the process is
+        ended.
 
         Raises:
-            LegacyProcessError: the process died or was silent for too long; the next request starts
-                a new one.
+            LegacyProcessError: the process died or did not respond in time; the next request
+                starts a new one.
             UsageError: the process does not start.
         """
         self._start()
@@ -77,7 +77,7 @@ class LegacyTvm:
                 self.close()
 
     def close(self) -> None:
-        """Ends the process, if there is one."""
+        """Ends the process if it is running."""
         self._pipe.stop()
 
     def _start(self) -> None:
@@ -107,7 +107,7 @@ class LegacyTvm:
 
 @lru_cache(maxsize=1)
 def shared_process() -> LegacyTvm:
-    """Returns this process's connection to the old TVM; it takes seconds to start.
+    """Returns the connection to the old TVM that this process shares; it takes seconds to start.
 
     Raises:
         UsageError: there is no side environment.

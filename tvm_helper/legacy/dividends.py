@@ -1,9 +1,8 @@
-"""Undoes what the old TVM does to some of a program's remainders.
+"""Restores dividends of remainders that the old TVM reduces.
 
-A schedule splits a fused loop into `L // n` and `L % n`. The old TVM writes some of these
-remainders with the factors of `L` reduced by `n` (`(256 a + b) % 49` as `(11 a + b) % 49`) and
-leaves others, so that accesses to one element look different and its buffer too large. Today's TVM
-leaves all.
+A schedule splits a fused loop into `L // n` and `L % n`. In some of these remainders the old TVM
+reduces the factors of `L` modulo `n` (`(256 a + b) % 49` to `(11 a + b) % 49`). Then accesses to
+one element look different and its buffer too large. The current TVM reduces none.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from cdmpp.programs.loops.expr import Expr, with_args
 from cdmpp.programs.loops.loop_tree import Condition, LoopTree, Node, Store, children
 from cdmpp.programs.loops.simplify import Linear, Simplifier
 
-#: What equal remainders have in common: terms with their factors, and the constant, reduced.
+#: Key of equal remainders: terms with their factors, and the constant, modulo the divisor.
 _Residue: TypeAlias = tuple[frozenset[tuple[object, int]], int]
 
 
 def restore_dividends(tree: LoopTree) -> None:
-    """Writes remainders with the factors of the quotients beside them, in place.
+    """Replaces reduced dividends of remainders by equivalent dividends of quotients, in place.
 
-    `(11 a + b) % 49` becomes `(256 a + b) % 49` where the program also divides `256 a + b`; the
+    `(11 a + b) % 49` becomes `(256 a + b) % 49` if the program also divides `256 a + b`; the
     value is the same.
     """
     _Restorer(tree).visit(tree.body)
@@ -85,7 +84,7 @@ class _Restorer:
         return self._simplifier.to_expr(found[0])
 
     def _candidates(self, divisor: int) -> dict[_Residue, list[Linear]]:
-        """Returns the program's dividends without what the divisor divides, by their residues."""
+        """Returns residue -> the program's dividends, without terms that the divisor divides."""
         if divisor not in self._by_residue:
             groups: dict[_Residue, list[Linear]] = {}
             for form in self._dividends.values():

@@ -1,4 +1,4 @@
-"""Where the side environment with the old TVM is and what a process in it needs."""
+"""Folder of the side environment with the old TVM, and the variables of its processes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from cdmpp.errors import UsageError
 from cdmpp.files.places import beside_package, is_checkout
 
-#: Folder of the side environment, looked for in the working directory and in the checkout.
+#: Folder of the side environment, in the working directory or in the checkout.
 FOLDER_NAME = ".venv-legacy"
-#: Environment variable with another place.
+#: Environment variable with another folder.
 FOLDER_VARIABLE = "CDMPP_LEGACY_ENV"
-#: File that is written last when the environment is built; holds what it was built from.
+#: File that marks a complete environment; contains a digest of its recipe.
 STAMP = "cdmpp-legacy.json"
 
 _TVM = Path("bitblas") / "3rdparty" / "tvm"
@@ -39,13 +39,13 @@ class LegacyEnvironment:
 
     @property
     def site_packages(self) -> Path:
-        """Where the wheels are installed."""
+        """Folder of the installed wheels."""
         found = sorted((self.folder / "lib").glob("python3.*/site-packages"))
         return found[0] if found else self.folder / "lib" / "site-packages"
 
     @property
     def tvm_folder(self) -> Path:
-        """The old TVM's folder: `python/` and `build/libtvm.so` are in it."""
+        """The old TVM's folder, with `python/` and `build/libtvm.so`."""
         return self.site_packages / _TVM
 
     @property
@@ -55,14 +55,14 @@ class LegacyEnvironment:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the environment has been built to its end."""
+        """Whether the environment was built completely."""
         return self.python.exists() and (self.folder / STAMP).is_file()
 
     def variables(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Returns the environment variables of a process in it.
+        """Returns the environment variables of a process in the environment.
 
         Args:
-            base: variables to start from; None = those of this process.
+            base: variables to extend; None = those of this process.
         """
         variables = dict(os.environ if base is None else base)
         variables = _isolated(variables)
@@ -70,22 +70,22 @@ class LegacyEnvironment:
         libraries = [self.driver_folder, *(self.site_packages / f for f in _LIBRARY_FOLDERS)]
         variables["PYTHONPATH"] = str(self.tvm_folder / "python")
         variables["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, libraries))
-        variables["TVM_FFI"] = "cython"  # an error where the compiled bindings are missing
-        # One thread a process: several of them share the machine.
+        variables["TVM_FFI"] = "cython"  # fails if the compiled bindings are missing
+        # One thread per process: several processes share the machine.
         variables.setdefault("TVM_NUM_THREADS", "1")
         variables.setdefault("OMP_NUM_THREADS", "1")
         return variables
 
 
 def _isolated(variables: Mapping[str, str]) -> dict[str, str]:
-    """Returns environment variables without those that add packages to a Python, or change it."""
+    """Returns environment variables without those that configure Python or add packages."""
     kept = {name: value for name, value in variables.items() if not name.startswith("PYTHON")}
     kept.pop("VIRTUAL_ENV", None)
     return kept | {"PYTHONNOUSERSITE": "1"}
 
 
 def default_folder() -> Path:
-    """Returns where the environment is, or where it would be built."""
+    """Returns the folder of the environment, existing or to be built."""
     named = os.environ.get(FOLDER_VARIABLE)
     if named:
         return Path(named).resolve()
@@ -113,12 +113,12 @@ def find_environment() -> LegacyEnvironment:
 
 
 def run(command: list[str], what: str, environment: LegacyEnvironment | None = None) -> str:
-    """Runs a command, in the side environment where one is given, and returns its output.
+    """Runs a command, in the side environment if given, and returns its output.
 
-    The user's own packages (`PYTHONPATH`) are hidden: pip would take them for installed.
+    Python variables such as `PYTHONPATH` are hidden: pip would treat those packages as installed.
 
     Raises:
-        UsageError: it fails; says what it printed last.
+        UsageError: the command fails; the text has the last lines of its output.
     """
     variables = _isolated(os.environ) if environment is None else environment.variables()
     try:

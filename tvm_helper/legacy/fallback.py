@@ -1,4 +1,4 @@
-"""The named fallback `ansor`: the old TVM replays the records that the native replay cannot do."""
+"""The fallback `ansor`: the old TVM replays records that the native replay does not support."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Replay: TypeAlias = Callable[
 def featurise_with_ansor(
     task: TensetTask, records: Sequence[MeasureRecord]
 ) -> list[CompactAst | ReplayError]:
-    """As `cdmpp.programs.featurise.featurise_records`, with Ansor for what that cannot replay.
+    """Featurises records with `featurise_records`, and those that it cannot replay with Ansor.
 
-    What Ansor made says so: `CompactAst.fallback` is `ansor`. A record that neither can do keeps
-    the reason of the native replay.
+    `CompactAst.fallback` of Ansor's results is `ansor`. If both fail, the record has the reason of
+    the native replay.
 
     Raises:
         DataError: the task's computation cannot be read.
-        UsageError: there is no side environment, and a record needs it.
+        UsageError: a record needs the side environment, which does not exist.
     """
     return with_fallback(featurise_records, _featurise_by_ansor, task, records)
 
@@ -38,7 +38,7 @@ def featurise_with_ansor(
 def with_fallback(
     first: Replay, second: Replay, task: TensetTask, records: Sequence[MeasureRecord]
 ) -> list[CompactAst | ReplayError]:
-    """Featurises with `first`, and with `second` the records that it cannot do.
+    """Featurises records with `first`, and those that fail with `second`.
 
     Raises:
         DataError: neither can read the task.

@@ -1,7 +1,7 @@
-"""Compiles the old TVM's Cython bindings; its wheel comes with the slower ctypes ones only.
+"""Compiles the old TVM's Cython bindings; its wheel has only the slower ctypes ones.
 
-Building a schedule is thousands of calls from Python into TVM; through compiled bindings a template
-is instantiated in half the time. What it makes is the same.
+Building a schedule makes thousands of calls from Python into TVM. Compiled bindings halve the time
+to instantiate a template; the result is the same.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from cdmpp.errors import UsageError
 from cdmpp.files.places import package_folder
 from tvm_helper.legacy.environment import LegacyEnvironment, run
 
-#: What translates the bindings; installed in the side environment.
+#: Package that translates the bindings; installed in the side environment.
 REQUIREMENT = "cython==3.0.12"
 
-#: What the bindings are compiled against.
+#: Header for compiling the bindings.
 HEADER = package_folder("tvm_helper.legacy") / "c_runtime_api.h"
 #: Headers that the bindings include.
 _INCLUDED = ("c_runtime_api.h", "c_backend_api.h", "ndarray.h")
@@ -27,7 +27,7 @@ _PLACES = (
 
 
 def compile_bindings(environment: LegacyEnvironment) -> None:
-    """Makes `tvm._ffi._cy3.core` of the side environment's TVM.
+    """Compiles `tvm._ffi._cy3.core` of the side environment's TVM.
 
     Raises:
         UsageError: the sources are missing, or they cannot be translated or compiled.

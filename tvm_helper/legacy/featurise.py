@@ -1,4 +1,4 @@
-"""AutoTVM records to compact ASTs, by way of the old TVM in the side environment."""
+"""Conversion of AutoTVM records to compact ASTs by the old TVM in the side environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tvm_helper.legacy.client import LegacyProcessError, LegacyTvm, shared_proce
 from tvm_helper.legacy.tir import loop_tree_from_json
 from tvm_helper.legacy.validity import LIMITS, rejection
 
-#: Programs of one task that may crash or hang the old TVM before the others are given up.
+#: Number of crashes or hangs of the old TVM after which the rest of a task is skipped.
 _GIVE_UP_AFTER = 3
 _MAX_REASON = 120
 
@@ -31,7 +31,7 @@ def featurise_autotvm(task: AutotvmTask, records: Sequence[MeasureRecord]) -> Fe
 
     Args:
         task: template and arguments.
-        records: programs of that task; their costs are not looked at.
+        records: programs of the task; their costs are ignored.
 
     Raises:
         UsageError: there is no side environment.
@@ -40,7 +40,7 @@ def featurise_autotvm(task: AutotvmTask, records: Sequence[MeasureRecord]) -> Fe
 
 
 def features_of(tvm: LegacyTvm, task: AutotvmTask, records: Sequence[MeasureRecord]) -> Featurised:
-    """As `featurise_autotvm`, with the given connection."""
+    """Does the work of `featurise_autotvm` with the given connection."""
     flop_count, programs = lowered(tvm, task, records, _program)
     results = _featurised(programs, task.target_kind)
     return Featurised("autotvm", task.operator, flop_count, results)
@@ -54,11 +54,11 @@ def lowered(
     *,
     with_source: bool = False,
 ) -> tuple[float | None, list[T | ReplayError]]:
-    """Returns the task's operations, None where unknown, and what is read of each program's answer.
+    """Returns the task's FLOP count, None if unknown, and the result of `read` for each program.
 
     Args:
-        read: the answer of a program -> what is wanted of it.
-        with_source: whether the answers have the CUDA source of what was measured.
+        read: response for a program -> result.
+        with_source: whether the responses have the CUDA source of the measured program.
     """
     flop_count: float | None = None
     programs: list[T | ReplayError] = []

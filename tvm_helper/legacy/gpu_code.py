@@ -1,4 +1,4 @@
-"""What NVIDIA's compiler makes of AutoTVM's GPU programs: the old TVM writes their CUDA source."""
+"""Machine code of AutoTVM's GPU programs, compiled from CUDA source that the old TVM writes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from tvm_helper.tasks.gpu_kernels import check_readable, kernel_launches
 def autotvm_columns(
     device: DeviceSpec, programs: Sequence[tuple[str, MeasureRecord]]
 ) -> list[CompiledProgram]:
-    """Returns the columns of programs of one task, None of those that do not compile.
+    """Returns the machine-code columns of programs of one task; None if a program fails to compile.
 
     Args:
-        programs: identity and record of each.
+        device: device to compile for.
+        programs: (identity, record) of each program.
 
     Raises:
         UsageError: there is no side environment, or NVIDIA's compiler is not installed.
@@ -41,9 +42,9 @@ def autotvm_columns(
 def autotvm_launches(
     tvm: LegacyTvm, task: AutotvmTask, records: Sequence[MeasureRecord], device: DeviceSpec
 ) -> list[list[KernelLaunch] | ReplayError]:
-    """Returns the compiled kernels of each program of a task, or why there are none.
+    """Returns the compiled kernels of each program of a task, or the reason of the failure.
 
-    What tuning leaves out is left out: the transform of a Winograd convolution's filter.
+    As in tuning, the filter transform of a Winograd convolution is left out.
 
     Raises:
         UsageError: NVIDIA's compiler is not installed.

@@ -1,4 +1,4 @@
-"""MetaSchedule databases of older TVMs, by way of the old TVM in the side environment."""
+"""Featurisation of older MetaSchedule databases by the old TVM in the side environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tvm_helper.legacy.block_tir import loop_tree_of_blocks
 from tvm_helper.legacy.client import LegacyProcessError, LegacyTvm, shared_process
 from tvm_helper.tasks.block_names import operator_of_blocks
 
-#: Programs of one workload that may crash or hang the old TVM before the others are given up.
+#: Number of crashes or hangs of the old TVM after which the rest of a workload is skipped.
 _GIVE_UP_AFTER = 3
 _MAX_DETAIL = 160
 
@@ -25,8 +25,8 @@ def featurise_older_traces(module_json: str, records: list[MeasureRecord]) -> Fe
     """Replays programs of one workload of an older TVM's database.
 
     Args:
-        module_json: the workload's module, as the database has it.
-        records: their `steps` are traces (instructions, decisions).
+        module_json: the workload's module in the database's format.
+        records: records whose `steps` are traces (instructions, decisions).
 
     Raises:
         DataError: the old TVM cannot load the module.
@@ -36,7 +36,7 @@ def featurise_older_traces(module_json: str, records: list[MeasureRecord]) -> Fe
 
 
 def features_of(tvm: LegacyTvm, module_json: str, records: Sequence[MeasureRecord]) -> Featurised:
-    """As `featurise_older_traces`, with the given connection."""
+    """Does the work of `featurise_older_traces` with the given connection."""
     module = upgraded_module(module_json)
     head: dict[str, Any] = {}
     programs: list[LoopTree | ReplayError] = []

@@ -1,10 +1,10 @@
-"""The process in the side environment: answers requests with lowered programs, one JSON a line.
+"""Process in the side environment that lowers programs: one JSON value per line.
 
-It is started by `tvm_helper.legacy.client` as a plain file, imports the old TVM and the standard
-library only, and speaks on the standard output it was started with; what TVM prints goes to the
-standard error. Requests and answers are described at the functions below. Programs come back as the
-JSON node graph of a TIR function at the level of the compact AST: after bound inference and index
-simplification, before flattening, vectorising and unrolling.
+`tvm_helper.legacy.client` starts it as a plain file. It imports only the old TVM and the standard
+library. Responses go to the original standard output, and TVM's output to the standard error. The
+functions below document requests and responses. A lowered program is the JSON node graph of a TIR
+function at the level of the compact AST: after bound inference and index simplification, before
+flattening, vectorising and unrolling.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _MAX_ERROR = 300
 
 
 def serve() -> None:
-    """Answers the requests on the standard input until it ends."""
+    """Handles the requests on the standard input until it ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # nothing but answers may come between the answers
+    os.dup2(2, 1)  # keeps TVM's output out of the responses
     tvm = _load_tvm()
     _say(answers, {"tvm": str(tvm.__version__)})
     kinds: dict[str, Callable[[Any, dict[str, Any]], Iterator[dict[str, Any]]]] = {
@@ -55,8 +55,8 @@ def _load_tvm() -> Any:
 def _for_features(tvm: Any) -> Iterator[None]:
     """Replaces the constant matrices of a Winograd convolution by ones.
 
-    They are inlined as long chains of selections; the original's features count a constant in their
-    place.
+    TVM inlines these matrices as long chains of selections; the features of the original cdmpp
+    count a constant instead.
     """
     from tvm import te
     from tvm.contrib.pickle_memoize import Cache
@@ -72,7 +72,7 @@ def _for_features(tvm: Any) -> Iterator[None]:
         )
 
     def forget() -> None:
-        """Lets the matrices be made again: TVM keeps them."""
+        """Clears TVM's cache of the matrices."""
         for cache in Cache.cache_by_key.values():
             cache.cache.clear()
 
@@ -88,7 +88,7 @@ def _for_features(tvm: Any) -> Iterator[None]:
 
 @contextmanager
 def _as_measured(tvm: Any) -> Iterator[None]:
-    """Lets templates leave out what tuning does not measure: a Winograd filter's transform."""
+    """Makes templates leave out the Winograd filter transform, which tuning does not measure."""
     scope = tvm.autotvm.GLOBAL_SCOPE
     scope.in_tuning = True
     try:
@@ -98,10 +98,10 @@ def _as_measured(tvm: Any) -> Iterator[None]:
 
 
 def _accept_untransposed_weights(tvm: Any) -> None:
-    """Lets the dense templates take weights of shape (input, output).
+    """Makes the dense templates accept weights of shape (input, output).
 
-    Logs of other builds of TVM have such tasks; the schedule of the templates is the same for both.
-    Weights whose last axis fits are (output, input), as in every TVM.
+    Logs of other builds of TVM have such tasks; the templates schedule both layouts equally.
+    Weights whose last axis is the input size are (output, input), as in every TVM.
     """
     from tvm import te
     from tvm.topi import nn
@@ -132,7 +132,7 @@ def _lower(tvm: Any, schedule: Any, arguments: Sequence[Any]) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Returns the last line of an error's text, where TVM says what is wrong."""
+    """Returns the last line of an error's text, which has TVM's reason."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[-1] if lines else ""
     if type(error).__module__ == "builtins" or not text:
@@ -143,10 +143,10 @@ def _reason(error: BaseException) -> str:
 def _autotvm(tvm: Any, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Lowers configurations of one AutoTVM task.
 
-    Request: `template`, `arguments`, `keywords`, `target`, `entities` (one a program) and, for the
-    CUDA source of what was measured, `with_source`. Answers: first `{"flop_count"}`, then for every
-    program `{"tir"}`, with its `source` where that is asked for, or `{"error"}`; `{"task_error"}`
-    alone when the task cannot be made.
+    Request: `template`, `arguments`, `target`, `entities` (one per program) and, optionally,
+    `with_source`. Responses: first `{"flop_count"}`, then for each program `{"tir"}`, with the CUDA
+    `source` of the measured program if requested, or `{"error"}`; only `{"task_error"}` if the
+    task cannot be created.
     """
     with_source = bool(request.get("with_source"))
     with _as_measured(tvm) if with_source else _for_features(tvm):
@@ -182,22 +182,22 @@ def _autotvm_programs(
 
 
 def _cuda_source(tvm: Any, schedule: Any, arguments: Sequence[Any], target: Any) -> str:
-    """Returns the CUDA source of a schedule's kernels; nothing compiles it."""
+    """Returns the CUDA source of a schedule's kernels without compiling it."""
     tvm.register_func("tvm_callback_cuda_compile", lambda *_: bytearray(b"-"), override=True)
     built = tvm.build(schedule, list(arguments), target=target, name="main")
     return "".join(str(one.get_source()) for one in built.imported_modules)
 
 
 def _tuples(value: Any) -> Any:
-    """Returns a JSON value with tuples for lists, as AutoTVM passes arguments to templates."""
+    """Returns a JSON value with tuples instead of lists, the form of templates' arguments."""
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
 
 
 def _ansor(tvm: Any, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Replays measure records of one task with the old TVM's own Ansor.
+    """Replays measure records of one task with the old TVM's Ansor.
 
-    Request: `workload_key`, `dag` (JSON node graph of the tensors), `records` (lines). Answers:
-    `{"tir"}` or `{"error"}` for every record; `{"task_error"}` alone when the task cannot be read.
+    Request: `workload_key`, `dag` (JSON node graph of the tensors), `records` (lines). Responses:
+    `{"tir"}` or `{"error"}` for each record; only `{"task_error"}` if the task cannot be read.
     """
     from tvm import auto_scheduler
     from tvm.auto_scheduler.measure import recover_measure_input
@@ -222,10 +222,10 @@ def _ansor(tvm: Any, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _metaschedule(tvm: Any, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Replays traces of one MetaSchedule workload and lowers their blocks to plain loops.
 
-    Request: `module` (JSON node graph), `traces` (instructions, decisions). Answers: first
-    `{"blocks", "flop_count"}`, blocks being `[name, axes of the last operand]` of the unscheduled
-    module (0 axes where it reads one buffer) and the count None where TVM cannot count; then for
-    every trace `{"tir"}` or `{"error"}`; `{"task_error"}` alone when the module cannot be loaded.
+    Request: `module` (JSON node graph), `traces` (instructions, decisions). Responses: first
+    `{"blocks", "flop_count"}` of the unscheduled module, with `[name, axes of the last operand]`
+    for each block (0 axes with fewer than two operands) and None if TVM cannot count FLOPs; then
+    for each trace `{"tir"}` or `{"error"}`; only `{"task_error"}` if the module cannot be loaded.
     """
     try:
         module = tvm.ir.load_json(request["module"])
@@ -247,7 +247,7 @@ def _metaschedule(tvm: Any, request: dict[str, Any]) -> Iterator[dict[str, Any]]
     for trace in request["traces"]:
         try:
             if any(step[0] == "Tensorize" for step in trace[0]):
-                from tvm.tir import tensor_intrin  # noqa: F401  (registers what is named)
+                from tvm.tir import tensor_intrin  # noqa: F401  (registers the intrinsics)
             schedule = tvm.tir.Schedule(module, debug_mask="none", error_render_level="none")
             tvm.tir.schedule.Trace.apply_json_to_schedule(trace, schedule)
             yield {"tir": str(tvm.ir.save_json(lower(schedule.mod)["main"]))}
@@ -269,7 +269,7 @@ def _blocks(tvm: Any, module: Any) -> list[tuple[str, int]]:
 def _tir_flops(tvm: Any, module: Any) -> float | None:
     try:
         return float(tvm.tir.analysis.estimate_tir_flops(module))
-    except Exception:  # not every expression can be counted
+    except Exception:  # TVM cannot count every expression
         return None
 
 

@@ -1,9 +1,9 @@
 """Builds the side environment with the old TVM (`make legacy-env`).
 
-The wheel of another project contains a whole TVM 0.17 development build, the last ones with
-AutoTVM, Ansor and TE schedules. It is built for CUDA, so that it wants libraries of the CUDA
-toolkit (from wheels) and of the driver, for which a stand-in is compiled that answers every call
-with an error: no GPU is needed or used.
+The wheel of another project contains a complete TVM 0.17 development build, with AutoTVM, Ansor and
+TE schedules. It is built for CUDA, so it needs libraries of the CUDA toolkit (from wheels) and of
+the driver. A stub of the driver is compiled that returns an error from every call: no GPU is needed
+or used.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ WHEELS = (
     "nvidia-cuda-runtime-cu12==12.9.79",
     "nvidia-cuda-nvrtc-cu12==12.9.86",
 )
-#: What the old TVM imports.
+#: Packages that the old TVM imports.
 REQUIREMENTS = (
     "numpy==1.26.4", "decorator", "attrs", "psutil", "cloudpickle", "scipy<1.18", "tornado",
     "ml_dtypes<0.6", "typing_extensions", REQUIREMENT,
 )  # fmt: skip
-#: AutoTVM imports xgboost; the library alone is enough, without the GPU's communication library.
+#: AutoTVM imports xgboost; installed without its GPU communication library.
 WHEELS_LATE = ("xgboost==2.1.4",)
 
 Say = Callable[[str], None]
 
-#: What it takes, measured with the versions above.
+#: Download, disk space and time, measured with the versions above.
 _SIZE = "460 MB of downloads, 1.2 GB on disk, one to two minutes"
 _PYTHON = (3, 11)
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
@@ -55,7 +55,7 @@ _CHECK = "import tvm, tvm.topi; from tvm import autotvm, auto_scheduler; print(t
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Builds the environment unless it is there already; returns the process's exit code."""
+    """Builds the environment unless it exists; returns the process's exit code."""
     parser = argparse.ArgumentParser(prog="tvm_helper.legacy.setup", description=__doc__)
     parser.add_argument("--folder", type=Path, default=default_folder(), metavar="DIR")
     parser.add_argument("--force", action="store_true", help="rebuild everything")
@@ -69,13 +69,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def ready_environment(*, may_install: bool, say: Say) -> LegacyEnvironment:
-    """Returns the side environment, built first where it is missing.
+    """Returns the side environment; builds it if it is missing.
 
     Args:
-        say: told first what is built and how large it is, then every step.
+        may_install: whether a missing environment may be built.
+        say: called with the size of the build, then with each step.
 
     Raises:
-        UsageError: it is missing and may not be installed; or as `build`.
+        UsageError: it is missing and may not be installed; or see `build`.
     """
     environment = LegacyEnvironment(default_folder())
     if environment.is_complete:
@@ -94,18 +95,20 @@ def ready_environment(*, may_install: bool, say: Say) -> LegacyEnvironment:
 
 
 def build(folder: Path, *, force: bool = False, say: Say = lambda text: None) -> str:
-    """Builds the side environment in `folder` and returns one sentence about it.
+    """Builds the side environment in `folder` and returns a sentence about it.
 
-    Does nothing when a finished one made from the same list is there. A build that was interrupted
-    is continued.
+    Does nothing if the folder has a complete environment of the same recipe. Continues an
+    interrupted build.
 
     Args:
-        say: told every step when it begins.
+        folder: folder of the environment.
+        force: whether to rebuild everything.
+        say: called with each step when it begins.
 
     Raises:
         UsageError: a tool is missing, a wheel cannot be installed, the old TVM does not import, or
-            another process builds there.
-        DataError: the folder cannot be written.
+            another process is building in the folder.
+        DataError: the folder is not writable.
     """
     environment = LegacyEnvironment(Path(folder).resolve())
     if not force and _is_built(environment, _recipe()):
@@ -133,7 +136,7 @@ def _build(environment: LegacyEnvironment, force: bool, say: Say) -> str:
     pip = [str(environment.python), "-I", "-m", "pip", "install", "--quiet", "--no-input",
            "--disable-pip-version-check"]  # fmt: skip
     say("side environment 2 of 4: downloading and installing the wheels with the old TVM")
-    # The late wheel before the requirements: pip then has nothing left to complain about.
+    # The late wheel is installed before the requirements to avoid warnings of pip.
     run([*pip, "--no-deps", *WHEELS, *WHEELS_LATE], "install the wheels with the old TVM")
     say("side environment 3 of 4: what the old TVM imports")
     run([*pip, *REQUIREMENTS], "install what the old TVM imports")
@@ -146,7 +149,7 @@ def _build(environment: LegacyEnvironment, force: bool, say: Say) -> str:
 
 
 def _recipe() -> str:
-    """Returns a digest of what the environment is made from."""
+    """Returns a digest of the packages, the Python version and the header of the environment."""
     header = HEADER.read_text(encoding="utf-8")
     text = json.dumps([WHEELS, REQUIREMENTS, WHEELS_LATE, _PYTHON, header])
     return hashlib.sha256(text.encode()).hexdigest()
@@ -177,7 +180,7 @@ def _check_tools() -> None:
 
 
 def _python() -> str:
-    """Returns an interpreter of the version that the wheels are for."""
+    """Returns an interpreter of the wheels' Python version."""
     wanted = ".".join(map(str, _PYTHON))
     if sys.version_info[:2] == _PYTHON:
         return sys.executable
@@ -192,7 +195,7 @@ def _python() -> str:
 
 
 def _make_driver_stand_in(environment: LegacyEnvironment) -> None:
-    """Compiles `libcuda.so.1`: the driver functions that the old TVM links to, all failing."""
+    """Compiles `libcuda.so.1` with the driver functions that the old TVM links to; all fail."""
     library = environment.tvm_folder / "build" / "libtvm.so"
     if not library.is_file():
         raise UsageError(

@@ -1,8 +1,8 @@
-"""A TIR function of the old TVM, as JSON node graph, to the loop tree. Needs no TVM.
+"""Loop tree of a TIR function of the old TVM, from its JSON node graph. Needs no TVM.
 
-The graph is what `tvm.ir.save_json` writes of a function made from a TE schedule: loops,
-`BufferRealize` allocations, `BufferStore` statements with full indices. Sequences, bindings and
-annotations without meaning for performance make no node.
+`tvm.ir.save_json` writes the graph of a function with a TE schedule: loops, `BufferRealize`
+allocations, `BufferStore` statements with full indices. Sequences, bindings and annotations without
+effect on performance have no node in the tree.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOOP_KINDS: tuple[LoopKind, ...] = ("serial", "parallel", "vectorized", "unroll
 _THREAD_ATTRS = ("thread_extent", "virtual_thread")
 #: Annotations that become an attribute of the loop tree; double buffers take twice their size.
 _KEPT_ATTRIBUTES = ("pragma_", "double_buffer_scope")
-#: Statements that only wrap a body.
+#: Statements that only have a body.
 _TRANSPARENT = frozenset(("tir.Allocate", "tir.AllocateConst", "tir.DeclBuffer", "tir.AssertStmt"))
 
 
@@ -45,10 +45,10 @@ def loop_tree_from_json(text: str, read: type[TirReader] | None = None) -> LoopT
 
     Args:
         text: JSON node graph of a `PrimFunc` at the level of the compact AST.
-        read: what reads the graph; None = of a TE schedule.
+        read: class of the reader; None = reader of TE schedules.
 
     Raises:
-        DataError: not such a graph, or a node that has no place in a loop tree.
+        DataError: not such a graph, or a node without an equivalent in a loop tree.
     """
     try:
         graph = json.loads(text)
@@ -61,7 +61,7 @@ def loop_tree_from_json(text: str, read: type[TirReader] | None = None) -> LoopT
 
 
 class TirReader:
-    """Reads one function made from a TE schedule. Nodes are numbers; node 0 is null."""
+    """Reader of one function with a TE schedule. Nodes are numbers; node 0 is null."""
 
     def __init__(self, nodes: list[dict[str, Any]], root: int) -> None:
         self._nodes = nodes
@@ -91,7 +91,7 @@ class TirReader:
     def _text(self, number: str | int) -> str:
         return str(self._nodes[int(number)].get("repr_str", ""))
 
-    # Statements. A node without stores below it is left out.
+    # Statements. Nodes without stores below them are left out.
 
     def _statement(self, number: int) -> list[Node]:
         node = self._nodes[number]
@@ -122,14 +122,14 @@ class TirReader:
         raise KeyError(f"a statement of type {kind}")
 
     def _is_in_memory(self, buffer: int) -> bool:
-        """Whether a buffer is a parameter or allocated; else it is a register."""
+        """Whether a buffer is a parameter or allocated; other buffers are registers."""
         return buffer in self._in_memory
 
     def _store(self, attrs: dict[str, str]) -> list[Node]:
-        """Returns the store; none for a register.
+        """Returns a list with the store; empty for a register.
 
         Threads combine their partial reductions in registers, which are neither parameters nor
-        realized: the original's features do not see them.
+        realized. The features of the original cdmpp do not include them.
         """
         buffer = int(attrs["buffer"])
         if not self._is_in_memory(buffer):
@@ -228,7 +228,7 @@ class TirReader:
         return int(expr.value) if expr.op == "const" else expr
 
     def _name(self, number: int) -> str:
-        """Returns the unique name of a variable (or register) node."""
+        """Returns the unique name of a variable or register."""
         if number not in self._names:
             name = self._text(self._nodes[number]["attrs"]["name"])
             count = self._used_names.get(name, 0)

@@ -1,7 +1,7 @@
-"""Whether AutoTVM would have refused to build a GPU program.
+"""Check of GPU programs against the limits at which AutoTVM rejects them.
 
-It verifies programs late in lowering: buffers that are never alive together share memory by then,
-and a double-buffered one takes twice its size.
+AutoTVM verifies programs late in lowering: buffers that are never alive together share memory then,
+and a double-buffered one needs twice its size.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from cdmpp.programs.loops.loop_tree import (
     children,
 )
 
-#: AutoTVM asks the device for its limits and does not write them down, so a program is judged by
-#: those that all devices of its kind have.
+#: Limits that all devices of a kind have. AutoTVM queries the limits of the device, but does not
+#: store them.
 _SHARED_BYTES = {"cuda": 48 << 10, "rocm": 64 << 10}
 _UNLIMITED = 1 << 62
-#: Those of them that do not depend on what is alive together.
+#: Limits that do not depend on the lifetimes of buffers.
 LIMITS = GpuLimits(shared_bytes=_UNLIMITED, threads=1024, vthreads=_UNLIMITED)
 DOUBLE_BUFFER = "double_buffer_scope"
 
 
 def rejection(tree: LoopTree, target_kind: str) -> str | None:
-    """Returns why AutoTVM would refuse to build a program for a device of that kind, or None.
+    """Returns the reason why AutoTVM rejects a program for a kind of device; None if it accepts it.
 
     Args:
-        tree: a program with constant extents, within `LIMITS`.
+        tree: program with constant extents, within `LIMITS`.
         target_kind: first word of the target.
     """
     if not tree.is_gpu:
@@ -44,7 +44,7 @@ def rejection(tree: LoopTree, target_kind: str) -> str | None:
 
 
 def _binding_violation(nodes: list[Node], bound: dict[str, int | Expr]) -> str | None:
-    """Returns the first thread index of a kernel that is bound to two different extents.
+    """Returns a reason if a thread index of a kernel is bound to two different extents; else None.
 
     Such a program has no launch configuration.
     """
@@ -53,7 +53,7 @@ def _binding_violation(nodes: list[Node], bound: dict[str, int | Expr]) -> str |
         if _is_thread(node):
             assert isinstance(node, Loop)
             if not bound:
-                inside = {"": 0}  # the outermost binding opens a kernel with bindings of its own
+                inside = {"": 0}  # the outermost binding starts a new kernel
             if inside.setdefault(node.kind, node.extent) != node.extent:
                 return f"{node.kind} is bound to different extents"
         reason = _binding_violation(children(node), inside)
@@ -80,7 +80,7 @@ def _shared_violation(nodes: list[Node], limit: int) -> str | None:
 
 
 def shared_bytes(kernel: Node) -> int:
-    """Returns the shared memory in bytes that a block needs at once."""
+    """Returns the maximum shared memory in bytes that a block uses at any time."""
     leaves = list(_leaves(kernel, (), False))
     alive = [0] * len(leaves)
     for buffer, extents in _shared_allocations(kernel):
@@ -98,7 +98,7 @@ def shared_bytes(kernel: Node) -> int:
 def _leaves(
     node: Node, path: tuple[Node, ...], is_doubled: bool
 ) -> Iterator[tuple[Store, tuple[Node, ...], bool]]:
-    """Yields (store, enclosing nodes, whether it fills a double buffer) in program order."""
+    """Yields (store, enclosing nodes, whether it writes a double buffer) in program order."""
     if isinstance(node, Store):
         yield node, path, is_doubled
         return
