@@ -1,1 +1,1 @@
-"""Programs that strangers send, read without running anything of them, for `cdmpp serve`."""
+"""Reading of untrusted programs for `cdmpp serve`, without executing any of their code."""

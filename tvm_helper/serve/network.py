@@ -1,10 +1,9 @@
-"""Networks of strangers, read and put together without running what they say.
+"""Predictions for untrusted networks, without executing code of their files.
 
-A file of torch.export is opened where `cdmpp.files.exported_archive` finds nothing in it that torch
-would run; an ONNX file is data. But TVM works out in native code, while it compiles, what a network
-computes from its constants alone. A file could so have it write wherever it likes: an index that
-points out of a tensor is not checked there. So before TVM compiles anything, every computation on
-constants has to be on a list of those that read and write where their shapes say.
+A file of torch.export is opened only if `cdmpp.files.exported_archive` finds no code in it that
+torch would run; an ONNX file is data. However, TVM folds constants in native code while it
+compiles, without checking indices, so a file could make it write to any address. Therefore every
+computation on constants must be on an allow-list of operators that stay within their shapes.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from tvm_helper.compat import relax, tvm
 from tvm_helper.tasks.network_tasks import network_of_onnx, network_of_program, read_onnx
 
 _MOST_NODES = 20_000
-#: What TVM may compute of constants: no index of theirs is data.
+#: Operators that TVM may apply to constants: none uses data as an index.
 _SAFE_NAMES = (
     "abs acos acosh add arange argmax argmin asin asinh astype atan atanh bitwise_and bitwise_not "
     "bitwise_or bitwise_xor broadcast_to ceil clip concat cos cosh cumsum divide equal erf exp "
@@ -48,16 +47,18 @@ def network_rows(
     trained: TrainedModel,
     sizes: InputSizes,
 ) -> list[dict[str, Any]]:
-    """Returns what a network takes on every device, as `cdmpp predict --network --json` says it,
-    and of each kernel its share and its program, and when the kernels run.
+    """Returns the rows of `cdmpp predict --network --json` for a network, one per device. Each
+    kernel also has its share of the time and its TVMScript, and each row a timeline of the kernels.
 
     Args:
-        path: ONNX file or what torch.export.save wrote, named by its content.
-        name: what it is called.
-        sizes: of the inputs of an ONNX file.
+        path: ONNX file or file of torch.export.save, named by its content.
+        name: name of the network.
+        devices: the requested devices.
+        trained: the model.
+        sizes: sizes of the inputs of an ONNX file.
 
     Raises:
-        DataError: the file cannot be read or is not taken, or sizes do not fit.
+        DataError: the file cannot be read or is rejected, or the sizes do not match it.
     """
     from tvm_helper.predict.predictor import Predictor
     from tvm_helper.replay.costs import ScheduleChoice
@@ -84,7 +85,7 @@ def network_rows(
 def _module(
     path: str, name: str, shapes: tuple[tuple[str, tuple[int, ...]], ...], batch: int | None
 ) -> Any:
-    """Returns the relax module of a file, whose content its name says: another one is another."""
+    """Returns the relax module of a file; the file name identifies the content in the cache."""
     try:
         if network_format(Path(path)) == "exported":
             module = network_of_program(read_exported(Path(path)), name)
@@ -111,15 +112,16 @@ def _of_onnx(model: Any, name: str, sizes: InputSizes) -> Any:
 
 
 def with_safe_constants(module: Any, name: str) -> Any:
-    """Returns a relax module in which only safe operators compute on constants alone: indices into
-    them are held to their bounds.
+    """Returns the relax module with only safe operators on constants; `take` on constants clips its
+    indices.
 
     Args:
-        module: as TVM imports it: every call has a variable.
-        name: of the network.
+        module: module imported by TVM, in which every call is bound to a variable; changed in
+            place.
+        name: name of the network.
 
     Raises:
-        DataError: others do.
+        DataError: an unsafe operator is applied to constants.
     """
     for variable, function in module.functions_items():
         if isinstance(function, relax.Function):
@@ -149,12 +151,12 @@ def _is_bounded(call: Any) -> bool:
 
 
 def _constant_calls(function: Any) -> list[Any]:
-    """Returns the calls that need no argument of a function."""
+    """Returns the calls that depend only on constants, not on parameters of a function."""
     return list(_calls_without(function.body, set(function.params)))
 
 
 def _calls_without(body: Any, live: set[Any]) -> Iterator[Any]:
-    """Yields the calls that need none of some variables; those that do are added to these."""
+    """Yields the calls that use no variable of `live`; adds the other bindings' variables to it."""
     if not isinstance(body, relax.SeqExpr):
         return
     for block in body.blocks:
@@ -184,7 +186,7 @@ def _is_live(value: Any, live: set[Any]) -> bool:
 
 
 def _is_elsewhere(message: Any) -> bool:
-    """Whether a tensor somewhere in a protobuf message lies in another file."""
+    """Whether a tensor anywhere in a protobuf message is stored in another file."""
     if message.DESCRIPTOR.name == "TensorProto":
         return bool(message.data_location == message.EXTERNAL or message.external_data)
     for field, value in message.ListFields():

@@ -1,12 +1,14 @@
-"""The process that reads, explains and compiles programs of strangers with TVM.
+"""Process that reads, explains and compiles untrusted programs with TVM.
 
 Request `read`: see `cdmpp.serve.reader_process`.
 
 Request `explain`: `entries` of the first two forms, `devices`, `folder` and `version` of a model,
-and `most`, the most programs. Answer: `explained`, rows of `ExplainedProgram` with their `entry`.
+and `most`, the maximum number of programs x devices. Response: `explained`, rows of
+`ExplainedProgram` with the number of their `entry`.
 
-Request `network`: `path` and `name` of an ONNX file, `devices`, `folder` and `version` of a model.
-Answer: `networks`, a row a device, see `tvm_helper.serve.network`.
+Request `network`: `path` and `name` of a network file, `inputs` and `batch` (its sizes), `devices`,
+`folder` and `version` of a model. Response: `networks`, one row per device, see
+`tvm_helper.serve.network`.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from tvm_helper.tir.features import native_modules
 
 
 def main() -> None:
-    """Serves until the server is gone."""
+    """Handles requests until the server ends."""
     serve_reader(_read_entry, native_modules, explain=_explain, network=_network)
 
 
@@ -76,7 +78,7 @@ def _network(request: dict[str, Any], begin: Callable[[], None]) -> dict[str, An
 
 @lru_cache(maxsize=2)
 def _trained(folder: str, version: str) -> TrainedModel:
-    """Returns a model; one of another version is another one."""
+    """Returns a model; `version` is part of the cache key only."""
     return load_trained(Path(folder))
 
 
