@@ -1,1 +1,1 @@
-"""Measuring programs on this machine: campaigns that survive a kill, trials, health checks."""
+"""Measuring programs on this machine: resumable campaigns, trials, health checks."""

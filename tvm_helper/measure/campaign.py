@@ -1,7 +1,7 @@
-"""A measuring campaign: draws, builds and times programs; what it knows is in a journal.
+"""Measuring campaign: draws, builds and times programs; its state is in a journal.
 
-Programs are built in batches, and timed one after the other while nothing is built. Every program
-is in the journal before the next one is touched, so that a killed campaign goes on where it was.
+Programs are built in batches, then timed one after the other while nothing is built. Each result is
+in the journal before the next program starts, so that a killed campaign can continue.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ from tvm_helper.measure.trials import (
 )
 
 _REFERENCE, _RANDOM = "reference", "random"
-#: What must be the same when a campaign is continued.
+#: Settings that must not change when a campaign is continued.
 _FIXED = ("device", "target", "threads", "rpc", "timing")
-#: Batches between two writes of the table of machine code. What a kill takes of it,
-#: `cdmpp measure --machine-code` compiles again.
+#: Batches between two writes of the table of machine code. `cdmpp measure --machine-code` compiles
+#: entries that a kill has lost.
 _CODE_BATCHES = 8
-#: Batches after which programs of them are measured again.
+#: Number of batches after which some of their programs are measured again.
 _AGAIN_BATCHES = 64
 
 _log = logging.getLogger("cdmpp")
@@ -84,20 +84,20 @@ def run_campaign(
     device_folders: Sequence[Path] = (),
     on_progress: OnProgress | None = None,
 ) -> MeasureReport:
-    """Measures what the options ask for into a folder; continues what is there.
+    """Runs a campaign in a folder, or continues the one in the folder.
 
     Args:
-        options: the campaign.
-        folder: made when missing; becomes an extracted dataset.
+        options: the campaign's options.
+        folder: folder of the campaign, created if missing; becomes an extracted dataset.
         device_folders: folders with device files of the user.
         on_progress: called after every step.
 
     Raises:
-        UsageError: options that make no sense or are not those of the campaign in the folder, or
-            another campaign holds the folder.
-        DeviceError: the label is not of this machine, everything fails, a worker cannot be
-            started, a device is not free, or the model that chooses does not know it.
-        DataError: a file cannot be read or written, also for want of space.
+        UsageError: invalid options, options that differ from those of the campaign in the folder,
+            or a folder that another process uses.
+        DeviceError: the label is another machine's, too many programs fail, a worker cannot be
+            started, a device is not free, or the choosing model does not support the device.
+        DataError: a file cannot be read or written, or the disk is full.
     """
     options.check()
     if options.rpc is not None:
@@ -119,13 +119,13 @@ class Campaign:
     """One run of a campaign.
 
     Args:
-        options: what to do.
-        folder: where.
+        options: the campaign's options.
+        folder: the campaign's folder.
         tasks: the tasks, in order.
-        target: what programs are compiled for.
-        reference: a task of which one program is timed before every batch; None = none.
-        command: what workers run.
-        least_free_bytes: below this the disk counts as full.
+        target: compile target of the programs.
+        reference: task of the reference program, timed before every batch; None = no reference.
+        command: command of the workers.
+        least_free_bytes: free disk space below which the disk counts as full.
     """
 
     def __init__(
@@ -153,11 +153,11 @@ class Campaign:
         )
 
     def run(self, on_progress: OnProgress | None = None) -> MeasureReport:
-        """Measures what is missing and writes the tables.
+        """Measures the missing programs and writes the tables.
 
         Raises:
-            CdmppError: see `run_campaign`. What was measured is in the journal, and in the tables
-                unless they could not be written.
+            CdmppError: see `run_campaign`. Finished measurements are in the journal; after a
+                `DeviceError` also in the tables, unless writing them fails.
         """
         with campaign_folder(self._folder, what="measuring campaign"):
             self._settle()
@@ -172,10 +172,10 @@ class Campaign:
                     raise
                 return self._report(before)
 
-    # What is there already.
+    # Files of the campaign.
 
     def _settle(self) -> None:
-        """Writes what the campaign is, or checks that it is the one in the folder."""
+        """Writes the campaign's settings, or checks them against those in the folder."""
         values = {
             **self._target.to_json(),
             "rpc": self._options.rpc,
@@ -194,7 +194,7 @@ class Campaign:
         except CdmppError as second:
             _log.warning("the tables were not written (%s), after: %s", second, error)
 
-    # The work.
+    # Measuring.
 
     def _measure(self, show: OnProgress) -> None:
         self._show, self._code = show, {}
@@ -230,7 +230,7 @@ class Campaign:
         )
 
     def _measure_jobs(self, jobs: Sequence[_Job], lanes: Sequence[_Lane]) -> None:
-        """Measures programs in batches, on all lanes side by side."""
+        """Measures programs in batches, on all lanes in parallel."""
         if not jobs:
             return None
         size = self._options.batch
@@ -243,11 +243,11 @@ class Campaign:
                 try:
                     lane.result()
                 except BaseException:
-                    self._is_stopped = True  # the others finish the program that they are at
+                    self._is_stopped = True  # the other lanes finish their current program
                     raise
 
     def _measure_batches(self, batches: Iterator[Sequence[_Job]], lane: _Lane) -> None:
-        """Measures the batches that no other lane has taken."""
+        """Measures batches from the shared iterator until it ends or the campaign stops."""
         try:
             if lane.reference is None:
                 lane.reference = self._built_reference(lane.trials)
@@ -288,7 +288,7 @@ class Campaign:
                     self._note_timed(job, program, before)
 
     def _note_timed(self, job: _Job, program: Outcome, rounds: Sequence[Outcome]) -> None:
-        """Notes a program that was built and timed, in one round or more."""
+        """Records a program that was built and timed, in one or more rounds."""
         outcome = joined_rounds(rounds, self._options.timing.keep)
         self._note(job, outcome, build_s=program.seconds, run_s=outcome.seconds)
         if program.machine_code and not outcome.error_code:
@@ -298,7 +298,7 @@ class Campaign:
 
     @timer("draw programs")
     def _draw(self, trials: TrialRunner) -> None:
-        """Draws the programs of the tasks that have none yet."""
+        """Draws the programs of tasks without drawn programs."""
         options, show = self._options, self._show
         drawn = {_drawing(entry) for entry in self._drawn()}
         drawings = [(task, way, count) for task in self._tasks for way, count in self._ways(task)]
@@ -336,7 +336,7 @@ class Campaign:
             show(CampaignProgress("drawing", number, total))
 
     def _drawn(self) -> list[dict[str, Any]]:
-        """Returns what was drawn as it is wanted now, in the order of the journal."""
+        """Returns the journal's drawings that match the current options, in order."""
         options = self._options
         wanted = {(task.key, *one) for task in self._tasks for one in self._ways(task)}
         return [
@@ -347,8 +347,8 @@ class Campaign:
         ]
 
     def _ways(self, task: MeasuredTask) -> list[tuple[str, int]]:
-        """Returns how a task's programs are scheduled and how many each way: they take turns, and
-        the task's hash says which is the first.
+        """Returns (way, number of programs) pairs of a task. Programs alternate between the ways;
+        the task's hash selects the first one.
         """
         ways, count = self._options.schedules, self._per_task()
         if task.programs is not None or len(ways) == 1:
@@ -362,7 +362,7 @@ class Campaign:
         return min(self._options.per_task, -(-most // tasks)) if most else self._options.per_task
 
     def _missing(self) -> list[_Job]:
-        """Returns what is to be measured: the first program of every task, then the second, ..."""
+        """Returns the programs to measure: the first one of every task, then the second, ..."""
         done = {entry["program_id"] for entry in self._journal.of_kind("measured")}
         wanted = {task.key: task for task in self._tasks}
         columns: dict[str, list[_Job]] = {}
@@ -376,7 +376,7 @@ class Campaign:
         return [job for job in jobs if job.program_id not in done]
 
     def _chosen_again(self) -> list[_Job]:
-        """Returns the programs that are to be measured once more: drawn by their hash."""
+        """Returns the programs to measure a second time, drawn by their hash."""
         share, seed = self._options.again_share, self._options.seed
         done = {entry["program_id"] for entry in self._journal.of_kind("again")}
         wanted = {task.key: task for task in self._tasks}
@@ -395,7 +395,7 @@ class Campaign:
         ]
 
     def _note(self, job: _Job, outcome: Outcome, *, build_s: float, run_s: float) -> None:
-        """Notes a program; raises when it is the last of too many failures of one kind."""
+        """Records a program; raises after too many consecutive failures of one kind."""
         extra: dict[str, Any] = {}
         if outcome.timings_s:
             extra["timings_s"] = outcome.timings_s
@@ -419,7 +419,7 @@ class Campaign:
                 self._clock.add()
                 self._done += 1
                 self._failed += outcome.error_code != 0
-            if self._is_stopped:  # by another CPU's program: that one says why
+            if self._is_stopped:  # by another lane, which raises the error
                 return
             try:
                 self._failures.add(failure_name(outcome.error_code), outcome.error)
@@ -435,7 +435,7 @@ class Campaign:
 
     @timer("build the reference")
     def _built_reference(self, trials: TrialRunner) -> Outcome | None:
-        """Returns the reference program, built; None where there is none."""
+        """Returns the built reference program; None without a reference."""
         if self._reference is None:
             return None
         built = trials.build_one(
@@ -450,8 +450,8 @@ class Campaign:
         return built
 
     def _append_health(self, lane: _Lane) -> None:
-        """Times the reference program and notes the load; its failure is noted, no more. Saves the
-        table of machine code now and then.
+        """Times the reference program and records its result (also a failure) with the load. Saves
+        the table of machine code every `_CODE_BATCHES` batches.
         """
         entry: dict[str, Any] = {"kind": "health", "at": int(time.time()), **snapshot()}
         if lane.reference is not None:
@@ -535,14 +535,14 @@ class _Job:
 
 @dataclass
 class _Lane:
-    """The processes that measure on one CPU, and the reference program once they have built it."""
+    """Worker processes of one CPU, and the reference program once it is built."""
 
     trials: TrialRunner
     reference: Outcome | None = None
 
 
 def _check_model(options: MeasureOptions) -> None:
-    """Says what is wrong with the model before anything is drawn."""
+    """Checks that the model supports the device, before programs are drawn."""
     from cdmpp.predict.requested_device import asked_device
     from tvm_helper.cost_model.state_file import load_for_search
 

@@ -1,4 +1,4 @@
-"""How healthy measurements are: of a campaign's folder, or of this machine now."""
+"""Health reports of measurements: for a campaign's folder, or for this machine now."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def folder_report(folder: Path) -> dict[str, Any]:
     """Returns the health of a campaign as JSON values; the campaign may still be running.
 
     Raises:
-        DataError: the folder holds no campaign, or its journal is damaged.
+        DataError: the folder has no campaign, or its journal is damaged.
     """
     settings = read_campaign(folder, COMMAND)
     entries = read_journal(folder)
@@ -83,12 +83,12 @@ def live_report(
     threads: int | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Times the reference program on this machine for some seconds; returns its health.
+    """Times the reference program on this machine for some seconds; returns the machine's health.
 
     Args:
-        seconds: how long; the start of TVM and the build come on top.
-        threads: of the program; None = one a core that may be used.
-        on_progress: called with what is being done.
+        seconds: time of measuring, without TVM's start and the build.
+        threads: threads of the program; None = one per usable CPU.
+        on_progress: called with a description of the current step.
 
     Raises:
         DeviceError: the program cannot be built or run.
@@ -166,7 +166,7 @@ def _report(
 
 
 def report_text(report: dict[str, Any]) -> str:
-    """Returns a report as lines of text; what is not known is called so."""
+    """Returns a report as lines of text; missing values are shown as `unknown`."""
     noise, drifted = report["noise_floor"], report["drift"]
     lines: list[str] = []
     if "folder" in report:

@@ -1,4 +1,4 @@
-"""What a worker's answer means for the program."""
+"""Error codes of programs from the responses of workers."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _RUNTIME = ERROR_CODE_NAMES.index("runtime error (device)")
 _BUILD_TIMEOUT = ERROR_CODE_NAMES.index("build timeout")
 _RUN_TIMEOUT = ERROR_CODE_NAMES.index("run timeout")
 _KILL = 9
-#: Failures before which a program could not be run.
+#: Failures of drawing and building.
 BUILD_CODES = frozenset({_INSTANTIATION, _COMPILE_HOST, _COMPILE_DEVICE, _BUILD_TIMEOUT})
 Stage = Literal["draw", "build", "run"]
 
 
 def failure_name(error_code: int) -> str:
-    """Returns the kind of a failure, "" where there is none."""
+    """Returns the name of a failure, "" for 0."""
     return ERROR_CODE_NAMES[error_code] if error_code else ""
 
 
 def failure_code(answer: Answer, *, stage: Stage, target_kind: str) -> int:
     """Returns the error code of a program that could not be drawn, built or timed.
 
-    A worker that somebody killed says nothing.
+    The code is `UNKNOWN_ERROR_CODE` if the worker was killed from outside.
     """
     if answer.outcome == "timeout" and stage != "draw":
         return _BUILD_TIMEOUT if stage == "build" else _RUN_TIMEOUT

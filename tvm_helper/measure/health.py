@@ -1,4 +1,4 @@
-"""What can be said about the machine that measures, from `/proc`: load, clock, affinity, quota."""
+"""State of the measuring machine (load, clock, affinity, quota), and noise of measurements."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from cdmpp.machine import allowed_cpus, cpu_quota, measuring_machine, read_text
 from cdmpp.text import counted
 from tvm_helper.measure.timing import relative_deviation
 
-#: Above these a finding is a warning.
+#: Thresholds of noise and drift above which there is a finding.
 MOST_NOISE = 0.05
 MOST_DRIFT = 0.10
 _LEAST_REFERENCES = 3
-#: Of a CPU, taken by other programs: more is said before measuring.
+#: Number of CPUs used by other programs above which there is a finding.
 _MOST_BUSY = 0.25
 
 
 def machine() -> dict[str, Any]:
-    """Returns what does not change during a campaign; unknown values are None."""
+    """Returns facts about the machine that do not change during a campaign; None = unknown."""
     return {**measuring_machine(), "cpu_quota": cpu_quota()}
 
 
 def snapshot() -> dict[str, Any]:
-    """Returns what changes: load of the last minute, clock in Hz (None where it is not told)."""
+    """Returns the load of the last minute, the clock in Hz and the CPUs to use; None = unknown."""
     load: float | None = None
     with contextlib.suppress(OSError):
         load = os.getloadavg()[0]
@@ -40,11 +40,11 @@ def snapshot() -> dict[str, Any]:
 
 
 def findings_now(threads: int | None, *, seconds: float = 0.5) -> list[str]:
-    """Returns what makes times doubtful that are measured on this machine now, a sentence each.
+    """Returns problems of measuring on this machine now, one sentence each.
 
     Args:
-        threads: of the programs that are to be measured; None = not on a CPU.
-        seconds: how long other programs are watched.
+        threads: threads of the measured programs; None = not on a CPU.
+        seconds: time of watching other programs.
     """
     host = machine()
     found = findings(
@@ -63,7 +63,7 @@ def findings_now(threads: int | None, *, seconds: float = 0.5) -> list[str]:
 def noise_floor(costs: Sequence[Sequence[float]]) -> dict[str, float | int | None]:
     """Returns n, median and 90 % quantile of the relative deviation of each program's repeats.
 
-    Programs with a single timing say nothing; the values are None when there is no other.
+    Programs with a single timing are ignored; the values are None without other programs.
     """
     spreads = sorted(relative_deviation(repeats) for repeats in costs if len(repeats) > 1)
     if not spreads:
@@ -73,10 +73,10 @@ def noise_floor(costs: Sequence[Sequence[float]]) -> dict[str, float | int | Non
 
 
 def noise_of_repeats(entries: Iterable[Mapping[str, Any]]) -> dict[str, float | int | None]:
-    """Returns n, median and mean of how far programs' times are off when they are measured again.
+    """Returns n, median and mean of the relative differences of programs that were measured twice.
 
     Args:
-        entries: of a campaign's journal, `measured` and `again`.
+        entries: entries of a campaign's journal; those of kind `measured` and `again` count.
     """
     first_s: dict[str, float] = {}
     off: list[float] = []
@@ -93,15 +93,16 @@ def noise_of_repeats(entries: Iterable[Mapping[str, Any]]) -> dict[str, float | 
 
 
 def mean_slowdown(entries: Iterable[Mapping[str, Any]], *, rounds: int = 1) -> float:
-    """Returns how much slower the reference program ran than at its best, by a campaign's journal.
+    """Returns the mean slowdown of the reference program relative to its best time.
 
-    A core that shares its hardware is slow in some batches, and the times of its programs are as
-    much too long in the mean. The geometric mean over batches of the reference's time over its best
-    (the 5 % quantile of its fastest times); 1 where the reference was not timed.
+    On shared hardware, a core is slow in some batches, and the times of all programs are too long
+    by the same mean factor. The slowdown is the geometric mean over batches of the reference's mean
+    time over its best time (the 5 % quantile of the batches' minima); 1 without timings of the
+    reference.
 
     Args:
-        entries: of a campaign's journal.
-        rounds: of so many times of a program, seconds apart, the fastest was kept.
+        entries: entries of a campaign's journal.
+        rounds: number of rounds, seconds apart, of which the fastest time was kept.
     """
     timings = [
         entry["reference_costs_s"]
@@ -113,7 +114,7 @@ def mean_slowdown(entries: Iterable[Mapping[str, Any]], *, rounds: int = 1) -> f
     fastest = sorted(min(costs) for costs in timings)
     best, count = fastest[int(0.05 * len(fastest))], len(fastest)
     means = sorted(statistics.fmean(costs) for costs in timings)
-    # How likely each time is the fastest of so many that are drawn.
+    # Probability of each time to be the fastest of `rounds` draws.
     shares = [
         ((count - rank) / count) ** rounds - ((count - rank - 1) / count) ** rounds
         for rank in range(count)
@@ -122,10 +123,10 @@ def mean_slowdown(entries: Iterable[Mapping[str, Any]], *, rounds: int = 1) -> f
 
 
 def drift(references: Sequence[float]) -> dict[str, float | int | None]:
-    """Returns how far the reference program's latency moved over a campaign.
+    """Returns the drift of the reference program's latency over a campaign.
 
     `trend` compares the median of the last third with that of the first (0.1 = 10 % slower),
-    `spread` is largest over smallest minus 1; None below three timings.
+    `spread` is largest over smallest minus 1; both are None with fewer than three timings.
     """
     if len(references) < _LEAST_REFERENCES:
         return {"n": len(references), "trend": None, "spread": None}
@@ -146,12 +147,15 @@ def findings(
     cpus: int | None,
     host: Mapping[str, Any],
 ) -> list[str]:
-    """Returns what makes the numbers of a campaign doubtful, one sentence each.
+    """Returns problems of a campaign's measurements, one sentence each.
 
     Args:
-        loads: of the whole machine, processes.
-        cpus: that may be used, of those of the machine; on the others other work may run.
-        host: as `machine` returns it; what is not known may be left out.
+        noise: result of `noise_floor`.
+        drifted: result of `drift`.
+        loads: loads of the whole machine, in processes.
+        threads: threads of a program; None = not on a CPU.
+        cpus: number of usable CPUs; other work may run on the machine's other CPUs.
+        host: result of `machine`; unknown values may be missing.
     """
     found = []
     quota, governor = host.get("cpu_quota"), host.get("governor")

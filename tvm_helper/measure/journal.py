@@ -1,4 +1,4 @@
-"""What a campaign or a search has done so far: its journal, and what must not change meanwhile."""
+"""Journal of a campaign or a search."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from cdmpp.processes.campaign import JOURNAL_FILE
 from cdmpp.text import counted
 
 TASKS_FOLDER = "tasks"
-#: What makes folders of such campaigns.
+#: Command that creates folders of these campaigns.
 COMMAND = "cdmpp measure"
-#: What a line of a campaign is about; `again` is a program built and timed once more; `begun`,
-#: `drafted` and `round` are a search's.
+#: Kinds of lines. `again`: a program that was built and timed a second time. `begun`, `drafted` and
+#: `round` are lines of a search.
 KINDS = ("drawn", "measured", "again", "health", "begun", "drafted", "round")
 _NO_SPACE_TEXT = ("No space left on device", "Disk quota exceeded")
 
 
 def disk_full(place: Path, count: int) -> DataError:
-    """Returns the error of a disk that is full, with what is safe."""
+    """Returns the error for a full disk, with the number of kept programs."""
     return DataError(
         f"{place}: the disk is full; {counted(count, 'measured program', 'are')} kept. Free disk "
         "space and rerun the same command to continue"
@@ -28,15 +28,15 @@ def disk_full(place: Path, count: int) -> DataError:
 
 
 def says_disk_is_full(text: str) -> bool:
-    """Whether an error's text is about a full disk."""
+    """Whether the text of an error is about a full disk."""
     return any(part in text for part in _NO_SPACE_TEXT)
 
 
 class Journal(LineJournal):
-    """The lines of a campaign, in order; `kind` of each is one of `KINDS`.
+    """Lines of a campaign, in order; `kind` of each is one of `KINDS`.
 
     Args:
-        folder: the campaign's folder, which is there.
+        folder: the campaign's existing folder.
 
     Raises:
         DataError: the file cannot be read or written, or a line in its middle is damaged.
@@ -52,11 +52,11 @@ class Journal(LineJournal):
 
     @property
     def measured_count(self) -> int:
-        """Programs that are done, failed ones included."""
+        """Number of measured programs, including failed ones."""
         return sum(entry["kind"] == "measured" for entry in self.entries)
 
     def disk_full(self) -> DataError:
-        """Returns the error of a disk that is full."""
+        """Returns the error for a full disk."""
         return disk_full(self.path.parent, self.measured_count)
 
     def _failure(self, error: OSError) -> DataError:
@@ -66,10 +66,10 @@ class Journal(LineJournal):
 
 
 def read_journal(folder: Path) -> list[dict[str, Any]]:
-    """Returns the complete lines of a campaign's journal; none when there is no file.
+    """Returns the complete lines of a campaign's journal; an empty list without a file.
 
     Raises:
-        DataError: it cannot be read, or a complete line is no JSON object with `kind`.
+        DataError: it cannot be read, or a complete line is not a JSON object with `kind`.
     """
     path = Path(folder) / JOURNAL_FILE
     return _of_known_kinds(path, read_lines(path))

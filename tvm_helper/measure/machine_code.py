@@ -1,4 +1,4 @@
-"""The table of machine code of a measured campaign."""
+"""Table of machine code of a measured campaign."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class _Program:
 
 
 def write_machine_code(folder: Path, *, on_progress: OnProgress | None = None) -> MachineCode:
-    """Compiles the programs of a campaign once more and writes their table; goes on where it was.
+    """Recompiles the programs of a campaign and writes their table; continues an incomplete table.
 
-    A program that does not compile, or only calls a library, is left out.
+    Leaves out programs that do not compile or only call a library.
 
     Raises:
-        DataError: there is no campaign, or a file cannot be read or written.
+        DataError: the folder has no campaign, or a file cannot be read or written.
     """
     folder = Path(folder)
     targets, programs = _programs(folder)
@@ -43,7 +43,7 @@ def write_machine_code(folder: Path, *, on_progress: OnProgress | None = None) -
     missing = [one for one in programs if one.program_id not in columns]
     target, failed, clock = Target(json.loads(*targets.values())), 0, Clock(len(missing))
     for number, one in enumerate(missing, 1):
-        read_task(folder, one.task)  # says which file is missing
+        read_task(folder, one.task)  # raises an error that names a missing file
         try:
             module = scheduled_module(str(folder / TASKS_FOLDER / f"{one.task}.json"), one.schedule)
             code = machine_code_columns(code_of(module, target))
@@ -63,9 +63,9 @@ def write_machine_code(folder: Path, *, on_progress: OnProgress | None = None) -
 
 
 def _programs(folder: Path) -> tuple[dict[str, str], list[_Program]]:
-    """Returns the target of a campaign's device, and the programs.
+    """Returns {device: target} of a campaign, and its programs.
 
-    Programs that failed are none: some take a compiler hours.
+    Failed programs are left out: some of them take a compiler hours.
     """
     campaign = read_campaign(folder, COMMAND)
     targets = {str(campaign["device"]): str(campaign["target"])}

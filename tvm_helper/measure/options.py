@@ -1,4 +1,4 @@
-"""What a measuring campaign is asked to do: one dataclass, one YAML file (`configs/measure`)."""
+"""Options of a measuring campaign: one dataclass, one YAML file (`configs/measure`)."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from cdmpp.networks.onnx_files.sizes import InputSizes
 from cdmpp.networks.shape_text import parse_input_shapes
 from cdmpp.text import counted
 
-#: How programs get their schedules: random ones of MetaSchedule's space, the loops as relax leaves
-#: them, DLight's rules, and schedules as people write them.
+#: Source of schedules: random draws from MetaSchedule's space, the default loops of relax, DLight's
+#: rules, or random schedules similar to hand-written ones.
 Way = Literal["random", "default", "dlight", "hand"]
 
 
 @dataclass(frozen=True)
 class TimingOptions:
-    """When a program has been timed enough.
+    """Number of timings of a program, and the way it is timed.
 
     Attributes:
-        min_repeats: timings that every program gets, unless the budget ends before.
-        max_repeats: timings after which it ends.
-        min_repeat_s: a timing runs the program as often as fits this, and divides.
-        spread: relative standard error of the mean at which it ends (0.02 = 2 %).
-        budget_s: seconds of timing after which it ends.
-        flush_cache: whether caches are emptied before every single run (CPUs; then a timing is one
+        min_repeats: minimum number of timings, unless the budget ends before.
+        max_repeats: maximum number of timings.
+        min_repeat_s: minimum seconds of a timing, which runs the program repeatedly and divides.
+        spread: relative standard error of the mean at which timing ends (0.02 = 2 %).
+        budget_s: seconds after which timing ends.
+        flush_cache: whether caches are flushed before every run (CPUs only; then a timing is one
             run, as in Tenset's CPU records).
-        keep: which timings are a program's costs: all, or the least alone.
-        clock: `wall`, or `cpu`: the CPU time of a program of one thread, for a machine that has
-            other work.
+        keep: timings that become the program's costs: all, or only the minimum.
+        clock: `wall`, or `cpu`: CPU time of a single-threaded program, for a machine with other
+            work.
     """
 
     min_repeats: int = 3
@@ -45,7 +45,9 @@ class TimingOptions:
     clock: Literal["wall", "cpu"] = "wall"
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what a campaign's file says of it: as in older ones where it is as in these."""
+        """Returns JSON values for a campaign's file, without `keep` and `clock` at their defaults,
+        as in older files.
+        """
         values = to_dict(self)
         for name, default in (("keep", "all"), ("clock", "wall")):
             if values[name] == default:
@@ -55,23 +57,23 @@ class TimingOptions:
 
 @dataclass(frozen=True)
 class TrialOptions:
-    """How programs are built and timed, in a campaign or in a search.
+    """Options of building and timing programs, in a campaign or in a search.
 
     Attributes:
-        device: label of what measures.
-        target: TVM's target as JSON or as a tag; None = it follows from the device's numbers.
-        threads: threads a program may use on a CPU; None = those of the label.
-        seed: what is drawn follows from it.
-        force: whether a label whose description is not that of this machine is measured under.
-        machine_code: whether the columns of what the compiler made of the programs are kept too.
-        build_jobs: processes that build. Nothing is built while a program is timed.
-        build_timeout_s: seconds in which a program has to be built.
-        run_timeout_s: seconds in which it has to be timed.
-        queue_timeout_s: seconds in which a worker or a remote device has to be free. It is never
-            part of the other ones.
-        timing: when a program has been timed enough.
-        network_batch: size of every first axis that an ONNX network leaves open.
-        network_input: whole shapes of its open inputs, e.g. `images=1x3x224x224`.
+        device: label of the measured device.
+        target: TVM's target as JSON or as a tag; None = derived from the device's description.
+        threads: threads of a program on a CPU; None = those of the label.
+        seed: seed of all draws.
+        force: whether to measure under a label whose description does not match this machine.
+        machine_code: whether to store machine-code columns of the built programs.
+        build_jobs: number of processes that build. Nothing is built while a program is timed.
+        build_timeout_s: time limit of building a program, in seconds.
+        run_timeout_s: time limit of timing a program, in seconds.
+        queue_timeout_s: time limit of waiting for a worker or a remote device, in seconds; not
+            part of the other limits.
+        timing: number of timings of a program.
+        network_batch: size of every open first axis of an ONNX network.
+        network_input: complete shapes of its open inputs, e.g. `images=1x3x224x224`.
     """
 
     device: str = ""
@@ -90,7 +92,7 @@ class TrialOptions:
 
     @property
     def network_sizes(self) -> InputSizes | None:
-        """What is told of a network's inputs; None = nothing."""
+        """Sizes of a network's open inputs; None if not given."""
         if self.network_batch is None and not self.network_input:
             return None
         return InputSizes(parse_input_shapes(self.network_input), self.network_batch)
@@ -99,10 +101,10 @@ class TrialOptions:
         """Checks these options and the named time-outs.
 
         Args:
-            network: files of networks; false = none.
+            network: files of networks; falsy without a network.
 
         Raises:
-            UsageError: no device, sizes without a network, or a number that makes no sense.
+            UsageError: no device, sizes without a network, or a number out of range.
         """
         if self.network_sizes is not None and not network:
             raise UsageError(
@@ -129,30 +131,33 @@ class TrialOptions:
 
 @dataclass(frozen=True)
 class MeasureOptions(TrialOptions):
-    """A campaign.
+    """Options of a campaign.
 
     Attributes:
         sample: tasks: names (`measure --list-tasks`) or Python files.
-        sample_random: number of tasks drawn at random: kinds, sizes and types follow from the seed.
-        held_out: whether they are of those that are kept for testing: no other campaign draws any.
-        schedules: how programs are scheduled (`Way`); tasks take turns at them.
+        sample_random: number of random tasks; the seed determines kinds, sizes and data types.
+        held_out: whether random tasks are held-out ones, which other campaigns never draw.
+        schedules: sources of schedules (`Way`), used in turn within each task.
         replay: folders in Tenset's layout whose programs are measured.
         replay_devices: devices whose records are replayed; empty = all of the target's kind.
         network: ONNX or torch.export files whose tasks are sampled.
         tasks_of: folders of campaigns whose sampled tasks are sampled again.
-        least_flops: tasks with fewer floating point operations are left out.
-        most_tasks: tasks in all, drawn by a hash; 0 = no bound.
-        per_task: programs of each task.
-        most_programs: programs in all, evenly over the tasks; 0 = no bound.
-        choose_from: schedules that are drawn for each that is kept: those that the model predicts
-            to be the fastest. 1 = random ones.
-        model: what chooses: a run folder, or a packaged model.
-        batch: programs that are built before they are timed.
-        rounds: how often the programs of a batch are timed, one after the other: what slows the
-            machine for a second then does not slow all timings of a program.
-        again_share: share of the programs that are built and timed once more, for the noise.
-        jobs: CPUs that measure side by side, each for itself; for programs of one thread.
-        draw_timeout_s: seconds in which a task's schedules have to be drawn.
+        least_flops: minimum number of floating point operations of a task.
+        most_tasks: maximum number of tasks, drawn by a hash; 0 = unlimited.
+        per_task: number of programs per task.
+        most_programs: maximum total number of programs, spread evenly over the tasks; 0 =
+            unlimited.
+        choose_from: number of schedules drawn per measured one; the model chooses the fastest
+            predictions. 1 = no choice.
+        model: the choosing model: a run folder, or a packaged model.
+        batch: number of programs that are built before they are timed.
+        rounds: number of passes over the programs of a batch, so that a disturbance of a second
+            does not affect all timings of a program.
+        again_share: share of the programs that are built and timed a second time, to estimate the
+            noise.
+        jobs: number of CPUs that measure in parallel and independently; for single-threaded
+            programs.
+        draw_timeout_s: time limit of drawing a task's schedules, in seconds.
         stop_after_failures: consecutive failures of one kind after which the campaign stops; 0 =
             never.
         rpc: `HOST:PORT:KEY` of TVM's RPC tracker; None = this machine.
@@ -181,10 +186,10 @@ class MeasureOptions(TrialOptions):
     rpc: str | None = None
 
     def check(self) -> None:
-        """Checks what can be checked without a device.
+        """Checks the options without looking at the device.
 
         Raises:
-            UsageError: no device, nothing to measure, or a number that makes no sense.
+            UsageError: no device, nothing to measure, or a number out of range.
         """
         self.check_trials("draw_timeout_s", network=self.network)
         check_lasts(self.device)
@@ -214,13 +219,14 @@ class MeasureOptions(TrialOptions):
             )
 
     def check_threads(self, threads: int | None) -> None:
-        """Checks what only programs of one thread allow.
+        """Checks the options that need single-threaded programs.
 
         Args:
-            threads: of a program; None = it runs on no CPU.
+            threads: threads of a program; None = it does not run on a CPU.
 
         Raises:
-            UsageError: there are more, or fewer CPUs than jobs.
+            UsageError: such an option with another number of threads or `rpc`, or more jobs than
+                CPUs.
         """
         for name, is_asked in (
             ("timing.clock=cpu", self.timing.clock == "cpu"), (f"jobs={self.jobs}", self.jobs > 1)
@@ -240,7 +246,7 @@ def rpc_address(text: str) -> tuple[str, int, str]:
     """Returns (host, port, key) of `HOST:PORT:KEY`.
 
     Raises:
-        UsageError: it is of another form.
+        UsageError: the text has another form.
     """
     host, _, rest = text.partition(":")
     port, _, key = rest.partition(":")

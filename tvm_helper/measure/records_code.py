@@ -1,4 +1,4 @@
-"""The tables of machine code of measure records: what compilers make of their programs."""
+"""Tables of machine code of measure records, from recompiled programs."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from tvm_helper.measure.target import target_text
 from tvm_helper.tasks.gpu_kernels import is_readable
 from tvm_helper.tasks.nvrtc import load_compiler
 
-#: Programs of one task that a process compiles in one go.
+#: Number of programs of one task per call of a process.
 _PROGRAMS = 8
 #: Programs between two writes of the tables.
 _STEP = 500
-#: What of a target the code of a schedule does not depend on.
+#: Fields of a target that do not affect the code of a schedule.
 _NOT_IN_CODE = ("num-cores", "keys", "tag")
 
 #: Identity of a program, and its steps or its record.
@@ -56,11 +56,11 @@ _Key = tuple[str, str]
 
 @dataclass
 class _Wanted:
-    """What is compiled for one target, or for one GPU.
+    """Programs to compile for one target, or for one GPU.
 
     Attributes:
-        kind: of the devices.
-        targets: label of each device -> its target.
+        kind: kind of the devices.
+        targets: label of a device -> its target.
         programs: task -> identity -> steps, or the record of an AutoTVM log.
     """
 
@@ -78,21 +78,22 @@ def write_records_code(
     jobs: int | None = None,
     on_progress: OnProgress = show_nothing,
 ) -> list[MachineCode]:
-    """Compiles the programs of a folder in Tenset's layout, or of AutoTVM logs of GPUs, for the
-    devices that measured them, and writes a table a CPU target or GPU beside their extracted
-    dataset; goes on where it was.
+    """Compiles the programs of a dataset for the devices that measured them, and writes one table
+    per CPU target or GPU into the extracted dataset; continues incomplete tables.
 
-    Programs that failed on every device are left out (some take a compiler hours), as are those
-    that do not compile or only call a library, and those of AutoTVM logs that were not extracted.
+    Leaves out programs that failed on every device (some take a compiler hours), that do not
+    compile or only call a library, and programs of AutoTVM logs that were not extracted.
 
     Args:
+        dataset: folder in Tenset's layout, or AutoTVM logs of GPUs.
         out_dir: the extracted dataset.
-        devices: labels; None = all. Those whose code cannot be read are left out.
-        network_info: folder of the tasks; None = in the dataset.
-        jobs: processes; None = one per CPU.
+        devices: labels; None = all. Devices whose code cannot be read are left out.
+        network_info: folder of the tasks; None = the one in the dataset.
+        jobs: number of processes; None = one per CPU.
+        on_progress: called after every group of programs.
 
     Raises:
-        UsageError: the folder has another layout, the code of no device can be read, or NVIDIA's
+        UsageError: the folder has another layout, no device has readable code, or NVIDIA's
             compiler is not installed.
         DataError: records, tasks or a device are missing, or a table cannot be written.
     """
@@ -137,8 +138,8 @@ def write_records_code(
 def _task_call(
     tasks: TaskIndex, one: _Wanted, key: _Key, programs: Sequence[_Program]
 ) -> tuple[Any, ...] | None:
-    """Returns the function that compiles programs of a task, and its arguments, the programs last;
-    None where the task is not known.
+    """Returns the function that compiles programs of a task and its arguments, with the programs
+    last; None for an unknown task.
     """
     task = tasks.find(*key)
     if task is None:
@@ -150,7 +151,7 @@ def _task_call(
 
 
 def _log_call(one: _Wanted, key: _Key, programs: Sequence[_Program]) -> tuple[Any, ...]:
-    """Returns likewise for programs of AutoTVM, which need no task."""
+    """Returns the function and arguments for programs of AutoTVM, which need no task."""
     return autotvm_columns, get_device(next(iter(one.targets))), programs
 
 
@@ -161,17 +162,17 @@ def _called(
 
 
 def check_compilable(dataset: Path, devices: Sequence[str] | None = None) -> None:
-    """Checks that there are records of a device whose programs `write_records_code` can compile.
+    """Checks that `write_records_code` can compile the programs of at least one device.
 
     Raises:
-        UsageError, DataError: as there.
+        UsageError, DataError: see `write_records_code`.
     """
     _compilable(dataset, devices)
 
 
 def _compilable(dataset: Path, devices: Sequence[str] | None) -> list[str]:
-    """Returns the labels of devices whose code can be read: known CPUs and NVIDIA's GPUs; of
-    AutoTVM logs, whose CPU programs nothing compiles, the GPUs alone.
+    """Returns the labels of devices with readable code: known CPUs (not for AutoTVM logs) and
+    NVIDIA GPUs.
     """
     is_log = is_autotvm_log(dataset)
     if not is_log and not is_tenset_dir(dataset):
@@ -198,12 +199,13 @@ def _compilable(dataset: Path, devices: Sequence[str] | None) -> list[str]:
 def compiled_columns(
     dag_json: str, target: str, programs: Sequence[_Program]
 ) -> list[CompiledProgram]:
-    """Returns the columns of programs of one task for a CPU, None of those that have none.
+    """Returns the machine-code columns of programs of one task for a CPU; None for a program
+    without columns.
 
     Args:
         dag_json: the task's computation.
-        target: TVM's JSON.
-        programs: identity and transform steps of each.
+        target: TVM's target as JSON.
+        programs: (identity, transform steps) of each program.
     """
     from tvm_helper.compat import Target
     from tvm_helper.tasks.machine_code import code_of
@@ -218,11 +220,13 @@ def compiled_columns(
 def compiled_gpu_columns(
     dag_json: str, device: DeviceSpec, programs: Sequence[_Program]
 ) -> list[CompiledProgram]:
-    """Returns the columns of programs of one task for a GPU, None of those that have none.
+    """Returns the machine-code columns of programs of one task for a GPU; None for a program
+    without columns.
 
     Args:
         dag_json: the task's computation.
-        programs: identity and transform steps of each.
+        device: the GPU.
+        programs: (identity, transform steps) of each program.
     """
     from tvm_helper.tasks.gpu_code import gpu_launches
     from tvm_helper.tir.schedule_of_record import replay
@@ -246,14 +250,14 @@ def _compiled(
 
 
 def _wanted(dataset: Path, labels: Sequence[str]) -> dict[str, _Wanted]:
-    """Returns what is compiled, by the name of the target's processor or of the GPU."""
+    """Returns name of the target's processor, or label of the GPU -> programs to compile."""
     found: dict[str, _Wanted] = {}
     for label in labels:
         spec = get_device(label)
         target = target_text(spec)
         described = {k: v for k, v in json.loads(target).items() if k not in _NOT_IN_CODE}
         name = str(described.get("mcpu") or described.get("mtriple") or described["kind"])
-        if spec.kind == "gpu":  # how a program fills it is in the columns
+        if spec.kind == "gpu":  # the columns depend on the GPU, not only on the target
             name = label
         one = found.setdefault(name, _Wanted("gpu" if spec.kind == "gpu" else "cpu", {}, {}))
         one.targets[label] = target
@@ -270,7 +274,7 @@ def _wanted(dataset: Path, labels: Sequence[str]) -> dict[str, _Wanted]:
 
 
 def _wanted_of_logs(dataset: Path, out_dir: Path, labels: Sequence[str]) -> dict[str, _Wanted]:
-    """Returns the extracted programs of each GPU's log."""
+    """Returns label of the GPU -> extracted programs of its log."""
     extracted = {
         identity
         for table in read_table(out_dir, "programs", ["program_id"])

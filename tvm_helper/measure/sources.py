@@ -1,6 +1,4 @@
-"""Where a campaign's programs come from: sampled tasks, replayed Tenset records, networks, another
-campaign.
-"""
+"""Tasks of a campaign: sampled ones, replayed Tenset records, networks, another campaign."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from cdmpp.records import MeasureRecord, Source, program_id_of_text
 from tvm_helper.drawn.task_names import drawn_names
 from tvm_helper.measure.options import MeasureOptions
 
-#: Named, so that every campaign on any machine has the same one.
+#: Fixed task, so that all campaigns on all machines have the same reference.
 REFERENCE_TASK = "matmul:m=192,n=192,k=192"
 _KEY_LENGTH = 16
 
@@ -32,14 +30,14 @@ class MeasuredTask:
     """A task of a campaign.
 
     Attributes:
-        name: for people.
-        source: `metaschedule` (its programs are drawn) or `tenset` (they are replayed).
+        name: display name.
+        source: `metaschedule` (its programs are drawn) or `tenset` (its programs are replayed).
         workload_key: as in the dataset.
-        operator: likewise.
-        flop_count: likewise.
+        operator: as in the dataset.
+        flop_count: as in the dataset.
         networks: (name, weight) pairs.
         content: `module` = JSON of the unscheduled module, or `dag` = Tenset's computation;
-            `indices` = numbers of the arguments that are indices -> what they are below.
+            `indices` = number of an index argument -> exclusive upper bound of its values.
         programs: (program id, steps) of replayed records; None = to be drawn.
     """
 
@@ -59,7 +57,7 @@ class MeasuredTask:
         return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
 
     def save(self, folder: Path) -> None:
-        """Writes the task's file (`KEY.json`) unless it is there.
+        """Writes the task's file (`KEY.json`) unless it exists.
 
         Raises:
             DataError: the file cannot be written.
@@ -77,22 +75,23 @@ class MeasuredTask:
 
 
 def reference_task() -> MeasuredTask:
-    """Returns the task of which one program is timed before every batch."""
+    """Returns the task of the reference program, which is timed before every batch."""
     return campaign_tasks(MeasureOptions(sample=(REFERENCE_TASK,)), None)[0]
 
 
 def campaign_tasks(
     options: MeasureOptions, target: Any, on_network: Callable[[int, int], None] | None = None
 ) -> list[MeasuredTask]:
-    """Returns the tasks of a campaign, each once, in the order in which they are asked for.
+    """Returns the tasks of a campaign, each once, in the order of the options.
 
     Args:
-        target: what networks are compiled for.
-        on_network: called with the numbers of networks read and of all, after each.
+        options: the campaign's options.
+        target: target of networks and replayed records.
+        on_network: called with (networks read, all networks) after each network.
 
     Raises:
         UsageError: an unknown task name.
-        DataError: a file cannot be read or holds no task.
+        DataError: a file cannot be read or has no task.
     """
     found: dict[str, MeasuredTask] = {}
     drawn = drawn_names(options.sample_random, options.seed, held_out=options.held_out)
@@ -102,7 +101,7 @@ def campaign_tasks(
     for number, name in enumerate(options.network, start=1):
         for task in _of_network(Path(name), options.network_sizes, target):
             same = found.get(task.key)
-            if same is not None:  # in two networks, or in one and by name
+            if same is not None:  # in two networks, or in a network and in the sample
                 networks = sorted({*same.networks, *task.networks})
                 task = replace(same, networks=tuple(networks))
             found[task.key] = task
@@ -118,7 +117,7 @@ def campaign_tasks(
 
 
 def _bounded(tasks: list[MeasuredTask], options: MeasureOptions) -> list[MeasuredTask]:
-    """Returns those that are large enough, as many of them as may be, in the same order."""
+    """Returns at most `most_tasks` tasks with at least `least_flops`, in the same order."""
     from cdmpp.datasets.splits import uniform_draw
 
     if options.least_flops > 0:
@@ -166,7 +165,7 @@ def _of_campaign(folder: Path) -> Iterator[MeasuredTask]:
     from tvm_helper.measure.journal import COMMAND, read_journal
     from tvm_helper.measure.tables import read_task
 
-    read_campaign(folder, COMMAND)  # says what is wrong where there is none
+    read_campaign(folder, COMMAND)  # raises if the folder has no campaign
     drawn = dict.fromkeys(e["task"] for e in read_journal(folder) if e["kind"] == "drawn")
     for key in drawn:
         task = read_task(folder, key)
@@ -189,14 +188,17 @@ def module_task(
     """Returns the task of an unscheduled module; its key is that of a MetaSchedule database.
 
     Args:
-        operator: None = what the names of its blocks say.
+        name: display name.
+        module: the module.
+        networks: (name, weight) pairs.
+        operator: operator name; None = derived from the names of the module's blocks.
     """
     from tvm_helper.compat import s_tir, tvm
     from tvm_helper.tasks.operator_name import operator_of
 
     try:
         flops: float | None = float(s_tir.analysis.estimate_tir_flops(module))
-    except Exception:  # not every expression can be counted
+    except Exception:  # TVM cannot count every expression
         flops = None
     return MeasuredTask(
         name=name,
@@ -210,14 +212,14 @@ def module_task(
 
 
 def workload_hash(module: Any) -> str:
-    """Returns the hash by which a MetaSchedule database knows a module."""
+    """Returns the hash of a module in a MetaSchedule database."""
     from tvm_helper.compat import meta_schedule
 
     return str(meta_schedule.database.Workload(module).as_json()[0])
 
 
 def _replayed(folder: Path, options: MeasureOptions, target_kind: str) -> Iterator[MeasuredTask]:
-    """Yields the tasks of a Tenset folder with the programs that are drawn of each, by hash."""
+    """Yields the tasks of a Tenset folder, with programs drawn by hash."""
     from cdmpp.datasets.tenset.folder import find_device_files, find_devices
     from cdmpp.datasets.tenset.task_index import load_tasks
 
@@ -264,7 +266,7 @@ def _draw_records(
     options: MeasureOptions,
     drawn: dict[str, dict[str, tuple[float, MeasureRecord]]],
 ) -> None:
-    """Keeps the programs of each task that come first in the order of a hash with the seed."""
+    """Adds a file's records to `drawn`; keeps the first programs of each task by seeded hash."""
     from cdmpp.datasets.read_report import ReadReport
     from cdmpp.datasets.splits import uniform_draw
     from cdmpp.datasets.tenset.record_file import read_records

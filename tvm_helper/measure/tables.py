@@ -1,4 +1,4 @@
-"""A campaign's journal becomes an extracted dataset: the tables that `train --dataset` reads."""
+"""Extraction of a campaign's journal to a dataset: the tables that `train --dataset` reads."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ from cdmpp.text import agreed, counted
 from tvm_helper.measure.health import mean_slowdown
 from tvm_helper.measure.journal import COMMAND, TASKS_FOLDER, read_journal
 
-#: Programs of one shard: what is featurised again when a campaign has gone on.
+#: Programs per shard. Continuing a campaign featurises its last, incomplete shard again.
 SHARD_PROGRAMS = 256
 
 
 @dataclass
 class CampaignSource(RecordSource):
-    """The journal of a campaign's folder, in the order in which programs were measured.
+    """Record source of a campaign's journal, in the order of the measurements.
 
     Attributes:
-        slowdown: what times are divided by, see `write_tables`.
+        folder: the campaign's folder.
+        slowdown: divisor of all times, see `write_tables`.
     """
 
     folder: Path
@@ -54,11 +55,11 @@ class CampaignSource(RecordSource):
         return read_campaign(self.folder, COMMAND)
 
     def devices(self) -> list[str]:
-        """As `RecordSource.devices`."""
+        """See `RecordSource.devices`."""
         return [self._settings["device"]]
 
     def plan(self, report: ReadReport) -> list[ShardPlan]:
-        """As `RecordSource.plan`."""
+        """See `RecordSource.plan`."""
         (device,) = self.devices()
         measured = _measured(self.folder)
         if not measured:
@@ -77,7 +78,7 @@ class CampaignSource(RecordSource):
     def records(
         self, plan: ShardPlan, report: ReadReport
     ) -> Iterator[tuple[str, str, MeasureRecord]]:
-        """As `RecordSource.records`; the group is a task's name in the journal."""
+        """See `RecordSource.records`; the group is the task's key in the journal."""
         settings, measured = self._settings, _measured(self.folder)
         schedules = {
             drawn["program_id"]: drawn["schedule"]
@@ -97,7 +98,7 @@ class CampaignSource(RecordSource):
             yield entry["task"], entry["program_id"], record
 
     def featurise(self, group: str, records: list[MeasureRecord]) -> Featurised:
-        """As `RecordSource.featurise`."""
+        """See `RecordSource.featurise`."""
         task = read_task(self.folder, group)
         programs = [_featurised(task, record) for record in records]
         networks = [(name, weight) for name, weight in task["networks"]]
@@ -107,14 +108,16 @@ class CampaignSource(RecordSource):
 def write_tables(
     folder: Path, *, is_quiet_time: bool = False, on_progress: OnProgress = lambda _: None
 ) -> ExtractReport:
-    """Writes (or completes) the dataset of a campaign's folder from its journal.
+    """Writes or completes the dataset of a campaign's folder from its journal.
 
     Args:
-        is_quiet_time: whether times are divided by the slowdown of the reference program
-            (`mean_slowdown`), which the manifest names.
+        folder: the campaign's folder.
+        is_quiet_time: whether to divide times by the slowdown of the reference program
+            (`mean_slowdown`), which the manifest then contains.
+        on_progress: see `extract`.
 
     Raises:
-        DataError: there is no campaign, or a file cannot be read or written.
+        DataError: the folder has no campaign, or a file cannot be read or written.
     """
     folder = Path(folder)
     slowdown = _slowdown(folder) if is_quiet_time else 1.0
@@ -137,8 +140,7 @@ def _slowdown(folder: Path) -> float:
 
 
 def unpacked(place: Path, cache_dir: Path, *, on_progress: OnProgress = lambda _: None) -> Path:
-    """Returns the folder in the cache of a packed campaign, with its tables, made where they are
-    not there yet.
+    """Returns the cached folder of a packed campaign; unpacks it and writes its tables if missing.
 
     Raises:
         DataError: the archive is damaged, or the folder cannot be written.
@@ -170,10 +172,10 @@ def _measured(folder: Path) -> list[dict[str, Any]]:
 def measured_record(
     task: dict[str, Any], settings: dict[str, Any], entry: dict[str, Any], schedule: Any
 ) -> MeasureRecord:
-    """Returns a journal's entry as the record of the dataset.
+    """Returns a journal's entry as a record of the dataset.
 
     Raises:
-        DataError: the journal's program is not that of its task and schedule.
+        DataError: the entry's program id does not match its task and schedule.
     """
     outcome: dict[str, Any] = {
         "costs_s": tuple(entry["costs_s"]),
@@ -191,7 +193,7 @@ def measured_record(
         steps = list(record.steps)
         identity = program_id("tenset", record.workload_key, steps, record.target_kind)
     else:
-        # By the reader of MetaSchedule's databases, so that both ways give the same record.
+        # Uses the reader of MetaSchedule's databases, so that both give the same record.
         line = json.dumps([0, [schedule, [], json.loads(settings["target"]), []]])
         workload = Workload(task["workload_key"], 0)
         found = parse_tuning_record(line, [workload], device=settings["device"])
@@ -225,10 +227,10 @@ def _tenset_task(task: dict[str, Any]) -> TensetTask:
 
 @lru_cache(maxsize=64)
 def read_task(folder: Path, key: str) -> dict[str, Any]:
-    """Returns what the campaign's folder says of a task.
+    """Returns the content of a task's file in a campaign's folder.
 
     Raises:
-        DataError: its file is missing or damaged.
+        DataError: the file is missing or damaged.
     """
     path = folder / TASKS_FOLDER / f"{key}.json"
     try:
@@ -249,7 +251,7 @@ def _module(text: str) -> Any:
 
 
 def failures_by_kind(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns for each kind of failure its code, name, count and first text, most first."""
+    """Returns code, name, count and first text of each kind of failure, most frequent first."""
     kinds: dict[int, dict[str, Any]] = {}
     for entry in entries:
         code = entry.get("error_code", 0)
@@ -266,21 +268,21 @@ def failures_by_kind(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class MeasureReport:
-    """What a campaign's folder holds.
+    """Summary of a campaign's folder.
 
     Attributes:
         folder: the extracted dataset.
-        device: label.
+        device: label of the device.
         target: TVM's target as JSON.
-        threads: of a program on a CPU, None on other devices.
+        threads: threads of a program on a CPU; None on other devices.
         tasks: number of tasks.
-        measured: programs in the tables; `before` of them from earlier runs.
-        failures: kinds of failure, as `failures_by_kind`.
-        noise: how far programs were off that were measured again, as `noise_of_repeats`.
-        clock: `wall` or `cpu`, by which programs were timed.
-        draw_failures: tasks of which no schedule could be drawn: name (and the way, but for random
-            schedules) -> first error text.
-        tables: what was written.
+        measured: number of programs in the tables.
+        before: number of programs from earlier runs.
+        failures: kinds of failure, see `failures_by_kind`.
+        draw_failures: name of a task without schedules (and the way, except `random`) -> error.
+        noise: differences of programs that were measured twice, see `noise_of_repeats`.
+        clock: clock of the timings: `wall` or `cpu`.
+        tables: report of the extraction.
     """
 
     folder: Path
@@ -329,7 +331,7 @@ class MeasureReport:
 
 
 def _without_schedule(failures: Mapping[str, str]) -> list[str]:
-    """Returns a line for each reason for which tasks have no schedule."""
+    """Returns one line per reason of tasks without a schedule."""
     reasons: dict[str, list[str]] = {}
     for name, text in failures.items():
         reasons.setdefault(text, []).append(name)

@@ -1,4 +1,4 @@
-"""What a campaign compiles for: the device's label, TVM's target and the number of threads."""
+"""Compile target of a campaign: the device's label, TVM's target and the number of threads."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _WIDTHS = (("avx512vl", 512), ("avx2", 256))
 
 @dataclass(frozen=True)
 class MeasureTarget:
-    """A device's label with what is compiled for it.
+    """Compile target of a device.
 
     Attributes:
-        device: label.
+        device: label of the device.
         options: TVM's target as plain values.
-        threads: threads of a program on a CPU, None on other devices.
+        threads: threads of a program on a CPU; None on other devices.
     """
 
     device: str
@@ -47,13 +47,13 @@ class MeasureTarget:
         return json.dumps(dict(self.options), sort_keys=True)
 
     def tvm_target(self) -> Any:
-        """Returns it as TVM's object."""
+        """Returns the target as an object of TVM."""
         from tvm_helper.compat import Target
 
         return Target(dict(self.options))
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what a campaign's file says of it."""
+        """Returns the JSON values for a campaign's file."""
         return {
             "device": self.device,
             "target": self.text,
@@ -63,19 +63,20 @@ class MeasureTarget:
 
 
 def with_registered_label(options: Options, folders: Sequence[Path] = ()) -> Options:
-    """Returns options whose device is called as in the registry, however it was spelled."""
+    """Returns the options with the device's label as spelled in the registry."""
     spec = find_device(options.device, folders)
     return options if spec is None else replace(options, device=spec.name)
 
 
 def measure_target(options: TrialOptions, folders: Sequence[Path] = ()) -> MeasureTarget:
-    """Returns what a campaign compiles for.
+    """Returns the compile target of a campaign.
 
-    A known label brings its own target and threads; what is given otherwise must agree with it.
+    Target and threads default to those of a known label. Given threads must agree with the label
+    and with the target.
 
     Raises:
-        UsageError: a malformed target, threads that are not those of the label, or machine code
-            asked of what is no CPU.
+        UsageError: a malformed target, threads that differ from those of the label, or machine
+            code requested of a device that is not a CPU.
         DeviceError: an unknown label without a target.
     """
     from tvm_helper.compat import Target
@@ -87,7 +88,7 @@ def measure_target(options: TrialOptions, folders: Sequence[Path] = ()) -> Measu
         try:
             text = options.target.strip()
             target = Target(json.loads(text) if text.startswith("{") else text)
-        except Exception as error:  # TVM raises whatever its target parser does
+        except Exception as error:  # TVM's parser raises many types
             raise UsageError(
                 f"target {options.target!r} is not a TVM target ({str(error).strip()[:160]}); "
                 'expected JSON such as {"kind": "llvm", "mcpu": "core-avx2"}, or a tag'
@@ -117,8 +118,7 @@ def measure_target(options: TrialOptions, folders: Sequence[Path] = ()) -> Measu
 
 
 def target_text(spec: DeviceSpec) -> str:
-    """Returns TVM's target for a device, as JSON: code that an x86 without AVX2 runs too, where it
-    has none.
+    """Returns TVM's target for a device as JSON; for an x86 CPU without AVX2, `x86-64-v2`.
 
     Raises:
         DeviceError: TVM has no target for such hardware.
@@ -131,13 +131,13 @@ def target_text(spec: DeviceSpec) -> str:
 
 
 def this_cpu(threads: int | None = None) -> MeasureTarget:
-    """Returns this machine's CPU with all that it can, whatever labels there are.
+    """Returns the compile target of this machine's CPU, independent of labels.
 
     Args:
-        threads: of a program; None = as many as there are CPUs to use.
+        threads: threads of a program; None = one per usable CPU.
 
     Raises:
-        DeviceError: nothing is told of the CPU.
+        DeviceError: the CPU cannot be identified.
     """
     spec = replace(probe_cpu("here"), threads=threads or allowed_cpus() or 1)
     options = TrialOptions(device=spec.name, target=target_text(spec), threads=spec.threads)
@@ -147,16 +147,17 @@ def this_cpu(threads: int | None = None) -> MeasureTarget:
 def check_machine(
     label: str, target: Any, spec: DeviceSpec | None, *, is_forced: bool = False
 ) -> None:
-    """Checks, before anything is built, that this machine is the device that is to be measured.
+    """Checks that this machine is the device to measure.
 
     Args:
-        label: of the device.
-        target: TVM's.
-        spec: what the label stands for; None = it is a new one.
-        is_forced: whether another device of the target's kind will do.
+        label: label of the device.
+        target: TVM's target.
+        spec: description of the device; None for a new label.
+        is_forced: whether to accept another device of the target's kind.
 
     Raises:
-        DeviceError: there is no GPU for the target, or the label is another device's.
+        DeviceError: there is no GPU for the target, the label describes another device, or the CPU
+            does not support the target's vector instructions.
     """
     check_present(label, target)
     if is_forced:
@@ -173,10 +174,11 @@ def check_machine(
 
 
 def check_present(label: str, target: Any) -> None:
-    """Checks that there is a GPU here for a target of one; arguments as of `check_machine`.
+    """Checks that this machine has a GPU if the target needs one; for arguments see
+    `check_machine`.
 
     Raises:
-        DeviceError: TVM finds none.
+        DeviceError: TVM finds no such GPU.
     """
     from tvm_helper.compat import tvm
 
@@ -197,7 +199,7 @@ def code_bits(target: Any) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """Returns TVM's values as JSON has them."""
+    """Returns values of TVM as JSON values."""
     if isinstance(value, Mapping) or hasattr(value, "items"):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Tasks by name: `conv2d:ci=64,co=128,h=28,w=28` is an operator kind and its shape."""
+"""Named tasks: `conv2d:ci=64,co=128,h=28,w=28` is an operator kind with its sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cdmpp.text import nearest
 from tvm_helper.compat import te, topi
 
 Sizes = Mapping[str, Any]
-#: Types of a task's tensors (`dtype=int8`) -> the type in which its products are added up.
+#: Data type of a task's tensors (`dtype=int8`) -> data type of its sums.
 DTYPES: Mapping[str, str] = types.MappingProxyType({
     "float32": "float32", "float64": "float64", "float16": "float16", "bfloat16": "bfloat16",
     "int8": "int32", "int16": "int32", "int32": "int32",
@@ -20,7 +20,7 @@ _DTYPE = "float32"
 
 
 def _tensor(s: Sizes, name: str, axes: str, dtype: str | None = None) -> Any:
-    """Returns an argument whose axes are sizes of the task, or numbers."""
+    """Returns an argument; each word of `axes` is a number or the name of a size."""
     shape = [int(axis) if axis.isdecimal() else s[axis] for axis in axes.split()]
     return te.placeholder(shape, dtype=dtype or s["dtype"], name=name)
 
@@ -30,7 +30,7 @@ def _sums(s: Sizes) -> str:
 
 
 def _activated(x: Any, w: Any, y: Any, s: Sizes) -> list[Any]:
-    """Returns arguments and result of a convolution: bias and ReLU where they are asked for."""
+    """Returns arguments and result of a convolution, with bias and ReLU if `relu` is set."""
     if not s["relu"]:
         return [x, w, y]
     channels = y.shape[1]
@@ -184,7 +184,7 @@ def _axpy(s: Sizes) -> list[Any]:
 
 
 def _chain(s: Sizes) -> list[Any]:
-    """Returns a chain of element-wise operators, every third one a function of floats."""
+    """Returns a chain of element-wise operators; every third one is unary."""
     a, b = _tensor(s, "a", "m n"), _tensor(s, "b", "m n")
     functions = (topi.tanh, topi.exp, topi.sigmoid) if "float" in s["dtype"] else (topi.abs,)
     y = a
@@ -220,7 +220,7 @@ _DEPTHWISE = {"n": 1, "c": 64, "h": 28, "w": 28, "k": 3, "s": 1, "p": 1, "d": 1,
 _POOL = {"n": 1, "c": 64, "h": 56, "w": 56, "k": 3, "s": 2, "p": 1}
 _MATRIX = {"m": 512, "n": 512}
 
-#: Operator kind -> (what makes its tensors, sizes with their defaults).
+#: Operator kind -> (function that makes its tensors, sizes with their defaults).
 _OPERATORS: Mapping[str, tuple[Callable[[Sizes], list[Any]], Sizes]] = types.MappingProxyType({
     "conv1d": (_conv1d, {"n": 1, "ci": 64, "w": 256, "co": 64, "k": 3, "s": 1, "p": 1, "d": 1,
                          "relu": 0}),
@@ -262,14 +262,14 @@ _OPERATORS: Mapping[str, tuple[Callable[[Sizes], list[Any]], Sizes]] = types.Map
 })  # fmt: skip
 
 
-#: Operator names that the names of topi's blocks do not tell.
+#: Operator kind -> operator name, where topi's block names do not identify the operator.
 OPERATOR_OF_KIND: Mapping[str, str] = types.MappingProxyType(
     {"reduce_max": "reduce_max", "cumsum": "cumsum", "argmax": "argmax"}
 )
 
 
 def task_names() -> dict[str, str]:
-    """Returns operator kind -> its sizes and their defaults as they are written after the colon."""
+    """Returns operator kind -> its sizes with defaults, as written after the colon."""
     return {
         kind: ",".join(f"{name}={value}" for name, value in sizes.items())
         for kind, (_, sizes) in sorted(_OPERATORS.items())
@@ -305,7 +305,7 @@ def named_function(text: str) -> tuple[str, Any]:
     """Returns (full name, unscheduled `PrimFunc`) of a task's name.
 
     Raises:
-        UsageError: see `parse_task`, or sizes of which the operator cannot be made.
+        UsageError: see `parse_task`, or sizes that are invalid for the operator.
     """
     kind, sizes = parse_task(text)
     told = {name: value for name, value in sizes.items() if value != _DTYPE}
@@ -317,12 +317,12 @@ def named_function(text: str) -> tuple[str, Any]:
                        if min(shape, default=1) < 1), "")  # fmt: skip
         if not reason:
             return name, te.create_prim_func(tensors)
-    except Exception as error:  # TVM raises whatever its checks do
+    except Exception as error:  # TVM raises many types
         reason = last_line(error)
     raise UsageError(f"task {name}: cannot be made of these sizes ({reason}); choose others")
 
 
 def index_bounds(text: str) -> dict[int, int]:
-    """Returns the arguments of a named task that are indices, by number -> what they are below."""
+    """Returns number of each index argument of a named task -> exclusive bound of its values."""
     kind, sizes = parse_task(text)
     return {1: sizes["rows"]} if kind == "gather" else {}

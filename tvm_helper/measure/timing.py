@@ -1,4 +1,4 @@
-"""Repeats a timing until its spread is small or its budget is used up."""
+"""Repetition of a timing until its standard error is small or its budget is used up."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def repeat_until_steady(
     """Returns the costs in seconds of one program, at least one.
 
     Args:
-        time_repeats: times the program so many times and returns the costs.
-        options: when to stop.
-        clock: seconds that pass, for tests.
+        time_repeats: takes a number of repeats, times the program and returns the costs.
+        options: criteria for stopping.
+        clock: clock in seconds, replaced in tests.
     """
     start = clock()
     costs: list[float] = list(time_repeats(1))
@@ -37,14 +37,14 @@ def repeat_until_steady(
 
 
 def standard_error(costs: Sequence[float]) -> float:
-    """Returns the relative standard error of the mean; infinity below two costs."""
+    """Returns the relative standard error of the mean; infinity for fewer than two costs."""
     if len(costs) < 2:
         return math.inf
     return relative_deviation(costs) / math.sqrt(len(costs))
 
 
 def relative_deviation(costs: Sequence[float]) -> float:
-    """Returns the (sample) standard deviation over the mean; 0 below two costs."""
+    """Returns the sample standard deviation over the mean; 0 for fewer than two costs."""
     if len(costs) < 2:
         return 0.0
     mean = sum(costs) / len(costs)

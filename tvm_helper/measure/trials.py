@@ -1,4 +1,4 @@
-"""Draws, builds and times programs in worker processes that may die."""
+"""Drawing, building and timing of programs in worker processes that may crash."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tvm_helper.measure.journal import says_disk_is_full
 from tvm_helper.measure.options import TrialOptions
 from tvm_helper.measure.target import MeasureTarget
 
-#: What has to be free on the disk before a batch is built.
+#: Minimum free disk space before a batch is built.
 LEAST_FREE_BYTES = 64 << 20
-#: Bytes that can be written where a program can.
+#: Bytes of a test file, about as large as a large program.
 _LARGE_PROGRAM = 1 << 20
-#: Seconds in which a builder ends a program itself that takes too long, before it is ended.
+#: Seconds that a builder has to end a slow program itself before the builder is killed.
 _GRACE_S = 2.0
 WORKER_COMMAND = (sys.executable, "-m", "tvm_helper.measure.worker")
 
 
 class DiskFullError(DataError):
-    """There is no space to build or to time; no program's fault."""
+    """The disk is full; the failure is not the program's."""
 
     def __init__(self) -> None:
         super().__init__("the disk is full; free disk space and rerun the same command")
@@ -38,17 +38,17 @@ class DiskFullError(DataError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of drawing, building or timing programs.
+    """Result of drawing, building or timing programs.
 
     Attributes:
-        error_code: as `cdmpp.records.ERROR_CODE_NAMES`, 0 = it went well.
-        error: text of the failure, empty where it went well.
-        seconds: how long it took.
-        programs: of a task: drawn ones, `program_id` and `schedule` of each.
-        arguments: of a built program: types and shapes.
-        costs_s: of a timed program.
-        timings_s: of a timed program of which not all timings are costs: all of them.
-        machine_code: of a built program, where it is asked for: the columns of its code.
+        error_code: index of `cdmpp.records.ERROR_CODE_NAMES`; 0 = success.
+        error: text of the failure, empty on success.
+        seconds: duration.
+        programs: `program_id` and `schedule` of each drawn program.
+        arguments: data types and shapes of a built program's arguments.
+        costs_s: costs of a timed program.
+        timings_s: all timings of a timed program, if its costs are only some of them.
+        machine_code: machine-code columns of a built program, if requested.
     """
 
     error_code: int
@@ -62,11 +62,11 @@ class Outcome:
 
 
 def joined_rounds(rounds: Sequence[Outcome], keep: Literal["all", "minimum"]) -> Outcome:
-    """Returns the timings of a program in several rounds as one; a round that failed is the result.
+    """Returns the joined timings of a program's rounds; a failed last round is the result.
 
     Args:
-        rounds: at least one.
-        keep: as in `TimingOptions`.
+        rounds: outcomes of the rounds, at least one.
+        keep: see `TimingOptions`.
     """
     last = rounds[-1]
     seconds = sum(one.seconds for one in rounds)
@@ -83,15 +83,15 @@ class TrialRunner:
 
     Args:
         options: time-outs and timing.
-        target: what is compiled for.
-        folder: of the campaign or search: built programs lie in it for a while.
+        target: compile target.
+        folder: folder of the campaign or search, which temporarily stores built programs.
         rpc: `HOST:PORT:KEY` of TVM's RPC tracker; None = programs run on this machine.
-        command: what workers run.
-        least_free_bytes: below this the disk counts as full.
+        command: command of the workers.
+        least_free_bytes: free disk space below which the disk counts as full.
         cpu: number of the CPU that builds and runs; None = any.
 
     Raises:
-        DataError: the folder cannot be made.
+        DataError: the folder cannot be created.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class TrialRunner:
         self._runner = self._worker(command, "run", count)
 
     def _worker(self, command: Sequence[str], name: str, environment: dict[str, str]) -> Worker:
-        # TVM's threads would leave the CPU that they are given.
+        # Otherwise TVM binds its threads to other CPUs.
         unbound = {} if self._cpu is None else {"TVM_BIND_THREADS": "0"}
         return Worker(
             command,
@@ -136,10 +136,11 @@ class TrialRunner:
 
         Args:
             task: the task's file.
-            values: of the request, see `tvm_helper.measure.worker`.
+            timeout_s: time limit in seconds.
+            values: fields of the request, see `tvm_helper.measure.worker`.
 
         Raises:
-            DiskFullError: there is no space.
+            DiskFullError: the disk is full.
             DeviceError: a worker cannot be started.
         """
         request = {
@@ -152,21 +153,22 @@ class TrialRunner:
         return self._outcome(self._builders[0].ask(request, timeout_s=timeout_s), "draw")
 
     def of_modules(self, modules: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Returns scheduled modules, by name, as programs to build.
+        """Returns name -> program for `build`, of scheduled modules by name.
 
         Raises:
-            DiskFullError: there is no space.
+            DiskFullError: the disk is full.
+            DataError: a file cannot be written.
         """
         return {name: {"module": self._written(name, one)} for name, one in modules.items()}
 
     def build(self, programs: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Outcome]]:
-        """Builds programs; yields (name, outcome) as they come.
+        """Builds programs; yields (name, outcome) in the order of completion.
 
         Args:
-            programs: by name: `task` and `schedule`, or `module`, see `tvm_helper.measure.worker`.
+            programs: name -> `task` and `schedule`, or `module`; see `tvm_helper.measure.worker`.
 
         Raises:
-            DiskFullError: there is no space.
+            DiskFullError: the disk is full.
             DeviceError: a worker cannot be started.
         """
         if shutil.disk_usage(self._folder).free < self._least_free_bytes:
@@ -189,11 +191,10 @@ class TrialRunner:
             yield names[number], self._outcome(answer, "build")
 
     def build_one(self, name: str, task: Path, *, timeout_s: float) -> Outcome:
-        """Draws one program of a task, the same every time, and builds it under a name; returns
-        what became of it.
+        """Draws one program of a task, always the same one, and builds it under a name.
 
         Raises:
-            DiskFullError: there is no space.
+            DiskFullError: the disk is full.
             DeviceError: a worker cannot be started.
         """
         drawn = self.draw(task, timeout_s=timeout_s, count=1, seed=0, choose_from=1)
@@ -204,10 +205,10 @@ class TrialRunner:
         return built
 
     def run(self, name: str, arguments: Sequence[Any], *, is_kept: bool = False) -> Outcome:
-        """Times a built program and removes it, unless it is kept.
+        """Times a built program, then removes it unless `is_kept`.
 
         Raises:
-            DiskFullError: there is no space.
+            DiskFullError: the disk is full.
             DeviceError: the worker cannot be started, or a remote device is not free.
         """
         request = {
@@ -221,7 +222,7 @@ class TrialRunner:
         }
         answer = self._runner.ask(request, timeout_s=self._options.run_timeout_s)
         if answer.outcome == "failed" and self._target.kind != "llvm":
-            self._runner.stop()  # a GPU's error stays in the process: the next program would fail
+            self._runner.stop()  # a GPU error persists in the process and fails the next program
         if not is_kept:
             self.remove(name)
         return self._outcome(answer, "run")
@@ -239,10 +240,10 @@ class TrialRunner:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _check_folder(self) -> None:
-        """Checks that a failure is the program's: that its files could be written.
+        """Checks that the folder is writable, so that a failure is the program's.
 
         Raises:
-            DataError: they could not.
+            DataError: the folder is not writable.
         """
         probe = self._folder / "probe"
         try:

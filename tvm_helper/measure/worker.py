@@ -1,6 +1,6 @@
-"""The process in which programs are drawn, built and run; see `cdmpp.processes.serve`.
+"""Process in which programs are drawn, built and run; see `cdmpp.processes.serve`.
 
-It holds nothing that its campaign could not lose: a program that takes it down costs that program.
+It has no state that the campaign needs: a crash costs only the program that caused it.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _INSTANTIATION, _COMPILE_HOST, _COMPILE_DEVICE, _RUNTIME, _BUILD_TIMEOUT, _UNKNO
     6,
     8,
 )
-#: Random schedules that are tried for each one that is wanted.
+#: Maximum number of random schedules tried per requested one.
 _TRIES_EACH = 60
-#: A space is taken to be exhausted after so many schedules in a row that had been drawn before.
+#: Consecutive repeated schedules after which a space counts as exhausted.
 _MOST_REPEATED = 200
 _FLUSH = "cache_flush_cpu_non_first_arg"
 Begin = Callable[[], None]
 
 
 def main() -> None:
-    """Serves until the campaign is gone."""
+    """Handles requests until the campaign ends."""
     build = Forked(
         _build,
         _prepare_builds,
@@ -56,11 +56,11 @@ def main() -> None:
 
 
 def _prepare() -> None:
-    import tvm_helper.compat  # noqa: F401  what takes long is no program's fault
+    import tvm_helper.compat  # noqa: F401  slow; not part of a program's time
 
 
 def _prepare_builds() -> None:
-    """Builds a program, so that no child has to load what builds."""
+    """Builds a program, so that forked children have all libraries loaded."""
     from tvm_helper.compat import te, tvm
     from tvm_helper.tasks.build import export
     from tvm_helper.tasks.machine_code import code_of_built
@@ -77,9 +77,9 @@ def _prepare_builds() -> None:
 
 
 def _draw(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
-    """Returns distinct traces of a task: fewer than asked for where there are no more of its `way`.
+    """Returns distinct traces of a task; fewer than requested if its `way` has no more.
 
-    Where a model chooses, they are those of all drawn that it predicts to be fastest, these first.
+    With a choosing model, returns the traces with the lowest predictions, in ascending order.
     """
     from tvm_helper.compat import Target
 
@@ -90,7 +90,7 @@ def _draw(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
     drawn: dict[str, Any] = {}
     modules: list[Any] = []
     repeated = 0
-    # Tasks that shared a seed would all be scheduled alike: one sketch, one unrolling.
+    # A seed per task: with a shared one, all tasks would get similar schedules.
     own = random.Random(f"{request['seed']}|{task['workload_key']}").randrange(1 << 30)
     schedules = _schedules(
         request.get("way", "random"), _module(request["task"]), target, own, count * _TRIES_EACH
@@ -128,7 +128,7 @@ def _schedules(way: Way, module: Any, target: Any, seed: int, tries: int) -> Ite
             threads = int(target.attrs.get("num-cores", 1))
             yield from hand_schedules(module, seed=seed, threads=threads, tries=tries)
         else:
-            # What relax makes of a program for a GPU is DLight's, whose trace tells it.
+            # On a GPU, relax applies DLight, whose schedule has a trace.
             is_plain = way == "default" and target.kind.name == "llvm"
             make = default_schedule if is_plain else dlight_schedule
             yield make(module, target)
@@ -137,7 +137,7 @@ def _schedules(way: Way, module: Any, target: Any, seed: int, tries: int) -> Ite
 
 
 def _predicted(request: dict[str, Any], modules: Sequence[Any], target: Any) -> list[float]:
-    """Returns the seconds that the model predicts; infinite where a module has no features."""
+    """Returns the predicted seconds; infinity for a module without features."""
     from cdmpp.predict.requested_device import asked_device
     from tvm_helper.cost_model.module_scores import module_samples, predict_modules
 
@@ -150,9 +150,9 @@ def _predicted(request: dict[str, Any], modules: Sequence[Any], target: Any) -> 
 
 
 def _build(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
-    """Builds a program into a file; returns types and shapes of its arguments.
+    """Builds a program into a file; returns data types and shapes of its arguments.
 
-    The program is a schedule of a task, or a scheduled `module` as JSON in a file.
+    The program is a task with a schedule, or a scheduled `module` as JSON in a file.
     """
     from tvm_helper.compat import Target, tvm
     from tvm_helper.tasks.build import arguments_of, export
@@ -173,7 +173,7 @@ def _build(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
         module = runnable(module)
         executable = tvm.compile(module, target=target)
         export(executable, request["artifact"])
-    except Exception as error:  # TVM and the linker raise whatever they do
+    except Exception as error:  # TVM and the linker raise many types
         code = _COMPILE_DEVICE if is_gpu else _COMPILE_HOST
         raise ProgramError(code, error_text(error)) from None
     answer: dict[str, Any] = {"arguments": arguments_of(module)}
@@ -187,10 +187,10 @@ def _build(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
 
 
 def scheduled_module(task_file: str, schedule: Any) -> Any:
-    """Returns the scheduled module of a program: of a Tenset record's steps, or of a trace.
+    """Returns the scheduled module of a program, from a Tenset record's steps or a trace.
 
     Raises:
-        ReplayError: the schedule does not fit the task.
+        ReplayError: the schedule does not apply to the task.
     """
     if "dag" in _task(task_file):
         from cdmpp.programs.ansor.dag import parse_dag
@@ -237,7 +237,7 @@ def _run(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
         if timing.keep == "minimum":
             return {"costs_s": [min(costs)], "timings_s": costs}
         return {"costs_s": costs}
-    except Exception as error:  # TVM raises whatever its runtime does
+    except Exception as error:  # TVM's runtime raises many types
         raise ProgramError(_RUNTIME, error_text(error)) from None
     finally:
         if remote is not None:
@@ -247,9 +247,9 @@ def _run(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
 def _cpu_times(
     module: Any, device: Any, arguments: Sequence[Any], least_s: float, count: int
 ) -> list[float]:
-    """Returns seconds of this thread's CPU time of one run, so many times.
+    """Returns `count` timings of one run: CPU seconds of this thread.
 
-    Each is that of as many runs as fill `least_s`, one to warm up included.
+    A timing divides the time of at least `least_s` by its number of runs, including the warm-up.
     """
     costs: list[float] = []
     runs = 1
@@ -266,7 +266,7 @@ def _cpu_times(
 
 
 def _remote(request: Mapping[str, Any]) -> Any:
-    """Returns a session on a device of the tracker, once one is free."""
+    """Returns a session on a device of the tracker; waits until one is free."""
     from tvm import rpc
 
     host, port, key = rpc_address(request["rpc"])
@@ -296,10 +296,10 @@ def _model(folder: str) -> Any:
 
 @contextlib.contextmanager
 def _database_traces(module: Any, target: Any, scratch: str) -> Iterator[Callable[[Any], Any]]:
-    """Yields what turns a schedule into its trace exactly as a MetaSchedule database writes it.
+    """Yields a function that returns a schedule's trace as a MetaSchedule database writes it.
 
-    The trace's own `as_json` writes layouts and truth values in another way, and the identity of a
-    program follows from the text.
+    `Trace.as_json` writes layouts and booleans differently, and a program's identity depends on the
+    text.
     """
     from tvm_helper.compat import meta_schedule
 
