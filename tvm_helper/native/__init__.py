@@ -1,1 +1,1 @@
-"""The native featuriser of modules in TVM's hands; records are featurised by `cdmpp.programs`."""
+"""Native featuriser of TVM modules; `cdmpp.programs` has the one of records."""

@@ -1,4 +1,4 @@
-"""The native featuriser of modules in TVM's hands: a library of its own, linked with tvm_ffi."""
+"""Native featuriser of TVM modules: a separate library, linked with tvm_ffi."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cdmpp.programs.native.binding import NativeBatch, call
 from cdmpp.programs.native.build import NativeBuildError, library_path, load_library
 from cdmpp.programs.native.compiler import FLAGS
 
-#: What the native code measures, in the order of its counters.
+#: Phases that the native code times, in the order of its counters.
 MODULE_PHASES = ("walk", "passes", "canonical", "features")
 _SOURCE = package_folder("tvm_helper.native") / "src" / "tir_featurise.cc"
 _ERROR_BYTES = 200
@@ -26,14 +26,16 @@ _log = logging.getLogger("cdmpp")
 
 
 class NestPlan(NamedTuple):
-    """How the loops around a block are made parallel and vectorised.
+    """Plan to parallelise and vectorise the loops around a block.
+
+    If `parallel` and `vectorized` both equal `loops`, all loops are fused, and split into a
+    parallel and a vector loop.
 
     Attributes:
-        loops: their number.
-        parallel: outermost loops that are fused to a parallel one; -1 = none.
-        vectorized: innermost loops that are fused to a vector one; -1 = none. As `loops`, with
-            `parallel` as well: all are fused, and split to a parallel and a vector loop.
-        is_spatial: whether the block reduces nothing.
+        loops: number of loops.
+        parallel: number of outermost loops to fuse into a parallel loop; -1 = no parallel loop.
+        vectorized: number of innermost loops to fuse into a vector loop; -1 = no vector loop.
+        is_spatial: whether the block has no reduction axis.
     """
 
     loops: int
@@ -50,7 +52,7 @@ class NativeModules:
         lowering: TVM's pass that turns blocks into plain loops.
 
     Raises:
-        NativeBuildError: this TVM's nodes are not those the library was written for.
+        NativeBuildError: the library does not support the nodes of this TVM.
     """
 
     def __init__(self, library: ctypes.CDLL, lowering: Any) -> None:
@@ -97,16 +99,16 @@ class NativeModules:
         complete: bool = True,
         threads: int = 1,
     ) -> NativeBatch:
-        """Walks and featurises modules; the interpreter lock is released meanwhile.
+        """Featurises modules without holding the interpreter lock.
 
         Args:
-            modules: `IRModule`s whose function is `main`, scheduled or lowered.
+            modules: `IRModule`s with a function `main`, scheduled or lowered.
             is_gpu: whether the target is a GPU; a program with thread bindings always counts as
                 one for a GPU.
-            limits: what a kernel may use; None = unlimited.
-            may_lower: whether TVM's passes may be run on a module that needs them.
-            complete: as of `tvm_helper.tir.loop_tree.loop_tree_from_tir`.
-            threads: how many threads work inside this call.
+            limits: limits of a kernel; None = unlimited.
+            may_lower: whether to run TVM's passes on a module that needs them.
+            complete: see `tvm_helper.tir.loop_tree.loop_tree_from_tir`.
+            threads: number of native threads.
         """
         handles = _handles(modules)
         has_limits = limits is not None
@@ -120,7 +122,7 @@ class NativeModules:
         return replace(batch, seconds=seconds)
 
     def have_attribute(self, modules: Sequence[Any], name: str) -> list[bool]:
-        """Returns of each module whether a `PrimFunc` of it has an attribute of this name."""
+        """Returns for each module whether one of its `PrimFunc`s has an attribute `name`."""
         found = (ctypes.c_bool * len(modules))()
         self._have(self._featuriser, _handles(modules), len(modules), name.encode(), found)
         return list(found)
@@ -128,14 +130,14 @@ class NativeModules:
     def plan_nest(
         self, module: Any, place: int, *, most_parallel: int, most_vectorized: int
     ) -> NestPlan | None:
-        """Returns what MetaSchedule's `RewriteParallelVectorizeUnroll` would do to a block; None
-        where only TVM can tell.
+        """Returns the plan of MetaSchedule's `RewriteParallelVectorizeUnroll` for a block; None if
+        only TVM can compute it.
 
         Args:
-            module: a scheduled `IRModule` whose function is `main`.
-            place: of the block among those right below the root, in program order.
-            most_parallel: extent from which on no further loop is fused to a parallel one.
-            most_vectorized: largest extent of a vector loop.
+            module: scheduled `IRModule` with a function `main`.
+            place: index of the block among those directly below the root, in program order.
+            most_parallel: extent of the parallel loop above which no further loop is fused.
+            most_vectorized: maximum extent of a vector loop.
         """
         found = (ctypes.c_int64 * 4)()
         is_known = self._plan(
@@ -150,10 +152,10 @@ def _handles(modules: Sequence[Any]) -> Any:
 
 @lru_cache(maxsize=1)
 def modules_library() -> ctypes.CDLL | None:
-    """Returns the library, compiled on first use; None where there is no compiler.
+    """Returns the library, compiled on first use; None if it cannot be built or loaded.
 
-    Logs one warning a process where it cannot be had. `tvm_ffi` is loaded here, so that the library
-    finds it by its name.
+    Logs one warning per process in that case. Imports `tvm_ffi`, so that the library finds it by
+    its name.
     """
     from tvm_ffi import __version__, libinfo
 

@@ -1,5 +1,5 @@
-// The C interface for modules in TVM's hands: scheduled or lowered modules in, compact ASTs out.
-// Called without the interpreter lock. A library of its own, because it needs tvm_ffi.
+// C interface of the featuriser of TVM modules, scheduled or lowered. Called without the interpreter
+// lock. A separate library, because it needs tvm_ffi.
 #include <tvm/ffi/function.h>
 
 #include <chrono>
@@ -18,17 +18,17 @@ namespace {
 
 namespace ffi = tvm::ffi;
 
-// What all workers share.
+// Objects that all workers share.
 struct Compiler {
   TirLayout layout;
   ffi::Function run_pass = ffi::Function::GetGlobalRequired("transform.RunPass");
-  ffi::Any pass;  // turns blocks into plain loops
+  ffi::Any pass;  // lowers blocks to plain loops
 };
 
 struct Request {
-  bool is_gpu;      // the target is one
-  bool may_lower;   // whether the pass may be run
-  bool is_complete; // whether what threads reduce together is there too
+  bool is_gpu;      // whether the target is a GPU
+  bool may_lower;   // whether the pass may run
+  bool is_complete; // whether to include reductions across threads
   bool has_limits;
   GpuLimits limits;
 };
@@ -43,7 +43,7 @@ const Object* main_function(const TirLayout& l, const Object* module) {
   throw Declined{"no function main"};
 }
 
-// Whether a function of the module has an attribute of this name.
+// Whether a function of the module has an attribute `name`.
 bool has_attribute(const TirLayout& l, const Object* module, std::string_view name) {
   for (const auto& entry : *reinterpret_cast<const ffi::MapObj*>(l.module_functions(module))) {
     const Object* function = raw(entry.second);
@@ -66,7 +66,7 @@ class Worker : public Output {
     program_.keep();
   }
 
-  // Names are never dropped one by one, nor is memory.
+  // Names and memory are only freed together with the worker.
   bool is_worn() const { return program_.names.size() > kMaxNames || program_.is_swollen(); }
 
   void run(const Object* module, const Request& request, Piece* piece) {
@@ -86,7 +86,7 @@ class Worker : public Output {
 
  private:
   static constexpr size_t kMaxNames = 1 << 18;
-  // As `module_features.PHASES`.
+  // In the order of `MODULE_PHASES` in tvm_helper/native/modules.py.
   enum Step : u8 { WALK, PASSES, CANONICAL, COLUMNS };
   using Clock = std::chrono::steady_clock;
 
@@ -98,7 +98,7 @@ class Worker : public Output {
   }
 
   void featurise(const Object* module, const Request& request, Piece* piece) {
-    ffi::Any lowered;  // keeps what is walked alive
+    ffi::Any lowered;  // keeps the walked module alive
     try {
       walk(main_of(module), request);
       lap(WALK);
@@ -193,8 +193,8 @@ using namespace cdmpp;
 
 extern "C" {
 
-// `pass` is TVM's object of a pass. Returns null, with the reason in `error`, where this TVM has
-// other nodes.
+// `pass` is a pass object of TVM. Returns null, with the reason in `error`, if the nodes of this TVM
+// are not supported.
 void* cdmpp_modules_new(TVMFFIObject* pass, char* error, size_t error_size) {
   try {
     auto featuriser = std::make_unique<Featuriser>();
@@ -211,15 +211,15 @@ void* cdmpp_modules_new(TVMFFIObject* pass, char* error, size_t error_size) {
 
 void cdmpp_modules_free(void* featuriser) { delete static_cast<Featuriser*>(featuriser); }
 
-// Says of modules in `found` whether a function of theirs has an attribute of this name.
+// Writes to `found` for each module whether one of its functions has an attribute `name`.
 void cdmpp_modules_have(void* featuriser, const TVMFFIObject* const* modules, size_t count,
                         const char* name, bool* found) {
   const TirLayout& layout = static_cast<Featuriser*>(featuriser)->compiler.layout;
   for (size_t i = 0; i < count; ++i) found[i] = has_attribute(layout, modules[i], name);
 }
 
-// Featurises modules, which have to stay alive. `settings`: target is a GPU, lowering allowed,
-// complete, has limits, shared bytes, threads, vthreads. Returns null when there is not enough memory.
+// Featurises modules, which must stay alive. `settings`: target is a GPU, lowering allowed, complete,
+// has limits, shared bytes, threads, vthreads. Returns null if memory is exhausted.
 cdmpp_result* cdmpp_modules_featurise(void* featuriser, const TVMFFIObject* const* modules,
                                       size_t count, const i64* settings, size_t threads) {
   try {
@@ -231,8 +231,8 @@ cdmpp_result* cdmpp_modules_featurise(void* featuriser, const TVMFFIObject* cons
   }
 }
 
-// Plans how a block's loops are made parallel and vectorised, see `NestPlan`; `plan` gets its four
-// numbers. Returns 0 where only TVM's postprocessor can tell.
+// Plans to parallelise and vectorise a block's loops, see `NestPlan`; writes its four numbers to
+// `plan`. Returns 0 if only TVM's postprocessor can compute the plan.
 int cdmpp_modules_plan_nest(void* featuriser, const TVMFFIObject* module, size_t place,
                             i64 most_parallel, i64 most_vectorized, i64* plan) {
   try {

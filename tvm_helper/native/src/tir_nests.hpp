@@ -1,6 +1,6 @@
-// How many loops around a block MetaSchedule's postprocessor would fuse to a parallel and to a
-// vector loop (its RewriteParallelVectorizeUnroll). That one simplifies every index anew for every
-// loop; here every index is made a linear form once.
+// Numbers of loops around a block that MetaSchedule's postprocessor RewriteParallelVectorizeUnroll
+// fuses into a parallel and a vector loop. TVM simplifies every index again for every loop; here
+// every index is converted to a linear form once.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@ namespace cdmpp {
 
 struct NestPlan {
   i64 loops = 0;
-  i64 parallel = -1, vectorized = -1;  // loops from outside and from inside; -1 = none
-  i64 is_spatial = 0;                  // no variable of the block is a reduction's
+  i64 parallel = -1, vectorized = -1;  // outermost and innermost loops; -1 = no such loop
+  i64 is_spatial = 0;                  // whether all variables of the block are spatial
 };
 
 class Nests {
@@ -22,8 +22,8 @@ class Nests {
 
   bool is_of(const TirLayout& layout) const { return &layout == &l_; }
 
-  // The plan of the block at a place among those right below the root, in program order. Throws
-  // Declined for what only the postprocessor itself can tell.
+  // The plan of the block with index `place` among those directly below the root, in program order.
+  // Throws Declined if only the postprocessor can compute it.
   NestPlan plan(const Object* function, size_t place, i64 most_parallel, i64 most_vectorized) {
     const Object* root = l_.function_body(function);
     if (l_.kind(root) != BLOCK_REALIZE) throw Declined{"function without a root block"};
@@ -61,14 +61,14 @@ class Nests {
     i64 extent;
     bool is_bound, has_one_statement;
   };
-  // A quotient or remainder of a loop variable, or of such a part.
+  // A quotient or remainder of a loop variable or of another part.
   struct Part {
     u32 loop;
     bool is_remainder, is_nested;
     i64 divisor;
   };
-  // The sum of a constant, of loop variables times their factors, and of parts times something,
-  // which the postprocessor does not look into.
+  // Sum of a constant, loop variables times factors, and parts times any factor (the postprocessor
+  // ignores parts).
   struct Form {
     i64 constant = 0;
     bool has_less = false;  // whether a part is subtracted
@@ -76,7 +76,7 @@ class Nests {
     std::vector<Part> parts;
   };
 
-  // Looks at all blocks: which axes of theirs a loop's variable is used for.
+  // Visits all blocks and marks the kinds of axes that each loop variable is used for.
   void statement(const Object* node, int depth) {
     if (depth > kMaxDepth) throw Declined{"statements nested deeply"};
     switch (l_.kind(node)) {
@@ -175,7 +175,7 @@ class Nests {
     return product == 1 ? -1 : count;
   }
 
-  // How many of the innermost loops go through every buffer of the block without a gap.
+  // Number of innermost loops that access every buffer of the block contiguously.
   i64 contiguous_loops(const Object* block) {
     number_.clear();
     for (size_t i = 0; i < loops_.size(); ++i) {
@@ -215,14 +215,14 @@ class Nests {
     return count;
   }
 
-  // Of every loop, by how many elements its variable moves the access; 0 = not at all.
+  // Stride of the access in elements for every loop variable; 0 = independent.
   std::vector<i64> strides_of(const Object* access) {
     const Items ranges(l_.region(access)), shape(l_.shape(l_.type(l_.region_source(access))));
     std::vector<i64> strides(loops_.size(), 0);
     i64 row = 1;
     for (size_t dimension = ranges.size(); dimension-- > 0;) {
       const Form index = form(l_.range_min(ranges[dimension]), 0);
-      // Nor does it look into a difference, which is what simplification makes of `x + -1`.
+      // The postprocessor also ignores differences; simplification turns `x + -1` into one.
       const bool is_difference =
           index.has_less || index.constant < 0 ||
           std::any_of(index.factors.begin(), index.factors.end(), [](i64 one) { return one < 0; });
@@ -279,7 +279,7 @@ class Nests {
     const auto is_zero = [](i64 one) { return one == 0; };
     return form.parts.empty() && std::all_of(form.factors.begin(), form.factors.end(), is_zero);
   }
-  // Of one variable or one part: TVM would simplify anything else.
+  // Quotient or remainder of one variable or one part: TVM would simplify others.
   Form part(const Object* node, int depth) {
     Form inner = form(l_.left(node), depth + 1);
     const i64 divisor = int_value(l_.right(node));
@@ -297,8 +297,7 @@ class Nests {
     inner.factors.assign(loops_.size(), 0);
     return inner;
   }
-  // Whether TVM might join the parts of a variable to the variable again, as in
-  // `x // 4 * 4 + x % 4`.
+  // Whether TVM might simplify the parts of a variable to the variable, as in `x // 4 * 4 + x % 4`.
   static bool may_join(const Form& form) {
     for (const Part& one : form.parts) {
       if (form.factors[one.loop] != 0) return true;

@@ -1,5 +1,5 @@
-// Reductions whose rounds threads share, as TVM's `LowerCrossThreadReduction` finds them. What it
-// may do otherwise with is left to it.
+// Reductions across threads, as TVM's `LowerCrossThreadReduction` finds them. Unusual forms are left
+// to that pass.
 #pragma once
 
 #include <cfloat>
@@ -8,16 +8,16 @@
 
 namespace cdmpp {
 
-// Passes of the compiler have to lower the function first.
+// Thrown if passes of TVM must lower the function first.
 struct NeedsLowering {};
 
-// A nest of loops, all of which one block's reduction is over, some of them threads.
+// A nest of loops around one block, all of them reduction loops of the block, some bound to threads.
 struct SharedReduction {
   std::vector<const Object*> loops;  // outermost first
   const Object* realize = nullptr;
   const Object* block = nullptr;
-  const Object* init = nullptr;    // value of the store that begins it
-  const Object* update = nullptr;  // the store of a round
+  const Object* init = nullptr;    // value of the initial store
+  const Object* update = nullptr;  // store of a round
   bool has_rounds = false;         // whether a thread reduces more than one value
 
   // Returns whether a loop is the outermost of such a nest.
@@ -54,7 +54,7 @@ struct SharedReduction {
     }
     std::sort(reduced.begin(), reduced.end());
     reduced.erase(std::unique(reduced.begin(), reduced.end()), reduced.end());
-    if (reduced.size() != loops.size()) throw NeedsLowering{};  // a loop further out is one, too
+    if (reduced.size() != loops.size()) throw NeedsLowering{};  // an outer loop is a reduction too
     has_rounds = threads < loops.size();
     read_block(l);
     return true;
@@ -63,7 +63,7 @@ struct SharedReduction {
  private:
   static constexpr std::int32_t kReduceAxis = 2;
 
-  // Appends the variables of a sum of products; blocks of others are no reductions to TVM.
+  // Appends the variables of a sum of products; TVM accepts no other bindings in a reduction.
   static void variables(const TirLayout& l, const Object* value, std::vector<const Object*>* all) {
     const TirKind kind = l.kind(value);
     if (kind == VARIABLE) return all->push_back(value);
@@ -97,7 +97,7 @@ struct SharedReduction {
     }
   }
 
-  // Whether the first value is the one that changes nothing.
+  // Whether the initial value is the identity of the operator.
   bool is_start(const TirLayout& l, Op op) const {
     const bool is_float = l.kind(init) == FLOAT_IMM;
     if (!is_float && l.kind(init) != INT_IMM) return false;

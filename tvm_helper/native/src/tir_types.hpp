@@ -1,5 +1,5 @@
-// Where the fields of TVM's nodes lie: type keys and field names looked up once in tvm_ffi's
-// reflection tables, so that no header of the compiler is needed.
+// Offsets of the fields of TVM's nodes, looked up once by type key and field name in tvm_ffi's
+// reflection tables, so that no header of TVM is needed.
 #pragma once
 
 #include <tvm/ffi/c_api.h>
@@ -15,18 +15,18 @@ namespace cdmpp {
 
 using Object = TVMFFIObject;
 
-// What a node is. NOTHING = no place in a loop tree.
+// Kind of a node. NOTHING = no equivalent in a loop tree.
 enum TirKind : u8 {
   NOTHING, INT_IMM, FLOAT_IMM, VARIABLE, TENSOR_LOAD, CALL_OP, SELECT_VALUE, CAST_VALUE, NOT_VALUE,
   LET_VALUE, BINARY, FOR, BUFFER_STORE, ATTRIBUTE, IF_THEN_ELSE, SEQUENCE, ALLOC_BUFFER, BIND,
   EVALUATE, BLOCK_REALIZE, PRIM_FUNC, OPERATOR, PRIM_TYPE, BUFFER_TYPE
 };
 
-// The one table of type keys. They change from version to version.
+// Table of all type keys, which change between versions of TVM.
 struct TirType {
   const char* key;
   TirKind kind;
-  Op op;  // of BINARY
+  Op op;  // operator of BINARY
 };
 constexpr TirType kTirTypes[] = {
     {"ir.IntImm", INT_IMM, CONST},
@@ -70,7 +70,7 @@ constexpr TirType kTirTypes[] = {
     {"tirx.PrimFunc", PRIM_FUNC, CONST},
 };
 
-// A field of a node: its place, and the size that is expected there.
+// A field of a node: its offset, with a check of its size.
 template <class Value>
 class Field {
  public:
@@ -117,7 +117,7 @@ class Field {
   size_t size_ = 0;
 };
 
-// All fields that are read. Making one throws std::runtime_error where this TVM is another one.
+// All fields that are read. The constructor throws std::runtime_error for an unsupported TVM.
 struct TirLayout {
   using Pointer = const Object*;
   using Text = tvm::ffi::String;
@@ -201,13 +201,13 @@ struct TirLayout {
 
 inline std::string_view view(const tvm::ffi::String& text) { return {text.data(), text.size()}; }
 
-// Nodes lie all over the memory: what is needed soon is asked for early.
+// Prefetches a node, since nodes are scattered in memory.
 inline void prefetch(const Object* node) {
   __builtin_prefetch(node);
   __builtin_prefetch(reinterpret_cast<const char*>(node) + 64);
 }
 
-// The items of an array; null counts as empty.
+// Items of an array; null counts as empty.
 class Items {
  public:
   explicit Items(const Object* array)

@@ -1,6 +1,6 @@
-// A TIR function to the loop tree, before simplification (see tvm_helper/tir/loop_tree.py). Blocks are walked
-// as they are, so a scheduled function needs no lowering, except where threads reduce together in
-// an unusual way or a block looks at a part of a buffer.
+// Conversion of a TIR function to the loop tree, before simplification (see
+// tvm_helper/tir/loop_tree.py). Blocks are walked directly, so a scheduled function needs no
+// lowering, except for unusual reductions across threads and blocks with `match_buffer`.
 #pragma once
 
 #include "pointer_map.hpp"
@@ -21,7 +21,7 @@ class TirWalk {
       : l_(layout), p_(program), tree_(tree), global_(program.names.intern("global")),
         local_(program.names.intern("local")) {}
 
-  // `is_complete`: whether what threads reduce together is there too.
+  // `is_complete`: whether to include reductions across threads.
   void run(const Object* function, bool is_complete, TirProgram* result) {
     if (l_.kind(function) != PRIM_FUNC) throw Declined{"main is no function of TIR"};
     values_.clear();
@@ -44,7 +44,7 @@ class TirWalk {
     const Object* body = l_.function_body(function);
     is_complete_ = is_complete;
     reducer_ = nullptr;
-    // Threads that reduce together are seen in lowered functions only.
+    // Only lowered functions have registers of reductions across threads.
     if (!is_complete && l_.kind(body) != BLOCK_REALIZE) find_registers(body);
     const Items params(l_.params(function));
     for (size_t i = 0; i < params.size(); ++i) out_->parameters.push_back(buffer(params[i]));
@@ -131,7 +131,7 @@ class TirWalk {
     return l_.kind(call) == CALL_OP && l_.kind(l_.call_op(call)) == OPERATOR &&
            ends_with(view(l_.op_name(l_.call_op(call))), "tvm_thread_allreduce");
   }
-  // The stores of a reduction across threads, whose arguments are a count, values, a condition,
+  // Adds the stores of a reduction across threads. Its arguments are a count, values, a condition,
   // registers and threads.
   void combine(const Object* call, Nodes* out) {
     if (!is_all_reduce(call)) return;
@@ -203,8 +203,8 @@ class TirWalk {
     thread_count_ -= binds;
   }
 
-  // The loops of `reduction_`: threads around what each of them does alone, what they do together
-  // and what one of them writes.
+  // Adds the loops of `reduction_`: thread loops around the reduction of each thread, the reduction
+  // across threads and the store of the result by one thread.
   void reduce_together(int depth, Nodes* out) {
     if (depth + static_cast<int>(reduction_.loops.size()) > kMaxTreeDepth) {
       throw Declined{"statements nested deeply"};
@@ -289,7 +289,7 @@ class TirWalk {
     const ExprId zero = p_.integer(0);
     return p_.load(from, &zero, 1);
   }
-  // A store to the only element of a buffer, of a value or of what a node says.
+  // Adds a store of `value`, or of the value of `node`, to the only element of a buffer.
   TreeId store(BufferId to, const ExprId* value, const Object* node, Nodes* out) {
     const TreeId id = tree_.make(TreeNode::STORE);
     tree_[id].indices.push_back(p_.integer(0));
@@ -310,7 +310,7 @@ class TirWalk {
     }
     if (Items(l_.match_buffers(block)).size()) throw NeedsLowering{};
     const Items reads(has_shared_ ? l_.block_reads(block) : nullptr);
-    for (size_t i = 0; i < reads.size(); ++i) {  // all threads may run what reads a shared result
+    for (size_t i = 0; i < reads.size(); ++i) {  // readers of a shared result need its threads
       const u32 threads = shared_.find(l_.region_source(reads[i]));
       if (threads != kNone && (threads & ~threads_)) throw NeedsLowering{};
     }
@@ -364,7 +364,7 @@ class TirWalk {
     pragma(key, l_.kind(value) == INT_IMM ? l_.int_value(value) : TVMFFIAny{}, out, inside);
   }
 
-  // An annotation makes a node of its own; only the unroll step means something.
+  // Adds a node for an annotation; only the unroll step has a meaning.
   template <class Body>
   void pragma(std::string_view key, const TVMFFIAny& value, Nodes* out, const Body& body) {
     const bool unrolls = key == "pragma_auto_unroll_max_step";
@@ -402,8 +402,8 @@ class TirWalk {
     if (registers_.find(variable) == kNone) out_->allocated.push_back(buffer(variable));
   }
 
-  // The one-element buffers through which threads combine their partial reductions: the original
-  // keeps them as bare registers, whose stores are not stores to a buffer.
+  // Finds the one-element buffers in which threads combine their partial reductions. The original
+  // cdmpp treats them as registers, whose stores do not count.
   void find_registers(const Object* node) {
     switch (l_.kind(node)) {
       case SEQUENCE: {
@@ -439,7 +439,7 @@ class TirWalk {
 
   ExprId expr(const Object* node, int depth = 0) {
     if (depth > kMaxExprDepth) throw Declined{"expression nested deeply"};
-    // Before the node is looked at: a variable need not be in the cache.
+    // Looked up before the node is read, which may not be in the cache.
     const u32 known = values_.find(node);
     if (known != kNone) return known;
     const auto inner = [&](const Object* part) { return expr(part, depth + 1); };
@@ -512,7 +512,7 @@ class TirWalk {
     return value.v_int64;
   }
 
-  // Whether an expression holds the variable of a thread.
+  // Whether an expression contains a thread variable.
   bool mentions_thread(ExprId id) const {
     const Node& node = p_.node(id);
     if (node.op == VAR) return is_thread_.has(static_cast<u32>(node.value));
@@ -529,7 +529,7 @@ class TirWalk {
     values_.set(variable, id);
     return id;
   }
-  // A name that no other variable of the program has.
+  // Name of a variable, unique in the program.
   NameId var_name(const Object* variable) {
     const u32 known = names_.find(variable);
     if (known != kNone) return known;
@@ -642,11 +642,11 @@ class TirWalk {
   NameId global_, local_;
   TirProgram* out_ = nullptr;
   PointerMap values_, buffers_, registers_, names_, op_names_;
-  // Of the results that threads reduce together, which kinds of threads do.
+  // Result of a reduction across threads -> kinds of its threads.
   PointerMap shared_;
   bool has_shared_ = false;
   SharedReduction reduction_;
-  const Object* replaced_ = nullptr;  // a result that is reduced in a register at the moment
+  const Object* replaced_ = nullptr;  // result that is currently reduced in a register
   BufferId replacement_ = 0;
   ExprId first_ = kNone;
   u32 threads_ = 0;
