@@ -1,1 +1,1 @@
-"""From a program, module or network to seconds with an interval and an explanation."""
+"""Predictions for programs and modules: seconds with an interval and an explanation."""

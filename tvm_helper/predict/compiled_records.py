@@ -1,4 +1,4 @@
-"""The machine code of the programs of records, for a model that reads it."""
+"""Machine code of the programs of records, for models that read it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tvm_helper.tasks.target import device_target
 def compiled_code(
     reader: CodeModel, tasks: TaskIndex, asked: Sequence[AskedProgram]
 ) -> NDArray[np.float32] | None:
-    """Returns float32 [N, columns], NaN of the programs that do not compile or whose device has no
-    target; None where the reader reads the code of none of their devices.
+    """Returns float32 [N, columns]: machine-code columns, NaN for programs that do not compile or
+    whose device has no target. None if the reader supports no device of the programs.
     """
     devices = {one.device.name: one.device for one in asked}
     targets = {name: _target(reader, one) for name, one in devices.items()}

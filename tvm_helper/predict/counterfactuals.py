@@ -1,4 +1,4 @@
-"""Programs that a program might be instead: one loop of it changed, by TVM's own schedule."""
+"""Counterfactual programs: one loop of a program changed by a schedule primitive of TVM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tvm_helper.tir.features import featurise_modules
 from tvm_helper.tir.loop_tree import loop_tree_from_tir
 
 _FLOAT_BITS = 32
-#: Lanes where the device does not say how wide its vectors are: 128 bits.
+#: Lanes if the device's vector width is unknown: 128 bits.
 _LANES = 4
 _UNROLLED = (4, 16)
 #: Iterations up to which a whole loop is unrolled or vectorised.
@@ -25,11 +25,11 @@ _PARALLEL_ITERATIONS = 2
 
 @dataclass(frozen=True)
 class Counterfactual:
-    """A program that computes the same in another way.
+    """An equivalent program with another schedule.
 
     Attributes:
-        name: what was changed, in a word.
-        what: the same in a sentence.
+        name: the change in a word.
+        what: the change in a sentence.
         module: an `IRModule` with `main`.
     """
 
@@ -40,14 +40,14 @@ class Counterfactual:
 
 @dataclass(frozen=True)
 class _Nest:
-    """The loops around a block in a schedule that may be changed."""
+    """Loops around a block in a schedule that may be changed."""
 
     schedule: Any
     block: Any
     loops: list[Any]
 
     def extent(self, loop: Any) -> int:
-        """Returns the iterations of a loop; 0 where they are not constant."""
+        """Returns the extent of a loop; 0 if it is not constant."""
         extent = self.schedule.get(loop).extent
         return int(extent) if isinstance(extent, tirx.IntImm) else 0
 
@@ -55,7 +55,7 @@ class _Nest:
         return str(self.schedule.get(loop).loop_var.name)
 
     def serial(self) -> list[Any]:
-        """Returns the loops that nothing was done to and that run more than once."""
+        """Returns the serial loops with more than one iteration."""
         found = []
         for loop in self.loops:
             made = self.schedule.get(loop)
@@ -66,13 +66,13 @@ class _Nest:
 
 
 def counterfactuals(module: Any, block: str, device: DeviceSpec) -> list[Counterfactual]:
-    """Returns programs in which a loop around a block is vectorised, unrolled, tiled or shared out
-    over threads: those that TVM takes for legal, and whose features differ from the program's.
+    """Returns programs in which a loop around a block is vectorised, unrolled, tiled or parallel.
+    They are legal in TVM, and their features differ from each other and from the program's.
 
     Args:
         module: an `IRModule` with `main`; not changed.
         block: name of the block.
-        device: says how wide vectors are and how many threads there are.
+        device: device with the vector width and the number of threads.
     """
     seen = [_features(module)]
     found = []
@@ -108,7 +108,7 @@ def _changes(device: DeviceSpec) -> Iterator[_Change]:
 
 
 def _vectorised_inner(nest: _Nest, lanes: int) -> tuple[str, str] | None:
-    """Vectorises the innermost loop, or a part of it."""
+    """Vectorises the innermost loop or a part of it."""
     loop = nest.loops[-1]
     if loop not in nest.serial():
         return None
@@ -135,7 +135,7 @@ def _vectorised_moved(nest: _Nest, lanes: int) -> tuple[str, str] | None:
 
 
 def _unrolled(nest: _Nest, factor: int) -> tuple[str, str] | None:
-    """Unrolls the innermost loop that is neither vectorised nor unrolled."""
+    """Unrolls the innermost serial loop or a part of it."""
     serial = nest.serial()
     if not serial:
         return None
@@ -152,7 +152,7 @@ def _unrolled(nest: _Nest, factor: int) -> tuple[str, str] | None:
 
 
 def _tiled(nest: _Nest, rows: int, columns: int) -> tuple[str, str] | None:
-    """Tiles the two innermost loops that nothing was done to."""
+    """Tiles the two innermost serial loops."""
     serial = nest.serial()
     if len(serial) < 2:
         return None
@@ -170,7 +170,7 @@ def _tiled(nest: _Nest, rows: int, columns: int) -> tuple[str, str] | None:
 
 
 def _parallel(nest: _Nest) -> tuple[str, str] | None:
-    """Shares the outermost loop out over threads."""
+    """Parallelises the outermost loop over threads."""
     loop = nest.loops[0]
     if loop not in nest.serial() or nest.extent(loop) < _PARALLEL_ITERATIONS:
         return None
@@ -180,8 +180,8 @@ def _parallel(nest: _Nest) -> tuple[str, str] | None:
 
 
 def _features(module: Any) -> tuple[bytes, ...] | None:
-    """Returns what a model sees of a program; None where it sees none, or TVM cannot build it: what
-    is vectorised twice, or allocates within what is vectorised.
+    """Returns a program's features; None if it has none, or if TVM cannot build it because of
+    nested vectorised loops or an allocation in a vectorised loop.
     """
     (ast,) = featurise_modules([module], None)
     if isinstance(ast, ReplayError) or not ast.valid:

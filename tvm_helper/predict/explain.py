@@ -1,5 +1,5 @@
-"""Why programs take as long as predicted: their text with the time beside it, what the compiler
-made of them, what they resemble, and what they might be instead.
+"""Explanations of predictions: the program's text with times, a summary of its machine code, near
+training tasks, and faster counterfactual programs.
 
 from tvm_helper.predict.explain import explain_programs
 from tvm_helper.predict.predictor import Predictor, program_samples
@@ -29,13 +29,19 @@ from tvm_helper.tasks.machine_code import code_of
 from tvm_helper.tasks.program_file import NamedProgram, read_programs
 from tvm_helper.tasks.target import device_target
 
-#: Stores with this part of the time or more are asked what they might be instead.
+#: Minimum share of the time for counterfactuals of a store.
 _WORTH_CHANGING = 0.1
 
 
 @dataclass(frozen=True)
 class Instead:
-    """A program that the explained one might be instead, with what is predicted of it."""
+    """A counterfactual of the explained program, with its prediction.
+
+    Attributes:
+        change: the counterfactual.
+        leaf: leaf whose block was changed.
+        prediction: its prediction.
+    """
 
     change: Counterfactual
     leaf: int
@@ -44,16 +50,17 @@ class Instead:
 
 @dataclass(frozen=True)
 class ExplainedProgram:
-    """A program on a device, explained; without a latency `prediction.reason` says why, and there
-    is nothing else.
+    """Explanation of a program's prediction on a device. Without a latency, `prediction.reason` has
+    the reason, and the other fields are empty.
 
     Attributes:
-        script: its text; None where its leaves cannot be found in it.
-        code: what the compiler made of it; None where it was not compiled.
-        no_code: why it was not, where that was asked for.
-        near: training tasks like it, each with what is different.
-        instead: programs that it might be, the fastest first.
-        no_instead: why there is none; empty where there are.
+        prediction: the prediction.
+        script: the program's text; None if its leaves cannot be found in the text.
+        code: summary of the machine code; None if the program was not compiled.
+        no_code: reason why a requested `code` is missing.
+        near: nearest training tasks, each with the differences.
+        instead: counterfactual programs, fastest first.
+        no_instead: reason why `instead` is empty.
     """
 
     prediction: Prediction
@@ -65,7 +72,7 @@ class ExplainedProgram:
     no_instead: str = ""
 
     def row(self) -> dict[str, Any]:
-        """Returns all of it as JSON."""
+        """Returns the explanation as JSON values."""
         one, found = self.prediction, self.prediction.explanation
         leaves = () if found is None else found.leaves
         shares = {leaf.leaf: leaf.share for leaf in leaves}
@@ -112,11 +119,12 @@ def explain_programs(
     *,
     compiles: bool = False,
 ) -> list[ExplainedProgram]:
-    """Returns the explanation of every program on every device, program after program.
+    """Returns the explanations of all programs on all devices, program by program.
 
     Args:
+        predictor: the model with its devices.
         source: a Python file, which is run, or programs.
-        compiles: whether it is said what the compiler makes of them.
+        compiles: whether to compile the programs and summarise their machine code.
 
     Raises:
         DataError: the file cannot be run or defines no program.
@@ -151,7 +159,7 @@ def _explained(
 
 
 def _code(module: Any, device: DeviceSpec) -> tuple[CodeSummary | None, str]:
-    """Returns what the compiler made of a program, or why that is not known."""
+    """Returns a summary of a program's machine code, or the reason why there is none."""
     if device.kind != "cpu":
         return None, f"machine code is only explained on CPUs, {device.name} is not a CPU"
     try:
@@ -179,7 +187,7 @@ def _instead(
     leaves: Sequence[LeafExplanation],
     script: PaintedScript | None,
 ) -> tuple[list[Instead], str]:
-    """Returns what a program might be instead, the fastest first, or why there is nothing."""
+    """Returns the counterfactuals of a program, fastest first, or the reason why there are none."""
     if script is None or all(block is None for block in script.blocks):
         return [], "it has no blocks that TVM can schedule"
     found = list(_changes(program.module, device, leaves, script.blocks))

@@ -1,4 +1,4 @@
-"""A program's own text, with the place of every leaf in it."""
+"""Text of a program, with the line of every leaf."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tvm_helper.tir.packing import runnable
 
 _MARK = "@leaf"
 _MARKED = re.compile(rf"(.*?)\s*# {_MARK}(\d+)$")
-#: Lines that only a parser needs.
+#: Starts of lines that only a parser needs.
 _NO_PROGRAM = ("# from tvm", "from tvm", "@I.ir_module", "class Module:")
 
 
@@ -22,7 +22,8 @@ class PaintedLine:
     """A line of TVMScript.
 
     Attributes:
-        leaf: place of the store in it among the program's leaves, from 1; None without one.
+        text: the line.
+        leaf: number of the leaf whose store is in the line, from 1; None without a store.
     """
 
     text: str
@@ -31,13 +32,13 @@ class PaintedLine:
 
 @dataclass(frozen=True)
 class PaintedScript:
-    """The text of a program.
+    """Text of a program.
 
     Attributes:
-        lines: in order.
-        blocks: name of the block around each leaf; None outside of any.
-        is_lowered: whether it is the text after TVM has lowered the blocks, because the program's
-            own stores are not its leaves one to one.
+        lines: lines, in order.
+        blocks: name of the block around each leaf; None outside of blocks.
+        is_lowered: whether the text is that of the lowered program, because the stores of the
+            original program do not correspond to its leaves.
     """
 
     lines: tuple[PaintedLine, ...]
@@ -46,7 +47,7 @@ class PaintedScript:
 
 
 def painted_script(module: Any, leaves: int) -> PaintedScript | None:
-    """Returns a program's text with its leaves; None where the leaves cannot be found in it.
+    """Returns a program's text with its leaves; None if the leaves cannot be found in it.
 
     Args:
         module: an `IRModule` with one function `main`.
@@ -78,8 +79,8 @@ def _line(text: str) -> PaintedLine:
 
 
 def _stores(statement: Any, block: str | None) -> Iterator[tuple[Any, str | None]]:
-    """Yields every store with the block around it, in the order of the leaves: a reduction sets its
-    first value before it adds up.
+    """Yields every store with the block around it, in the order of the leaves: the initialisation
+    of a reduction precedes its update.
     """
     if isinstance(statement, tirx.BufferStore):
         yield statement, block

@@ -1,4 +1,4 @@
-"""Latencies of a user's own programs, without records and without running them.
+"""Predictions for a user's programs, without records and without running them.
 
 from tvm_helper.predict.predictor import Predictor
 
@@ -51,7 +51,7 @@ from tvm_helper.tasks.target import device_target
 
 @dataclass
 class _Question:
-    """A program that is to be predicted on a device."""
+    """A program to predict on a device."""
 
     name: str
     operator: str
@@ -68,17 +68,17 @@ class _Question:
 
 
 class Predictor:
-    """A trained model that is asked about programs and kernels of networks.
+    """Predictor of programs and of kernels of networks with a trained model.
 
     Args:
         model: a run folder, `pretrained`, or a loaded model.
-        devices: labels, or hardware that nobody measured.
-        compiles: whether programs are compiled where the model can read the machine code, and was
-            judged on kernels of networks.
-        must_compile: whether also where it was judged on single programs only.
+        devices: labels, or descriptions of unseen devices.
+        compiles: whether to compile programs for the model's machine-code correction, on devices
+            where it was evaluated on kernels of networks.
+        must_compile: whether to compile also where it was only evaluated on single programs.
 
     Raises:
-        DeviceError: a device is not known.
+        DeviceError: an unknown device.
         DataError: there is no complete model.
     """
 
@@ -102,15 +102,16 @@ class Predictor:
         )
 
     def reads_code_of(self, device: DeviceSpec, *, of_fastest: bool = False) -> bool:
-        """Returns whether predictions for a device count in the machine code of the programs.
+        """Returns whether predictions for a device use the machine code of the programs.
 
         Args:
-            of_fastest: asked about the fastest of a task's measured programs.
+            device: the device.
+            of_fastest: whether the program is the fastest of a task's measured programs.
         """
         code = self._reader(device)
         if code is None or not self._compiles:
             return False
-        # Nothing has judged what is said of kernels of networks on GPUs.
+        # The GPU model was not evaluated on kernels of networks.
         is_judged = code.kind == "cpu"
         return (
             (code.fastest is not None or not of_fastest)
@@ -122,25 +123,28 @@ class Predictor:
         return self.trained.gpu_code if device.kind == "gpu" else self.trained.code
 
     def _taught_by_networks(self, device: DeviceSpec) -> CodeModel | None:
-        """Returns what reads the code for a device on which networks were searched and timed."""
+        """Returns the machine-code model if its device had searched and timed networks, and it
+        reads code of the fastest programs.
+        """
         code = self._reader(device)
         is_taught = code is not None and code.searched == device.name
         return code if is_taught and self.reads_code_of(device, of_fastest=True) else None
 
     def cold_s_per_byte(self, device: DeviceSpec) -> float:
-        """Returns what a kernel takes longer in a network than alone, a byte of its arguments; 0
-        where that is not known.
+        """Returns the additional seconds per byte of arguments of a kernel in a network, compared
+        with the kernel alone; 0 if unknown.
         """
         code = self._taught_by_networks(device)
         return 0.0 if code is None else code.cold_s_per_byte
 
     def own_half_width(self, device: DeviceSpec, latency_s: float, one: Prediction) -> float:
-        """Returns which part of a kernel's half width (of the logarithm's interval, added in
-        squares) averages out over a network; 0 where that is not known.
+        """Returns the part of a kernel's half width (of the log interval, combined in quadrature)
+        that averages out over a network; 0 if unknown.
 
         Args:
-            latency_s: of the kernel in the network.
-            one: what is said of it alone.
+            device: the device.
+            latency_s: latency of the kernel in the network.
+            one: prediction of the kernel alone.
         """
         if one.by_schedule and one.latency_s and one.high_s:
             shared = packaged_schedule_times().widths_on(device.name).network
@@ -153,7 +157,7 @@ class Predictor:
         return float(code.network_widths.half_width(log_s, np.array(["any"]))[0])
 
     def programs(self, source: Path | str | Sequence[NamedProgram]) -> list[Prediction]:
-        """Returns the predictions of every program on every device, program after program.
+        """Returns the predictions of all programs on all devices, program by program.
 
         Args:
             source: a Python file, which is run, or programs.
@@ -180,7 +184,7 @@ class Predictor:
         return answers
 
     def on(self, device: DeviceSpec) -> Predictor:
-        """Returns the same model asked about one device."""
+        """Returns a predictor of the same model for one device."""
         return Predictor(
             self.trained, [device], compiles=self._compiles, must_compile=self._must_compile
         )
@@ -193,13 +197,16 @@ class Predictor:
         *,
         fastest_of: int = 0,
     ) -> Prediction:
-        """Returns the prediction of a network's task under a given schedule, alone; its interval
-        counts in what a network does to it.
+        """Returns the prediction of a network's task alone under a given schedule; its interval
+        includes the effects of a network.
 
         Args:
-            fastest_of: of how many measured programs of the task it was the fastest. Of many, it
-                is faster than it looks: what reads machine code answers as searches have taught it,
-                or not at all.
+            task: the task.
+            schedule: the schedule.
+            device: the device.
+            fastest_of: number of measured programs of which the schedule was the fastest. With
+                `LEAST_MEASURED` or more, a machine-code correction is used only if it was trained
+                on results of searches.
 
         Raises:
             DeviceError: TVM has no target for the device.
@@ -231,7 +238,7 @@ class Predictor:
     def _estimate(self, question: _Question, read: ProgramReading) -> Prediction:
         asked = _asked(question, read)
         samples = assemble_samples([asked])
-        # What reads machine code has learned no integer arithmetic either.
+        # The machine-code models were not trained on integer arithmetic either.
         corrections = [] if read.doubts else self._corrections(question)
         found = self.trained.estimate(samples, corrections)
         one = estimated(asked, found, name=question.name)
@@ -265,7 +272,7 @@ class Predictor:
 
 
 def _code(question: _Question) -> NDArray[np.float32] | None:
-    """Returns float32 [columns] of a program's machine code; None where it only calls a library."""
+    """Returns float32 [columns] of a program's machine code; None if it only calls a library."""
     if question.device.kind == "gpu":
         return gpu_code_columns(gpu_launches(question.module, question.device))
     return machine_code_columns(code_of(question.module, question.target))
@@ -274,13 +281,15 @@ def _code(question: _Question) -> NDArray[np.float32] | None:
 def program_samples(
     program: NamedProgram, device: DeviceSpec, version: int = LEAF_EXTRA_SCHEMA_VERSION
 ) -> Samples:
-    """Returns a program on a device as models read it, one sample.
+    """Returns a program on a device as one sample.
 
     Args:
-        version: of the added leaf columns.
+        program: the program.
+        device: the device.
+        version: version of the added leaf columns.
 
     Raises:
-        DataError: the device cannot run it, or it has no features.
+        DataError: the device cannot run the program, or the program has no features.
         DeviceError: TVM has no target for the device.
     """
     fault = program.fault or unsized(program.module)
@@ -307,17 +316,18 @@ def new_predictor(
     *,
     compiles: bool = False,
 ) -> Predictor:
-    """Returns the model of a run folder with the devices that are asked for.
+    """Returns a predictor of a run folder's model for the requested devices.
 
     Args:
-        labels: of devices.
-        descriptions: files that describe hardware that nobody measured.
+        model: a run folder or `pretrained`.
+        labels: labels of devices.
+        descriptions: files with descriptions of unseen devices.
         compiles: see `Predictor`.
 
     Raises:
         DataError: there is no complete model.
-        DeviceError: a device is not known.
-        UsageError: as `asked_devices`.
+        DeviceError: an unknown device.
+        UsageError: see `asked_devices`.
     """
     trained = load_trained(model_folder(model), with_code=compiles)
     devices = asked_devices(labels, descriptions, trained.card)
@@ -325,10 +335,10 @@ def new_predictor(
 
 
 def check_reads_code(predictor: Predictor) -> None:
-    """Checks that a model reads the machine code of one of the devices.
+    """Checks that a model reads the machine code of at least one of its devices.
 
     Raises:
-        UsageError: of none of them.
+        UsageError: it reads the machine code of no device.
     """
     if any(map(predictor.reads_code_of, predictor.devices)):
         return
@@ -367,7 +377,7 @@ def _scheduled_question(
 
 
 def _plain(value: Any) -> Any:
-    """Returns TVM's containers and numbers as those of Python, for JSON."""
+    """Returns a value of TVM as JSON values."""
     if isinstance(value, str):
         return str(value)
     if isinstance(value, bool | int | float) or value is None:

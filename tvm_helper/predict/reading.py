@@ -1,4 +1,4 @@
-"""What can be told of a program in TVM's hands before any model is asked."""
+"""Features and work of a TVM program, before a model predicts it."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from tvm_helper.tir.loop_tree import loop_tree_from_tir
 from tvm_helper.tir.named_program import NamedProgram, is_scheduled
 from tvm_helper.tir.symbolic import symbolic_sizes
 
-#: Said of a program that TVM's default rules scheduled.
+#: Note on a program that TVM's default rules scheduled.
 AS_DEFAULT = "as DLight would schedule it"
-#: A model does not see a program of which its features have less than one part in so many.
+#: Ratio of a program's work to that in its features above which the features are incomplete.
 _UNSEEN = 2.0
-#: Fewer threads than these leave most of a GPU idle, unless there is hardly anything to do.
+#: A GPU is mostly idle with fewer threads than `_WARP`, if there are more than `_FEW` operations.
 _WARP, _FEW = 32, 1e4
-#: Integer operations a byte above which they may be what a program's time goes into.
+#: Integer operations per byte above which they may dominate a program's time.
 _BUSY = 2.0
 
 
 @dataclass(frozen=True)
 class Looks:
-    """What a program looks like.
+    """Facts about a program.
 
     Attributes:
-        operator: its operator name; empty where it cannot be told.
-        is_scheduled: whether it has a schedule.
-        is_gpu: whether it is a GPU kernel; None where it cannot be read.
-        workload_key: equal for programs of equal structure.
+        operator: operator name; empty if unknown.
+        is_scheduled: whether the program has a schedule.
+        is_gpu: whether the program is a GPU kernel; None if it cannot be read.
+        workload_key: key that is equal for programs of equal structure.
     """
 
     operator: str
@@ -54,20 +54,20 @@ class Looks:
 
 
 def look_at(module: Any) -> Looks:
-    """Returns what a program looks like."""
+    """Returns facts about a program."""
     try:
         operator = operator_of(module)
-    except Exception:  # a module without blocks has no names to read
+    except Exception:  # a module without blocks has no names
         operator = ""
     key = str(shash2hex(module))
     tree = read_loop_tree(module, is_gpu=False)
-    if isinstance(tree, ReplayError):  # the features say why
+    if isinstance(tree, ReplayError):  # featurising reports the reason
         return Looks(operator, True, None, key)
     return Looks(operator, is_scheduled(tree), tree.is_gpu, key)
 
 
 def unsized(module: Any) -> str:
-    """Returns what is missing of a program with symbolic sizes; empty where nothing is."""
+    """Returns a message about the symbolic sizes of a program; empty without symbolic sizes."""
     missing = symbolic_sizes(module)
     if not missing:
         return ""
@@ -78,8 +78,8 @@ def unsized(module: Any) -> str:
 def fit(
     program: NamedProgram, looks: Looks, device: DeviceSpec, target: Target
 ) -> NamedProgram | str:
-    """Returns a program as a device runs it, or why the device cannot: what nobody scheduled is
-    scheduled for a GPU by TVM's default rules.
+    """Returns the program for a device, or the reason why the device cannot run it. TVM's default
+    rules schedule an unscheduled program for a GPU.
     """
     reason = None if looks.is_gpu is None else misfit(device, is_gpu=looks.is_gpu)
     if reason is None:
@@ -96,14 +96,14 @@ def fit(
 
 @dataclass(frozen=True)
 class ProgramReading:
-    """A program as a model is asked about it.
+    """Input of a model for a program.
 
     Attributes:
-        ast: its compact AST; where a model cannot see all of its work, that of the program nearest
-            to it that the model can.
+        ast: compact AST of the program, or of a similar program if the model's features lack a
+            large part of its work.
         tree: the loop tree of `ast`.
-        work: what it does at the least.
-        doubts: why a model cannot see all of its work.
+        work: lower bounds of the program's work.
+        doubts: reasons why the prediction may be wrong.
     """
 
     ast: CompactAst
@@ -119,11 +119,13 @@ def read_program(
     *,
     version: int = LEAF_EXTRA_SCHEMA_VERSION,
 ) -> ProgramReading | str:
-    """Returns what a model is asked of a program, or why it cannot be predicted.
+    """Returns the model's input for a program, or the reason why it cannot be predicted.
 
     Args:
-        source: the module that TVM's default rules scheduled; None where they did not.
-        version: of the added leaf columns, as the model was trained on.
+        module: the module.
+        target: its target.
+        source: the unscheduled module, if TVM's default rules scheduled it; else None.
+        version: version of the added leaf columns that the model was trained on.
     """
     ast = features_of(module, target, version)
     if isinstance(ast, str):
@@ -170,8 +172,10 @@ def read_program(
 
 
 def _at_least(work: ProgramWork, source: Any) -> ProgramWork:
-    """Returns the larger of what was counted of a program that calls matrix units, and of its
-    source: there, a product of narrow operands with a wide sum is wide, on these units it is not.
+    """Returns the maximum of the work of a program that calls matrix units and of its source.
+
+    All FLOPs of the source count as narrow: matrix units multiply narrow operands into a wide sum,
+    which the source counts as wide.
     """
     tree = None if source is None else read_loop_tree(source, is_gpu=False)
     if tree is None or isinstance(tree, ReplayError):
@@ -186,7 +190,7 @@ def _at_least(work: ProgramWork, source: Any) -> ProgramWork:
 def features_of(
     module: Any, target: Target, version: int = LEAF_EXTRA_SCHEMA_VERSION
 ) -> CompactAst | str:
-    """Returns a program's compact AST, or why it cannot be predicted."""
+    """Returns a program's compact AST, or the reason why it cannot be predicted."""
     limits = _hardware_limits(target)
     (ast,) = featurise_modules([module], target, limits=limits, version=version)
     if isinstance(ast, ReplayError):
@@ -197,8 +201,8 @@ def features_of(
 
 
 def _hardware_limits(target: Target) -> GpuLimits | None:
-    """Returns what a kernel may use, without Ansor's bound on virtual threads: that one keeps its
-    search small, while a GPU runs such kernels and MetaSchedule samples them.
+    """Returns the limits of a kernel without Ansor's limit on virtual threads, which only bounds
+    its search: GPUs run such kernels, and MetaSchedule samples them.
     """
     limits = module_limits(target)
     return None if limits is None else replace(limits, vthreads=sys.maxsize)
