@@ -1,1 +1,1 @@
-"""Networks through TVM: the graph of fused kernels, their costs, the measured network."""
+"""Networks compiled by TVM: graph of fused kernels, costs of kernels, measured networks."""

@@ -1,4 +1,4 @@
-"""Costs of a network's kernels: schedules that are named, and what a cost model says of them."""
+"""Schedules of a network's kernels, and their costs predicted by a cost model."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from tvm_helper.tasks.network_tasks import NetworkTask
 from tvm_helper.tasks.sampling import valid_schedules
 
 ScheduleKind = Literal["default", "first-valid", "database", "draws"]
-#: Beyond this TVM's database means that the program failed.
+#: Seconds from which a record in TVM's database is a failed program.
 _FAILED_S = 1e9
 
 
 @dataclass(frozen=True)
 class ScheduleChoice:
-    """Which programs the kernels of a network are.
+    """Choice of the schedules of a network's kernels.
 
     Attributes:
-        kind: `default` what TVM compiles by itself (`default_schedule`); `first-valid` the first
-            valid sample of a kernel's MetaSchedule space; `database` the fastest measured program
-            in a MetaSchedule database; `draws` so many valid samples.
-        seed: of the samples.
-        database: its folder.
-        draws: how many samples.
+        kind: `default` = TVM's default schedule (`default_schedule`); `first-valid` = first valid
+            sample of a kernel's MetaSchedule space; `database` = fastest measured program in a
+            MetaSchedule database; `draws` = several valid samples.
+        seed: seed of the samples.
+        database: folder of the database.
+        draws: number of samples.
     """
 
     kind: ScheduleKind = "default"
@@ -53,7 +53,7 @@ class ScheduleChoice:
 
     @classmethod
     def of(cls, text: str, seed: int) -> ScheduleChoice:
-        """Returns what `default`, `first-valid`, `database:DIR` or `draws:N` asks for.
+        """Parses `default`, `first-valid`, `database:DIR` or `draws:N`.
 
         Raises:
             UsageError: another text.
@@ -74,7 +74,7 @@ class ScheduleChoice:
 
     @property
     def text(self) -> str:
-        """What it is, in words."""
+        """The choice in words."""
         match self.kind:
             case "default":
                 return "TVM's default schedule of each task"
@@ -88,15 +88,16 @@ class ScheduleChoice:
 
 @dataclass(frozen=True)
 class ChosenSchedule:
-    """The programs of a task.
+    """Schedules of a task.
 
     Attributes:
-        schedules: one, or one a draw; empty = there is none.
-        reason: why there is none.
-        remark: where it is not what was asked for, what it is instead.
-        is_random: whether chance chose them: the mean of what the model says counts then, which
-            counts in that some programs are far slower than they look.
-        fastest_of: how many measured programs it was the fastest of; 0 = it was not chosen so.
+        schedules: one schedule, or one per draw; empty if there is none.
+        reason: reason why `schedules` is empty.
+        remark: note if the schedule is not the requested one.
+        is_random: whether the schedules are random samples. Then the predicted mean is used, which
+            includes the long tail of slow programs.
+        fastest_of: number of measured programs of which it was the fastest; 0 = not from a
+            database.
     """
 
     schedules: tuple[Schedule, ...]
@@ -109,9 +110,9 @@ class ChosenSchedule:
 def choose_schedules(
     network: KernelGraph, target: Target, choice: ScheduleChoice
 ) -> dict[str, ChosenSchedule]:
-    """Returns the programs of each task by its key.
+    """Returns task key -> schedules.
 
-    A task that a database lacks gets its first valid sample, and a remark that says so.
+    A task that is missing in a database gets its first valid sample, with a remark.
 
     Raises:
         DataError: the database cannot be read, or has none of the tasks.
@@ -144,17 +145,18 @@ def choose_schedules(
 
 
 class ProgramCosts(CostSource):
-    """What a trained cost model says of the chosen programs, whose arguments come from memory in a
-    network; those of very short ones (`LEAST_S`) are taken to be in the caches.
+    """Cost source of a trained model for a network's kernels.
+
+    In a network, a kernel's arguments come from memory, except for kernels shorter than `LEAST_S`.
 
     Args:
         predictor: the model.
-        network: whose kernels are asked about.
-        chosen: their programs.
-        device: hardware.
+        network: the network.
+        chosen: schedules of its tasks.
+        device: the device.
 
     Attributes:
-        predictions: task key -> what the model says of its (first) program, taken alone.
+        predictions: task key -> prediction of its first schedule alone.
     """
 
     def __init__(
@@ -170,7 +172,7 @@ class ProgramCosts(CostSource):
         self.predictions: dict[str, Prediction] = {}
 
     def costs(self, graph: OperatorGraph) -> dict[str, OperatorCost]:
-        """Returns operator id -> cost of the kernels that the model can judge."""
+        """Returns operator id -> cost, for kernels that the model supports."""
         cold_s_per_byte = self._predictor.cold_s_per_byte(self._device)
         by_task: dict[str, OperatorCost | str] = {}
         found: dict[str, OperatorCost] = {}
@@ -189,7 +191,7 @@ class ProgramCosts(CostSource):
         return found
 
     def reasons(self) -> dict[str, str]:
-        """Returns operator id -> why the model cannot score it."""
+        """Returns operator id -> reason why the model has no prediction."""
         return self._reasons
 
     def _cost(self, key: str) -> OperatorCost | str:
@@ -218,7 +220,7 @@ class ProgramCosts(CostSource):
 
 
 def _later(cost: OperatorCost, more_s: float) -> OperatorCost:
-    """Returns the cost of a kernel that takes longer; its interval grows with it."""
+    """Returns the cost of a kernel that takes `more_s` longer; its interval scales with it."""
     factor = (cost.latency_s + more_s) / cost.latency_s
     return replace(
         cost,
@@ -242,11 +244,11 @@ def _sampled(task: NetworkTask, target: Target, seed: int, count: int) -> Chosen
         schedules = tuple(itertools.islice(drawn, count))
     except CdmppError as error:
         return ChosenSchedule((), str(error))
-    except Exception as error:  # TVM raises whatever its schedule rules do
+    except Exception as error:  # TVM's schedule rules raise many types
         return ChosenSchedule((), f"cannot be scheduled ({last_line(error)})")
     if not schedules:
         return ChosenSchedule((), "none of its random schedules is valid for the target")
-    # Draws pair up over tasks: a task with fewer valid samples repeats them.
+    # Each task needs the same number of draws: one with fewer valid samples repeats them.
     draws = tuple(itertools.islice(itertools.cycle(schedules), count))
     return ChosenSchedule(draws, is_random=True)
 
@@ -257,19 +259,19 @@ def _database(folder: Path | None) -> Any:
     check_database(folder)
     try:
         if "Tensorize" in (folder / RECORD_FILE).read_text(encoding="utf-8"):
-            import_tensor_intrinsics()  # a trace names one
+            import_tensor_intrinsics()  # a trace uses one
         return meta_schedule.database.JSONDatabase(
             path_workload=str(folder / WORKLOAD_FILE), path_tuning_record=str(folder / RECORD_FILE)
         )
-    except Exception as error:  # TVM raises whatever its parser does
+    except Exception as error:  # TVM's parser raises many types
         text = (str(error).strip().splitlines() or [""])[-1][:160]
         raise DataError(f"{folder}: TVM cannot read the database ({text}); recreate it") from None
 
 
 def _tuned(database: Any, task: NetworkTask, target: Target) -> ChosenSchedule | None:
-    """Returns the fastest measured program for the target's kind; None where there is none.
+    """Returns the fastest measured program for the target's kind; None if there is none.
 
-    TVM's own query does not look at the target.
+    TVM's own query ignores the target.
     """
     if not database.has_workload(task.module):
         return None

@@ -1,4 +1,4 @@
-"""Why networks take as long as predicted: their kernels by share, then into each."""
+"""Explanations of network predictions: kernels by share, and explanations of the largest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tvm_helper.predict.predictor import Predictor
 from tvm_helper.replay.ways import network_answers
 from tvm_helper.tasks.program_file import NamedProgram
 
-#: Kernels that are explained, dearest first; the others are only counted.
+#: Default number of explained kernels, most expensive first; the others are only listed.
 MOST_KERNELS = 5
 
 
@@ -27,8 +27,10 @@ class ExplainedKernel:
     """A kernel of a network.
 
     Attributes:
-        share: of the time of all kernels, in [0, 1].
-        program: why it takes its time alone; None where it was not asked or has no program.
+        answer: its prediction.
+        share: share of the time of all kernels, in [0, 1].
+        program: explanation of the kernel alone; None if it was not requested or the kernel has no
+            program.
     """
 
     answer: NetworkKernel
@@ -41,14 +43,15 @@ class ExplainedNetwork:
     """A network on a device, compiled by TVM.
 
     Attributes:
-        kernels: dearest first.
+        answer: its prediction.
+        kernels: kernels, most expensive first.
     """
 
     answer: NetworkPrediction
     kernels: tuple[ExplainedKernel, ...]
 
     def row(self) -> dict[str, Any]:
-        """Returns all of it as JSON."""
+        """Returns the explanation as JSON values."""
         one = self.answer
         return {
             "network": one.name, "device": one.device, "way": one.way,
@@ -70,15 +73,15 @@ class ExplainedNetwork:
 def explain_network(
     question: NetworkQuestion, *, compiles: bool = False, most_kernels: int = MOST_KERNELS
 ) -> list[ExplainedNetwork]:
-    """Returns the explanation of a network on every device.
+    """Returns the explanations of a network on all devices.
 
     Args:
-        question: without ways it is run as TVM compiles it: tuned where there is a database.
-        compiles: whether it is said what the compiler makes of the kernels.
-        most_kernels: that are explained.
+        question: the network; without ways, TVM compiles it, tuned if there is a database.
+        compiles: whether to compile the kernels and summarise their machine code.
+        most_kernels: number of kernels to explain.
 
     Raises:
-        CdmppError: as `network_answers`.
+        CdmppError: see `network_answers`.
     """
     if not question.ways:
         is_tuned = question.database is not None

@@ -1,4 +1,4 @@
-"""Networks to graphs: ONNX or torch.export -> relax -> fused kernels with data edges."""
+"""Graphs of networks: ONNX or torch.export -> relax -> fused kernels with data edges."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from tvm_helper.tasks.network_tasks import (
 
 #: Label of the only device.
 DEVICE = "device"
-#: Calls of relax that only describe a tensor anew.
+#: Calls of relax that return another view of a tensor.
 _VIEWS = frozenset({
     "relax.reshape", "relax.flatten", "relax.squeeze", "relax.expand_dims",
     "relax.tensor_to_shape", "relax.shape_of",
 })  # fmt: skip
-#: They read of a table the rows which another tensor names: no more than the result holds.
+#: Operators that read only some rows of a table: at most as many bytes as the result has.
 _TABLE_READERS = frozenset({"take", "gather", "gather_elements", "gather_nd"})
 
 
 @dataclass(frozen=True)
 class KernelGraph:
-    """A network with what is known of its kernels.
+    """Graph of a network's kernels.
 
     Attributes:
-        graph: one operator a call of a kernel; its task is the key of the kernel.
-        tasks: the kernels that TVM can schedule, with how often each is called.
-        module: the relax module of the fused network.
-        cut: operator id -> what is known of an operator that is not in the module.
+        graph: one operator per call of a kernel; its task is the key of the kernel.
+        tasks: kernels that TVM can schedule, with their number of calls.
+        module: relax module of the fused network.
+        cut: operator id -> operator that is not in the module.
     """
 
     graph: OperatorGraph
@@ -47,7 +47,7 @@ class KernelGraph:
     cut: Mapping[str, CutOperator] = field(default_factory=dict)
 
     def task(self, key: str) -> NetworkTask | None:
-        """Returns the task of a key; None for what is no tensor program."""
+        """Returns the task of a key; None for a kernel that is not a tensor program."""
         return next((one for one in self.tasks.tasks if one.workload_key == key), None)
 
 
@@ -56,16 +56,18 @@ def network_graph(
 ) -> KernelGraph:
     """Returns the graph of a relax module.
 
+    Reshapes that become views in the compiled network are not operators; their consumers depend on
+    their producers.
+
     Args:
-        target: what it is compiled for.
-        source: the file that it is from, if any.
-        device: name of the DeviceSpec it runs on; empty = none.
+        module: relax module of the network.
+        target: compile target.
+        name: name of the network.
+        source: file of the network, if any.
+        device: name of the network's DeviceSpec; empty = no device.
 
     Raises:
-        DataError: a shape is not known before run time.
-
-    Reshapes that the compiled network does without (they become views) are no operators; what
-    comes after one comes after what is before it.
+        DataError: a shape is dynamic, or the network calls no kernel.
     """
     tasks = network_tasks(module, target)
     fused = fused_network(module, target)
@@ -84,7 +86,7 @@ def network_graph(
 
 
 class _Walker:
-    """Goes through the bindings of `main` in order."""
+    """Visitor of the bindings of `main`, in order."""
 
     def __init__(self, module: Any, keys: dict[str, str], tasks: dict[str, NetworkTask]) -> None:
         self._module, self._keys, self._tasks = module, keys, tasks
@@ -92,7 +94,7 @@ class _Walker:
         self._found: list[Operator] = []
 
     def operators(self, source: str, cut: Sequence[CutOperator]) -> tuple[Operator, ...]:
-        """Returns the operators of `main`, then those that were cut out of it."""
+        """Returns the operators of `main`, followed by those that were cut out of it."""
         main = self._module["main"]
         for block in main.body.blocks if isinstance(main.body, relax.SeqExpr) else ():
             for binding in block.bindings:
@@ -118,7 +120,7 @@ class _Walker:
             self._producers[variable] = self._from(value)
 
     def _from(self, value: Any) -> tuple[str, ...]:
-        """Returns the operators that a value comes from."""
+        """Returns the operators that produce a value."""
         if isinstance(value, relax.Var):
             return self._producers.get(value, ())
         if isinstance(value, relax.TupleGetItem):
@@ -167,7 +169,7 @@ class _Walker:
 
 
 def _tensor_sizes(values: Iterable[Any], name: str) -> tuple[tuple[str, ...], list[float]]:
-    """Returns the shapes of tensors and the bytes of each.
+    """Returns the shape and the bytes of each tensor.
 
     Raises:
         DataError: a shape is not constant.
@@ -190,7 +192,7 @@ def _tensor_sizes(values: Iterable[Any], name: str) -> tuple[tuple[str, ...], li
 
 
 def _tensor_types(kind: Any) -> list[Any]:
-    """Returns the tensor types in a type, tuples looked into."""
+    """Returns the tensor types in a type, including those in tuples."""
     if isinstance(kind, relax.TensorType):
         return [kind]
     if isinstance(kind, relax.TupleType):
@@ -199,9 +201,9 @@ def _tensor_types(kind: Any) -> list[Any]:
 
 
 def _flop(function: Any) -> float | None:
-    """Returns the operations of a kernel as TVM estimates them; None where it cannot."""
+    """Returns TVM's estimate of a kernel's FLOPs; None if there is none."""
     try:
         count = float(tvm.s_tir.analysis.estimate_tir_flops(tvm.IRModule({"main": function})))
-    except Exception:  # TVM raises on what it cannot count, such as data-dependent loops
+    except Exception:  # TVM cannot count every program, such as data-dependent loops
         return None
     return count if count > 0 else None

@@ -1,4 +1,4 @@
-"""Compiling a network with given schedules and timing it here: whole, and kernel by kernel."""
+"""Compilation and timing of a network with given schedules: as a whole and kernel by kernel."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from tvm_helper.tasks.build import (
     random_tensors,
 )
 
-#: Each turn places everything in memory anew: where it lies decides which cache lines displace each
-#: other, and would otherwise be one draw for the whole network and one for its kernels.
+#: Number of turns, each with new memory: addresses determine cache conflicts, and with a single
+#: allocation these would bias the whole network and its kernels differently.
 _TURNS = 5
-#: Slow networks get fewer turns: no more when these seconds are over, but at least so many.
+#: Time limit after which a slow network gets no further turn, and its minimum number of turns.
 _TURNS_S = 120.0
 _FEWEST_TURNS = 3
-#: Within a turn network and kernels take turns, so that slow changes of the machine meet both
-#: alike, once on each of two places of the stack: code that has too few registers keeps vectors on
-#: a stack that is aligned to 16 bytes only, and a kernel that does so a lot takes up to 2.5 times
-#: as long where they cross blocks of 32 bytes (on a Zen 4) as where they do not.
+#: Number of stack positions. Within a turn, network and kernels are timed alternately on each of
+#: them, so that slow changes of the machine affect both. Code with register spills keeps vectors on
+#: a stack that is aligned to 16 bytes only: a kernel with many spills takes up to 2.5 times as long
+#: if they cross blocks of 32 bytes (on a Zen 4).
 _PLACES = 2
 _LEAST_MS = 20
-#: A network that takes less is run several times in a round.
+#: A faster network is run several times per round.
 _SMALL_S = 0.1
-#: Of one that takes less, what calling it takes would be a part of the time.
+#: Latency of a network below which the overhead of a Python call matters.
 _TINY_S = 1e-3
-#: The first steps into the stack are of other sizes than the later ones.
+#: Minimum depth of the stack: its first steps have other sizes than the later ones.
 _LEAST_DEPTH = 4
-#: Below that a single call cannot be timed: the kernel is called again and again.
+#: A faster kernel is called repeatedly, because a single call cannot be timed.
 _SINGLE_CALL_S = 10e-6
 
 
@@ -52,11 +52,12 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class _Kernel:
-    """A compiled kernel and arguments for it.
+    """A compiled kernel with arguments.
 
     Attributes:
-        tensors: arguments; their values go into the memory of each call.
-        timer: calls it again and again, with the given arguments.
+        run: the kernel's function.
+        tensors: arguments; each call gets copies in its own memory.
+        timer: time evaluator of the kernel.
     """
 
     run: Callable[..., Any]
@@ -73,7 +74,7 @@ class _Call:
 
 @dataclass(frozen=True)
 class _Whole:
-    """The library of a compiled network, and the data types and shapes of its inputs."""
+    """Library of a compiled network, and the data types and shapes of its inputs."""
 
     library: Path
     inputs: Arguments
@@ -83,16 +84,16 @@ class _Whole:
 class MeasuredNetwork:
     """Timings of a network on this machine.
 
-    One thread (a device of one thread, and TVM_NUM_THREADS=1) is timed by the processor time that
-    it gets, several by the clock.
+    A single thread (a device of one thread, and TVM_NUM_THREADS=1) is timed by CPU time, several
+    threads by wall time.
 
     Attributes:
-        costs_s: seconds of the whole network, one a repeat; the repeats take turns on two places of
-            the stack.
-        kernel_s: task key -> seconds of its kernel alone, as `latency_s`. The kernels are called in
-            the network's order, each call with weights of its own, so that the caches hold what
-            they hold in the network; kernels of less than 10 µs are called again and again.
-        unmeasured: task key -> why its kernel was not timed.
+        costs_s: seconds of the whole network, one per repeat; the repeats alternate between the
+            stack positions.
+        kernel_s: task key -> seconds of its kernel alone, averaged as in `latency_s`. The kernels
+            are called in the network's order, each call with its own weights, so that the caches
+            are in the same state as in the network; kernels below 10 µs are called repeatedly.
+        unmeasured: task key -> reason why its kernel was not timed.
     """
 
     costs_s: tuple[float, ...]
@@ -101,7 +102,7 @@ class MeasuredNetwork:
 
     @property
     def latency_s(self) -> float:
-        """Seconds of the whole network: the mean over the places of the stack, of the medians."""
+        """Seconds of the whole network: the mean of the medians at each stack position."""
         return _over_places([self.costs_s[place::_PLACES] for place in range(_PLACES)])
 
 
@@ -115,10 +116,13 @@ def measure_network(
     """Returns the timings of a network compiled with the first schedule of each task.
 
     Args:
-        turns: how often network and kernels get new memory; fewer for slow networks.
+        network: the network.
+        chosen: schedules of its tasks.
+        target: compile target, a CPU.
+        turns: maximum number of turns with new memory; slow networks get fewer.
 
     Raises:
-        DeviceError: the target is no CPU, or the network cannot be compiled or run.
+        DeviceError: the target is not a CPU, or the network cannot be compiled or run.
     """
     if target.kind.name != "llvm":
         raise DeviceError(
@@ -137,7 +141,7 @@ def measure_network(
             for turn in range(turns):
                 if turn >= _FEWEST_TURNS and time.monotonic() - began > _TURNS_S:
                     break
-                # Made while those of the last turn stand, or they would get the same memory again.
+                # Allocated before those of the last turn are freed, to get other memory.
                 run, calls = _placed(whole, is_alone=is_alone), _calls(network, kernels)
                 _time_calls(calls, is_alone=is_alone)  # touches the memory
                 timed = partial(_time_round, calls, kernels, is_alone=is_alone)
@@ -147,7 +151,7 @@ def measure_network(
                     for key, costs in _deeper(depth, timed).items():
                         of_places = kernel_costs_s.setdefault(key, [[] for _ in range(_PLACES)])
                         of_places[place].extend(costs)
-        except Exception as error:  # TVM and LLVM raise whatever they do
+        except Exception as error:  # TVM and LLVM raise many types
             raise DeviceError(
                 f"the network cannot be compiled and run here ({last_line(error)}); check the "
                 "target with: cdmpp doctor"
@@ -169,7 +173,7 @@ def _compiled(
 
 
 def _placed(whole: _Whole, *, is_alone: bool) -> Callable[[], float]:
-    """Returns what times a run of the network, in memory of its own; mean seconds."""
+    """Returns a function that times the network in its own memory and returns mean seconds."""
     tvm.get_global_func("vm.builtin.memory_manager.clear")()
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(whole.library)), tvm.cpu(0))
     tensors = random_tensors(whole.inputs, tvm.cpu(0))
@@ -203,7 +207,7 @@ def _kernels(
     target: Target,
     scratch: Path,
 ) -> tuple[dict[str, _Kernel], dict[str, str]]:
-    """Returns task key -> kernel, and why the others have none."""
+    """Returns task key -> kernel, and task key -> reason for the other tasks."""
     called = {one.task for one in network.graph.operators}
     kernels: dict[str, _Kernel] = {}
     unmeasured: dict[str, str] = {}
@@ -222,7 +226,7 @@ def _kernels(
             timer = module.time_evaluator(
                 "main", tvm.cpu(0), number=1, repeat=1, min_repeat_ms=_LEAST_MS
             )
-        except Exception as error:  # TVM and LLVM raise whatever they do
+        except Exception as error:  # TVM and LLVM raise many types
             unmeasured[key] = last_line(error)
         else:
             kernels[key] = _Kernel(module["main"], tensors, timer)
@@ -230,10 +234,10 @@ def _kernels(
 
 
 def _calls(network: KernelGraph, kernels: Mapping[str, _Kernel]) -> list[_Call]:
-    """Returns the network's calls in order, in memory of their own.
+    """Returns the network's calls in order, with newly allocated arguments.
 
-    What has the shape of a kernel's output counts as an activation: these use the same memory again
-    and again. All other arguments are weights, of each call its own.
+    Arguments with the shape of a kernel's output count as activations, which share memory between
+    calls. All other arguments are weights, separate for each call.
     """
     activations = {_form(kernel.tensors[-1]) for kernel in kernels.values()}
     shared: dict[tuple[Any, ...], Any] = {}
@@ -245,7 +249,7 @@ def _calls(network: KernelGraph, kernels: Mapping[str, _Kernel]) -> list[_Call]:
         tensors: list[Any] = []
         for tensor in kernel.tensors:
             form = _form(tensor)
-            # Not the same one twice in a call.
+            # Arguments of one call are different tensors.
             place = (form, sum(_form(other) == form for other in tensors))
             if form not in activations or place not in shared:
                 shared[place] = tvm.runtime.tensor(tensor.numpy(), tvm.cpu(0))
@@ -262,7 +266,7 @@ def _time_round(
     calls: Sequence[_Call], kernels: Mapping[str, _Kernel], *, is_alone: bool
 ) -> dict[str, list[float]]:
     costs_s = _time_calls(calls, is_alone=is_alone)
-    if sum(map(sum, costs_s.values())) < _SMALL_S:  # it may stay in the caches as a whole
+    if sum(map(sum, costs_s.values())) < _SMALL_S:  # the whole network may fit in the caches
         costs_s, began = {}, time.perf_counter()
         while time.perf_counter() - began < 1e-3 * _LEAST_MS:
             for key, found in _time_calls(calls, is_alone=is_alone).items():
@@ -275,7 +279,7 @@ def _time_round(
 
 
 def _time_calls(calls: Sequence[_Call], *, is_alone: bool) -> dict[str, list[float]]:
-    """Returns task key -> seconds of its calls; processor time of a kernel of one thread."""
+    """Returns task key -> seconds of its calls; CPU time for a single thread."""
     clock = _clock(is_alone=is_alone)
     costs_s: dict[str, list[float]] = {}
     for call in calls:
@@ -286,11 +290,11 @@ def _time_calls(calls: Sequence[_Call], *, is_alone: bool) -> dict[str, list[flo
 
 
 def _mean_cost(timer: Callable[..., Any], tensors: Sequence[Any], *, is_alone: bool) -> float:
-    """Returns mean seconds of calls one after another, after one that warms up.
+    """Returns the mean seconds of consecutive calls, after a warm-up call.
 
     Args:
-        is_alone: one thread: its share of the processor meanwhile counts, so that what else runs on
-            the machine does not.
+        is_alone: whether to multiply by the thread's share of CPU time, so that other programs on
+            the machine do not count.
     """
     wall, worked = time.perf_counter(), time.process_time()
     cost = float(timer(*tensors).results[0])
@@ -299,10 +303,10 @@ def _mean_cost(timer: Callable[..., Any], tensors: Sequence[Any], *, is_alone: b
 
 
 def _deeper(depth: int, call: Callable[[], _T]) -> _T:
-    """Returns what a call returns that stands so many steps deeper in the processor's stack.
+    """Returns the result of a call that is made `depth` steps deeper in the processor's stack.
 
-    Python's calls do not move that stack, those through C do: through `map` by an odd multiple of
-    16 bytes, so that every other step lies alike to blocks of 32.
+    Calls of Python functions do not move that stack, but calls through C do: `map` moves it by an
+    odd multiple of 16 bytes, so that every second step has the same alignment to 32 bytes.
     """
     if depth == 0:
         return call()

@@ -1,4 +1,4 @@
-"""Networks replayed from predicted kernels, beside the measured network where that is asked for."""
+"""Replay of networks from predicted kernels, optionally compared with the measured network."""
 
 from __future__ import annotations
 
@@ -48,18 +48,21 @@ def replay_network(
 
     Args:
         path: ONNX file, or a saved `torch.export` program.
-        choice: which programs its kernels are.
-        times: seconds of operators by id, name, task or kind; they win over the model.
-        scales: factors of `replay_costs`.
-        is_measured: whether the network is compiled and timed on this machine too.
-        is_forced: whether devices whose description is not this machine's are measured too.
-        gap_file: where the gap that makes the replay of measured operators right is written.
+        predictor: the model with its devices.
+        choice: schedules of the kernels.
+        options: options of the replay.
+        times: seconds of operators by id, name, task or kind; they override the model.
+        scales: factors, see `replay_costs`.
+        is_measured: whether to compile and time the network on this machine too.
+        is_forced: whether to measure on devices whose description does not match this machine.
+        gap_file: file for the gap with which the replay of measured operators matches the measured
+            network; None = not written.
         sizes: see `load_network`.
 
     Raises:
         DataError: the network or a database of schedules cannot be read.
-        UsageError: a time or factor fits no operator.
-        DeviceError: a network is to be measured on what this machine is not.
+        UsageError: a time or factor matches no operator.
+        DeviceError: the network should be measured on a device that is not this machine.
     """
     for device in predictor.devices if is_measured else ():
         check_machine(device.name, device_target(device), device, is_forced=is_forced)
@@ -86,11 +89,14 @@ def replay_network(
 
 @dataclass(frozen=True)
 class NetworkCosts:
-    """A network's kernels with what they cost on a device.
+    """Costs of a network's kernels on a device.
 
     Attributes:
-        schedule: which programs they are, in words.
-        predictions: task key -> what the model says of its program, taken alone.
+        network: the network.
+        chosen: schedules of its tasks.
+        costs: costs of its operators.
+        schedule: choice of the schedules, in words.
+        predictions: task key -> prediction of its program alone.
     """
 
     network: KernelGraph
@@ -111,7 +117,7 @@ def network_costs(
     source: str = "",
     times: Mapping[str, float] | None = None,
 ) -> NetworkCosts:
-    """Returns what the kernels of a relax module cost; see `replay_network`."""
+    """Returns the costs of a relax module's kernels; for arguments see `replay_network`."""
     target = device_target(device)
     network = network_graph(module, target, name=name, source=source, device=device.name)
     chosen = choose_schedules(network, target, choice)
@@ -124,7 +130,7 @@ def network_costs(
 
 
 def measured_values(outcome: ReplayOutcome, timed: MeasuredNetwork) -> dict[str, Any]:
-    """Returns predicted beside measured as plain values."""
+    """Returns predicted and measured values as JSON values."""
     graph, costs = outcome.costs.graph, outcome.costs
     measured_s = measured_times(costs, timed)
     replayed = replay(graph, measured_s, options=outcome.expected.options)
@@ -144,7 +150,7 @@ def measured_values(outcome: ReplayOutcome, timed: MeasuredNetwork) -> dict[str,
 
 
 def measured_times(costs: GraphCosts, timed: MeasuredNetwork) -> list[float]:
-    """Returns the measured seconds of each operator's kernel, predicted ones where it has none."""
+    """Returns the seconds of each operator: measured, or predicted if there is no measurement."""
     return [
         timed.kernel_s.get(one.task, cost.latency_s)
         for one, cost in zip(costs.graph.operators, costs.costs, strict=True)

@@ -1,4 +1,4 @@
-"""Networks as TVM compiles them: their kernels predicted, then replayed.
+"""Predictions for networks compiled by TVM: kernels are predicted, then replayed.
 
 from tvm_helper.replay.ways import NetworkQuestion, network_answers
 
@@ -42,14 +42,14 @@ if TYPE_CHECKING:  # TVM is loaded when a way needs it
     from tvm_helper.replay.costs import ChosenSchedule, ScheduleChoice
     from tvm_helper.replay.outcome import NetworkCosts
 
-#: Share of a network's time above which kernels unlike the training tasks make it a guess.
+#: Share of out-of-distribution kernels above which a prediction has low confidence.
 _MOST_STRANGE = 0.1
 
 
 def network_answers(
     question: NetworkQuestion, *, on_step: Callable[[str], None] = lambda _: None
 ) -> list[NetworkPrediction]:
-    """Returns what a network takes, by device, batch and way; see `predict_network`."""
+    """Returns the predictions for a network by device, batch and way; see `predict_network`."""
 
     @cache
     def module(batch: int | None) -> Any:
@@ -64,7 +64,7 @@ def network_answers(
         try:
             from tvm_helper.predict.predictor import Predictor, check_reads_code
             from tvm_helper.replay.costs import ScheduleChoice
-        except UsageError as error:  # no TVM, or another
+        except UsageError as error:  # TVM is missing or another version
             raise NoTvmError(str(error)) from None
         predictor = Predictor(
             trained, devices, compiles=question.compiles, must_compile=question.must_compile
@@ -95,23 +95,25 @@ def compiled_answer(
     *,
     batch: int | None = None,
 ) -> NetworkPrediction:
-    """Returns what a network takes as TVM compiles it.
+    """Returns the prediction for a network compiled by TVM.
 
     Args:
-        name: what it is called.
+        name: name of the network.
         module: relax module.
-        choice: which programs its kernels are.
+        device: the device.
+        predictor: the model.
+        choice: schedules of the kernels.
         batch: see `NetworkPrediction`.
 
     Raises:
-        DataError: TVM cannot turn it into tensor programs.
+        DataError: TVM cannot convert the network to tensor programs.
     """
     from tvm_helper.replay.outcome import network_costs
 
     way: Way = "tvm-tuned" if choice.kind == "database" else "tvm-untuned"
     try:
         costs = network_costs(module, device, predictor, choice, name=name)
-    except DeviceError as error:  # TVM has no target for it
+    except DeviceError as error:  # TVM has no target for the device
         return NetworkPrediction(name, device.name, way=way, batch=batch, reasons=(str(error),))
     return _compiled(name, way, device.name, batch, costs)
 
@@ -164,7 +166,7 @@ def _program(chosen: ChosenSchedule | None) -> Any:
 
 
 def _doubts(kernels: Sequence[NetworkKernel], device: str) -> tuple[str, ...]:
-    """Returns why a compiled network's answer is a guess."""
+    """Returns the reasons for low confidence in a compiled network's prediction."""
     shares = {id(one): share for one, share in with_shares(kernels)}
 
     def share(strange: Sequence[NetworkKernel]) -> float:
