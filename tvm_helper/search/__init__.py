@@ -1,1 +1,1 @@
-"""`cdmpp search`: schedules of the tasks of a network, guided by a cost model."""
+"""`cdmpp search`: search for schedules of tasks or a network, guided by a cost model."""

@@ -1,9 +1,9 @@
-"""A design space of MetaSchedule whose programs are made from their decisions, quickly.
+"""Design space of MetaSchedule with a fast replay of programs from their decisions.
 
-TVM replays a trace as if it were drawn: it analyses the task anew, and to place a block it tries
-every loop, also where the decision is known. Here the steps before the first decision are taken
-once and copied, a block is put where its decision says, and the loops that the postprocessor fuses
-are counted natively. The programs are those of TVM's replay.
+TVM replays a trace like a new draw: it analyses the task again, and tries every loop to place a
+block, even if the decision is given. Here, the steps before the first decision run once and are
+copied, a block is placed directly at its decision, and native code counts the loops that the
+postprocessor fuses. The programs equal those of TVM's replay.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tvm_helper.compat import schedule_functions as functions
 from tvm_helper.native.modules import NativeModules
 from tvm_helper.tir.packing import LAYOUT_FREE
 
-#: What a sampling step was decided to be: tiles, the number of a choice, or where a block is put.
+#: Decision of a sampling step: tiles, index of a choice, or location of a block.
 Decision = int | tuple[int, ...]
 
 _PARALLEL, _VECTORIZE = "meta_schedule.parallel", "meta_schedule.vectorize"
@@ -37,31 +37,31 @@ _LOOP_TYPE = tvm.get_global_func("s_tir.schedule.GetLoopIterType")
 
 @dataclass(frozen=True)
 class Genome:
-    """What a program of a design space is made from.
+    """Decisions that determine a program of a design space.
 
     Attributes:
-        decisions: of every sampling step in order, a `Decision`; None = is drawn.
-        parallel: extent from which on no loop is fused to a parallel one; None = as the space says.
+        decisions: `Decision` of every sampling step, in order; None = drawn at random.
+        parallel: maximum extent of the parallel loop before fusing stops; None = that of the space.
     """
 
     decisions: tuple[Any, ...]
     parallel: int | None = None
 
     def with_decision(self, number: int, decision: Decision) -> Genome:
-        """Returns the genome with another decision of a step."""
+        """Returns the genome with another decision for a step."""
         changed = (*self.decisions[:number], decision, *self.decisions[number + 1 :])
         return Genome(changed, self.parallel)
 
 
 @dataclass(frozen=True)
 class _Step:
-    """An instruction of a trace: names of inputs and outputs are places in the environment."""
+    """An instruction of a trace; inputs and outputs are indices into the environment."""
 
     kind: str
     inputs: tuple[Any, ...]
     attrs: tuple[Any, ...]
     outputs: tuple[int, ...]
-    choice: int = -1  # number among the sampling steps
+    choice: int = -1  # index among the sampling steps
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,13 @@ class DesignSpace:
     """A design space of a task.
 
     Args:
-        module: the task's, not scheduled.
-        trace: the space's, without postprocessing.
-        postprocs: what TVM applies to a replayed trace.
-        native: counts the loops that are fused.
+        module: the task's unscheduled module.
+        trace: the space's trace, without postprocessing.
+        postprocs: postprocessors that TVM applies to a replayed trace.
+        native: native code that counts the loops to fuse.
 
     Raises:
-        UnknownSpaceError: only TVM can replay its traces.
+        UnknownSpaceError: only TVM can replay traces of the space.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class DesignSpace:
         self._steps, self._places = _read(self.instructions)
         self.samples = [step for step in self._steps if step.choice >= 0]
         self._pragmas, self._pragma_places = self._read_pragmas()
-        #: (step, which blocks were inlined before) -> whether its block can be inlined.
+        #: (step, which earlier blocks were inlined) -> whether its block can be inlined.
         self._is_inlinable: dict[tuple[int, tuple[bool, ...]], bool] = {}
         self._begun, self._known, self._first = self._begin(module)
 
@@ -136,12 +136,12 @@ class DesignSpace:
     def replay(
         self, genome: Genome | None, chance: random.Random
     ) -> tuple[Genome, Schedule] | None:
-        """Returns a program and the decisions that it has in the end; None where it has none.
+        """Returns the final decisions of a program and its schedule; None if it is invalid.
 
         Args:
-            genome: None = all is drawn. A decision that does not fit those before it is replaced as
-                TVM does it.
-            chance: what draws.
+            genome: decisions; None = all decisions are drawn. A decision that is incompatible with
+                earlier ones is replaced as in TVM.
+            chance: random generator.
         """
         wanted = genome or Genome((None,) * len(self.samples))
         try:
@@ -150,14 +150,14 @@ class DesignSpace:
             if is_good is None:
                 _, schedule, known = self._applied(made, chance)
                 is_good = self._postprocess_whole(schedule, self._pragmas_of(made, known))
-        except Exception:  # TVM raises whatever its checks do; its own search draws another one too
+        except Exception:  # TVM's checks raise many types; its own search also draws again
             return None
         return (made, schedule) if is_good else None
 
-    # Mutations, with TVM's probabilities; None = there is none of the kind.
+    # Mutations, with TVM's probabilities; None = no such mutation is possible.
 
     def with_other_tiles(self, genome: Genome, chance: random.Random) -> Genome | None:
-        """Returns a genome where a factor has moved from one tile of a loop to another."""
+        """Returns a genome in which a factor moved from one tile of a loop to another."""
         tiled = [
             step
             for step in self.samples
@@ -183,11 +183,11 @@ class DesignSpace:
                 return None
 
     def with_other_place(self, genome: Genome, chance: random.Random) -> Genome | None:
-        """Returns a genome where a block is put elsewhere."""
+        """Returns a genome with another location of a block."""
         options: dict[int, list[int]] = {}
         try:
             self._applied(genome, random.Random(0), options)
-        except Exception:  # whatever TVM's checks raise
+        except Exception:  # TVM's checks raise many types
             return None
         others = {
             number: [one for one in places if one != genome.decisions[number]]
@@ -200,7 +200,7 @@ class DesignSpace:
         return genome.with_decision(number, chance.choice(others[number]))
 
     def with_other_unrolling(self, genome: Genome, chance: random.Random) -> Genome | None:
-        """Returns a genome with another number of steps to unroll."""
+        """Returns a genome with another maximum number of unrolled steps."""
         values = [self._pragmas.get(key) for key in (_EXPLICIT, _IMPLICIT)]
         steps = [
             step
@@ -214,10 +214,10 @@ class DesignSpace:
         weights[genome.decisions[step.choice]] = 0.0
         return genome.with_decision(step.choice, _drawn_choice(weights, chance))
 
-    # Making a program.
+    # Replay of a program.
 
     def _begin(self, module: Any) -> tuple[Schedule, list[Any], int]:
-        """Takes the steps before the first decision."""
+        """Runs the steps before the first decision."""
         schedule = Schedule._create_non_traced(
             module, seed=1, debug_mask="none", error_render_level="none"
         )
@@ -231,7 +231,7 @@ class DesignSpace:
     def _applied(
         self, genome: Genome, chance: random.Random, places: dict[int, list[int]] | None = None
     ) -> tuple[Genome, Schedule, list[Any]]:
-        """Takes all steps; `places` gets where every block may be put."""
+        """Runs all steps; writes the possible locations of every block to `places`."""
         schedule, known = functions.ScheduleCopy(self._begun), list(self._known)
         made: list[Decision] = []
         number = self._first
@@ -259,7 +259,7 @@ class DesignSpace:
                     places[step.choice] = list(options())
                 made.append(self._put(schedule, block, self._steps[number + 1], options, wanted,
                                       chance))  # fmt: skip
-                number += 1  # the step that puts the block there
+                number += 1  # skips the ComputeAt step
             number += 1
         return Genome(tuple(made), genome.parallel), schedule, known
 
@@ -303,13 +303,15 @@ class DesignSpace:
         wanted: Any,
         chance: random.Random,
     ) -> int:
-        """Puts a block to its place, or to the last one before it that can be; returns it."""
+        """Moves a block to its location, or to the last possible one before it; returns the
+        location.
+        """
         if wanted == _ROOT:
             return _ROOT
         if wanted == _INLINED:
             try:
                 functions.ScheduleComputeInline(schedule, block)
-            except Exception:  # whatever TVM's checks raise
+            except Exception:  # TVM's checks raise many types
                 return _ROOT
             return _INLINED
         there = options()
@@ -321,7 +323,7 @@ class DesignSpace:
                     functions.ScheduleComputeInline(schedule, block)
                 elif place != _ROOT:
                     functions.ScheduleComputeAt(schedule, block, there[place], *step.attrs)
-            except Exception:  # likewise
+            except Exception:  # TVM's checks raise many types
                 left.remove(place)
                 continue
             return place
@@ -330,8 +332,8 @@ class DesignSpace:
     def _options(
         self, schedule: Schedule, block: Any, key: tuple[int, tuple[bool, ...]]
     ) -> dict[int, Any]:
-        """Returns where a block may be put: place -> loop, in the order of TVM's list. A place that
-        TVM would find out not to be one by trying is among them.
+        """Returns location -> loop of a block, in the order of TVM's list. It may contain locations
+        that TVM rejects when it tries them.
         """
         if key not in self._is_inlinable:
             self._is_inlinable[key] = _can_inline(schedule, block)
@@ -346,7 +348,7 @@ class DesignSpace:
         return found if genome.parallel is None else {**found, _PARALLEL: genome.parallel}
 
     def _postprocess(self, schedule: Schedule, pragmas: Mapping[str, int]) -> bool | None:
-        """Returns whether every postprocessor agrees; None where only TVM can tell."""
+        """Returns whether all postprocessors succeed; None if only TVM can apply them."""
         for postproc in self._postprocs:
             if type(postproc).__name__ != _PRAGMA_POSTPROC:
                 if not postproc.apply(schedule):
@@ -362,7 +364,7 @@ class DesignSpace:
         return all(postproc.apply(schedule) for postproc in self._postprocs)
 
     def _fuse(self, schedule: Schedule, pragmas: Mapping[str, int]) -> bool:
-        """Does what `RewriteParallelVectorizeUnroll` does; returns whether it could be planned."""
+        """Applies `RewriteParallelVectorizeUnroll`; returns False if native code cannot plan it."""
         vectors = pragmas.get(_VECTORIZE, -1)
         step = pragmas.get(_EXPLICIT, -1) + pragmas.get(_IMPLICIT, -1) + 1
         root = functions.ScheduleGetSBlock(schedule, self._root_name, "main")
@@ -402,8 +404,8 @@ class DesignSpace:
     # Reading a trace.
 
     def _read_pragmas(self) -> tuple[dict[str, Any], dict[int, str]]:
-        """Returns (pragma of the root block -> its number, or the name of what becomes it; place of
-        the step -> the pragma that it sets).
+        """Returns (pragma of the root block -> its value or the variable of its value, index of a
+        step -> the pragma that it sets).
         """
         roots = {
             step.outputs[0]
@@ -420,7 +422,7 @@ class DesignSpace:
         return values, places
 
     def _parallel_of(self, instructions: Sequence[Any]) -> int | None:
-        """Returns the extent of a trace of this space where it is not the space's own."""
+        """Returns the parallel extent of a trace if it differs from that of the space."""
         for number, pragma in self._pragma_places.items():
             if pragma == _PARALLEL:
                 extent = int(instructions[number].inputs[1])
@@ -429,11 +431,13 @@ class DesignSpace:
 
 
 def drawn_tiles(extent: int, parts: int, most_inner: int, chance: random.Random) -> tuple[int, ...]:
-    """Returns a factorisation of an extent, every one with the same probability as TVM draws it.
+    """Returns a random factorisation of an extent, with the same probabilities as in TVM.
 
     Args:
+        extent: the extent.
         parts: number of factors.
-        most_inner: largest last factor, -1 = any.
+        most_inner: maximum of the last factor; -1 = unlimited.
+        chance: random generator.
     """
     powers = _prime_powers(extent)
     while True:
@@ -465,7 +469,7 @@ def _prime_powers(number: int) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=4096)
 def _divisors(number: int) -> list[int]:
-    """Returns the divisors above 1."""
+    """Returns the divisors greater than 1."""
     small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
     return sorted({*small, *(number // n for n in small)} - {1})
 
@@ -477,14 +481,14 @@ def _drawn_choice(weights: Sequence[Any], chance: random.Random) -> int:
 def _can_inline(schedule: Schedule, block: Any) -> bool:
     try:
         functions.ScheduleComputeInline(functions.ScheduleCopy(schedule), block)
-    except Exception:  # whatever TVM's checks raise
+    except Exception:  # TVM's checks raise many types
         return False
     return True
 
 
 def _loops_to_put(schedule: Schedule, block: Any) -> dict[int, Any]:
-    """Returns place -> loop, around all consumers, that TVM would try for a block: not one of
-    extent 1, no parallel one inside a reduction, and no reduction inside the last parallel one.
+    """Returns location -> loop that TVM tries for a block: loops around all consumers, except those
+    of extent 1, spatial loops inside a reduction, and reductions inside the last spatial loop.
     """
     consumers = functions.ScheduleGetConsumers(schedule, block)
     if not consumers:
@@ -513,10 +517,10 @@ def _loops_to_put(schedule: Schedule, block: Any) -> dict[int, Any]:
 
 
 def _read(instructions: Sequence[Any]) -> tuple[list[_Step], int]:
-    """Returns the steps of a trace and how many random variables it has.
+    """Returns the steps of a trace and its number of random variables.
 
     Raises:
-        UnknownSpaceError: an instruction that is not known here.
+        UnknownSpaceError: an unsupported instruction.
     """
     places: dict[Any, int] = {}
 
@@ -550,7 +554,7 @@ def _read(instructions: Sequence[Any]) -> tuple[list[_Step], int]:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a number of TVM's, or an array of them, as Python's."""
+    """Returns a number of TVM, or an array of numbers, as Python values."""
     name = type(value).__name__
     if name == "IntImm":
         return int(value.value)
@@ -565,9 +569,9 @@ def _value(known: Sequence[Any], one: Any) -> Any:
     return [_value(known, part) for part in one] if isinstance(one, tuple) else one
 
 
-#: Instructions with one output that is no list.
+#: Instructions whose single output is not a list.
 _ONE_OUTPUT = ("GetSBlock", "CacheWrite", "CacheRead", "RFactor", "Fuse")
-#: Instruction -> how it is carried out: (schedule, inputs, attributes).
+#: Instruction -> function of (schedule, inputs, attributes) that runs it.
 _TAKE: Mapping[str, Callable[[Schedule, list[Any], tuple[Any, ...]], Any]] = {
     "GetSBlock": lambda s, x, a: functions.ScheduleGetSBlock(s, *a),
     "GetLoops": lambda s, x, a: functions.ScheduleGetLoops(s, x[0]),

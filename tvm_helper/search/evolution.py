@@ -1,10 +1,10 @@
-"""MetaSchedule's evolutionary search with programs that are made from their decisions.
+"""MetaSchedule's evolutionary search with fast replay of programs from their decisions.
 
-The method is TVM's, with its probabilities: the best measured programs and random ones are mutated
-for some generations, parents are drawn in proportion to their scores, and the best of all that were
-seen are proposed. Three things differ. A program is made and scored once a round, however often its
-decisions come up. The last generation of a round begins the next one, so that fewer programs are
-made. And what is proposed does not depend on the number of threads.
+The method and its probabilities are TVM's: the best measured programs and random ones are mutated
+for some generations, parents are drawn in proportion to their scores, and the best programs of all
+generations are proposed. There are three differences. A program is replayed and scored at most once
+per round. Each round starts from the last generation of the previous one, so that fewer programs
+are replayed. The proposals are independent of the number of threads.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from tvm_helper.compat import Schedule, meta_schedule, shash2hex, tvm
 from tvm_helper.search.design_space import DesignSpace, Genome, UnknownSpaceError
 from tvm_helper.tir.features import native_modules
 
-#: Share of a population that are measured programs.
+#: Maximum share of measured programs in a population.
 MEASURED_SHARE = 0.2
-#: Share of a population, after the first round, that is drawn anew.
+#: Share of new random programs in a population, after the first round.
 NEW_SHARE = 0.2
-#: Generations of the first round, and of every later one, which goes on from the one before.
+#: Generations of the first round, and of later ones, which start from the previous population.
 GENERATIONS, LATER_GENERATIONS = 4, 2
-#: Probability that a member of the next generation is a mutated one.
+#: Probability that a member of the next generation is mutated.
 MUTATION = 0.85
-#: Tries for a member of the next generation, after which its parent stays.
+#: Maximum number of tries for a member of the next generation, before its parent is used.
 MOST_TRIES = 11
-#: Random programs with which a population may begin; a space where most are invalid has fewer.
+#: Number of random programs that is enough to start, if most programs of a space are invalid.
 LEAST_NEW = 50
-#: Rounds without a new program after which the space counts as searched.
+#: Number of rounds without a new program after which the space counts as exhausted.
 _EMPTY_ROUNDS = 5
 _KNOWN_MUTATORS = (
     "MutateTileSize", "MutateComputeLocation", "MutateUnroll", "MutateParallel",
@@ -49,10 +49,10 @@ class _Member:
     """A program of a population.
 
     Attributes:
-        space: number of its design space.
+        space: index of its design space.
         genome: its decisions.
-        schedule: TVM's, without a trace.
-        score: of the cost model in this round, at least 0; None = not asked yet.
+        schedule: its schedule, without a trace.
+        score: score of the cost model in this round, at least 0; None = not scored yet.
     """
 
     space: int
@@ -66,14 +66,14 @@ _Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
 class Evolution:
-    """The search of one task, to be used as TVM's `EvolutionarySearch` is.
+    """Search of one task, with the interface of TVM's `EvolutionarySearch`.
 
-    Where a design space has steps that only TVM can replay, as those for GPUs do, TVM's own search
-    draws.
+    TVM's own search is used if a design space has steps that only TVM can replay, as spaces for
+    GPUs have.
 
     Args:
-        size: members of a population.
-        seed: of all that is drawn.
+        size: number of members of a population.
+        seed: seed of all draws.
     """
 
     def __init__(self, size: int, seed: int) -> None:
@@ -82,11 +82,11 @@ class Evolution:
         self._tvm: Any = meta_schedule.search_strategy.EvolutionarySearch(population_size=size)
         self._is_tvms = True
         self._population: list[_Member] = []
-        #: Programs that were measured, as far as the next population has them.
+        #: Measured programs of the last population, and its proposals.
         self._measured: list[_Member] = []
-        #: What was made in this round, and the population and proposals of those before.
+        #: Programs replayed in this round, and the population and proposals of earlier rounds.
         self._made: dict[_Key, _Member | None] = {}
-        #: Hashes of the modules that were proposed or measured.
+        #: Hashes of proposed or measured modules.
         self._known: set[str] = set()
         self._empty_rounds = 0
 
@@ -121,13 +121,11 @@ class Evolution:
         self._tvm.post_tuning()
 
     def notify_runner_results(self, candidates: Sequence[Any], results: Sequence[Any]) -> None:
-        """Tells TVM's own search what was measured; this one reads the database."""
+        """Passes measurements to TVM's own search; this one reads the database."""
         self._tvm.notify_runner_results(candidates, results)
 
     def generate_measure_candidates(self) -> list[Any] | None:
-        """Returns the programs that are to be measured, best score first; None where the space
-        counts as searched.
-        """
+        """Returns the programs to measure, best score first; None if the space is exhausted."""
         if self._is_tvms:
             found = self._tvm.generate_measure_candidates()
             return None if found is None else list(found)
@@ -149,7 +147,7 @@ class Evolution:
     # One round.
 
     def _evolved(self, each: _Map) -> list[_Member]:
-        """Returns all programs of a round, each once, in the order in which they were made."""
+        """Returns all programs of a round, each once, in the order of their creation."""
         generations = LATER_GENERATIONS if self._population else GENERATIONS
         population = self._begun(each)
         self._score(population)
@@ -162,14 +160,14 @@ class Evolution:
         return list(seen)
 
     def _begun(self, each: _Map) -> list[_Member]:
-        """Returns the first population of a round: measured programs, those of the round before,
-        and new ones.
+        """Returns the first population of a round: measured programs, members of the previous
+        population and new ones.
         """
         before = self._population
         self._made = {(one.space, one.genome): one for one in (*self._measured, *before)}
         for member in self._made.values():
             if member is not None:
-                member.score = None  # the model has learned since
+                member.score = None  # the model may have changed
         best = self._database.get_top_k(self._workload, int(self._size * MEASURED_SHARE))
         keys = dict.fromkeys(key for key in map(self._key, best) if key is not None)
         measured = list(dict.fromkeys(m for m in self._make(keys, each) if m is not None))
@@ -212,7 +210,7 @@ class Evolution:
         return [child or parent for child, parent in zip(children, parents, strict=True)]
 
     def _picked(self, seen: Sequence[_Member]) -> list[Any]:
-        """Returns TVM's candidates of the best programs that were not proposed yet."""
+        """Returns candidates for TVM of the best programs that were not proposed yet."""
         picked: list[Any] = []
         for member in sorted(seen, key=lambda one: -(one.score or 0.0)):
             if len(picked) == self._per_round:
@@ -226,8 +224,8 @@ class Evolution:
         return picked
 
     def _replayed(self, member: _Member, identity: str) -> Any | None:
-        """Returns TVM's own replay of a program, None where it fails. Where it is another program,
-        TVM's search draws from the next round on.
+        """Returns TVM's own replay of a program; None if it fails. If it fails or gives another
+        program, TVM's own search is used from the next round on.
         """
         schedule = Schedule(self._module, seed=1, debug_mask="none", error_render_level="none")
         trace = self._spaces[member.space].trace_of(member.genome)
@@ -235,7 +233,7 @@ class Evolution:
             trace.apply_to_schedule(schedule, remove_postproc=True)
             schedule.enter_postproc()
             is_good = all(postproc.apply(schedule) for postproc in self._postprocs)
-        except Exception:  # TVM raises whatever its checks do
+        except Exception:  # TVM's checks raise many types
             is_good = False
         if not is_good or shash2hex(schedule.mod) != identity:
             _log.warning(
@@ -248,7 +246,7 @@ class Evolution:
         return meta_schedule.MeasureCandidate(schedule, _arguments(schedule.mod))
 
     def _score(self, members: Iterable[_Member]) -> None:
-        """Asks the model for the scores that are not known yet."""
+        """Scores the members without a score."""
         new = [member for member in dict.fromkeys(members) if member.score is None]
         if not new:
             return
@@ -256,10 +254,10 @@ class Evolution:
         for member, score in zip(new, self._model.predict(self._context, asked), strict=True):
             member.score = max(0.0, float(score))
 
-    # Making programs.
+    # Replay of programs.
 
     def _make(self, keys: Iterable[_Key], each: _Map) -> list[_Member | None]:
-        """Returns the programs of genomes, made where they are new; None where there is none."""
+        """Returns the programs of genomes; replays new ones. None for an invalid program."""
         keys = list(keys)
         new = [key for key in dict.fromkeys(keys) if key not in self._made]
         for key, member in zip(new, each(self._member, [(*key, 0) for key in new]), strict=True):
@@ -267,7 +265,7 @@ class Evolution:
         return [self._made[key] for key in keys]
 
     def _drawn(self, count: int, each: _Map) -> list[_Member]:
-        """Returns random programs, fewer where some are invalid."""
+        """Returns random programs, fewer than `count` if some are invalid."""
         jobs = [
             (self._chance.randrange(len(self._spaces)), None, self._chance.getrandbits(60))
             for _ in range(count)
@@ -281,18 +279,18 @@ class Evolution:
         return None if made is None else _Member(space, *made)
 
     def _once(self, member: _Member | None) -> _Member | None:
-        """Returns the member that has its decisions already, if there is one."""
+        """Returns the known member with the same decisions, if there is one."""
         if member is None:
             return None
         return self._made.setdefault((member.space, member.genome), member)
 
     def _key(self, record: Any) -> _Key | None:
-        """Returns what a measured program is made from; None for a trace of another space."""
+        """Returns space and genome of a measured program; None for a trace of another space."""
         number = self._numbers.get(_name(record.trace))
         return None if number is None else (number, self._spaces[number].genome_of(record.trace))
 
     def _mutated(self, parent: _Member) -> _Key | None:
-        """Returns what a mutated program is made from, None where the mutation is not possible."""
+        """Returns space and genome of a mutated program; None if the mutation is not possible."""
         space, genome, chance = self._spaces[parent.space], parent.genome, self._chance
         name, mutator = chance.choices(self._mutators, self._masses)[0]
         if name == "MutateTileSize":
@@ -316,18 +314,18 @@ def _arguments(module: Any) -> Any:
 
 
 def _name(trace: Any) -> str:
-    """Returns what the traces of a design space have in common."""
+    """Returns an identifier of a trace's design space: the parts that all its traces share."""
     steps, _ = trace.as_json(remove_postproc=True)
     plain = json.loads(json.dumps(steps, default=str))
     for kind, inputs, attrs, _ in plain:
         if kind == "Annotate" and attrs == ["meta_schedule.parallel"]:
-            inputs[1] = None  # it is mutated
+            inputs[1] = None  # mutations change it
     return json.dumps(plain)
 
 
 @contextmanager
 def _threads(count: int) -> Iterator[_Map]:
-    """Gives a `map` that works with so many threads: TVM's functions do not hold Python's lock."""
+    """Yields a `map` that uses `count` threads: TVM's functions release Python's lock."""
     if count == 1:
         yield map
         return

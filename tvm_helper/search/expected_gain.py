@@ -1,4 +1,4 @@
-"""What more trials of a task may bring, and when to stop: numbers in, numbers out."""
+"""Expected gain of further trials of a task, and the rule for stopping a search."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 
 from cdmpp.arrays import FloatArray
 
-#: Trials over which the trend is taken, and measured programs on which the scores are scaled.
+#: Number of trials for the trend, and of measured programs for scaling the scores.
 WINDOW = 32
-#: Measured programs below which scores say nothing about latencies.
+#: Minimum number of measured programs for scaling scores to latencies.
 _LEAST_SCALED = 4
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What is expected of more trials of a task, as shares of its best latency (0.1 = 10 % less).
+    """Expected gain of further trials of a task, as shares of its best latency (0.1 = 10 % less).
 
     Attributes:
-        trend: by how much the last `WINDOW` trials shortened the best latency; None while the task
-            has no more trials than that.
-        predicted: by how much the best candidate of the next round is predicted to shorten it, 0
-            where it is predicted to be slower; None where the cost model predicts no latencies.
+        trend: reduction of the best latency by the last `WINDOW` trials; None until the task has
+            more than `WINDOW` trials.
+        predicted: predicted reduction by the best candidate of the next round, at least 0; None if
+            the cost model predicts no latencies.
     """
 
     trend: float | None
@@ -32,20 +32,21 @@ class Gain:
 
     @property
     def expected(self) -> float | None:
-        """The larger one of the two; None while there is no trend: a model's word on candidates
-        that nothing measured has borne out yet is no expectation.
+        """Maximum of `trend` and `predicted`; None without a trend, because measurements have not
+        yet confirmed the predictions.
         """
         return None if self.trend is None else max(self.trend, self.predicted or 0.0)
 
 
 def trend(latencies_s: Sequence[float], *, window: int = WINDOW) -> float | None:
-    """Returns the share by which the last `window` trials shortened the best latency.
+    """Returns the relative reduction of the best latency by the last `window` trials.
 
     Args:
-        latencies_s: of a task's trials in their order; infinity where a trial failed.
+        latencies_s: latencies of a task's trials in order; infinity for a failed trial.
+        window: number of trials.
 
     Returns:
-        None where there were no trials before the window, 1 where all of those failed.
+        None without trials before the window; 1 if all of these failed; 0 if all trials failed.
     """
     if len(latencies_s) <= window:
         return None
@@ -58,16 +59,15 @@ def trend(latencies_s: Sequence[float], *, window: int = WINDOW) -> float | None
 def predicted_gain(
     candidates: FloatArray, measured: FloatArray, latencies_s: FloatArray, best_s: float
 ) -> float | None:
-    """Returns by how much the best-scored candidate is predicted to shorten the best latency.
+    """Returns the predicted reduction of the best latency by the candidate with the best score.
 
     A score is a rate of unknown scale. The scale is the median of score x latency over measured
-    programs: if scores of the programs that were chosen last were too hopeful, so is this one's,
-    and the scale takes it back.
+    programs, which also corrects for the optimism of scores of chosen programs.
 
     Args:
-        candidates: float64 [N], scores of what could be measured next, higher is better.
+        candidates: float64 [N], scores of the next candidates, higher is better.
         measured: float64 [M], scores of measured programs by the same model at the same time.
-        latencies_s: float64 [M], what they took.
+        latencies_s: float64 [M], latencies of the measured programs.
         best_s: shortest latency of the task.
 
     Returns:
@@ -81,21 +81,21 @@ def predicted_gain(
 
 
 def is_settled(gain: Gain, least: float) -> bool:
-    """Whether more trials of a task are not worth it: its last `WINDOW` trials gained less than
-    `least` and no candidate is predicted to gain more.
+    """Returns whether to stop trials of a task: both its trend and its predicted gain are below
+    `least`.
     """
     return gain.trend is not None and max(gain.trend, gain.predicted or 0.0) < least
 
 
 def total_gain(gains: Sequence[Gain], seconds: Sequence[float | None]) -> float | None:
-    """Returns what is expected of all tasks together: the mean over their shares of the time.
+    """Returns the expected gain of all tasks together: the mean weighted by their times.
 
     Args:
-        gains: of every task.
-        seconds: weight x best latency of every task; None where it is not known.
+        gains: gain of every task.
+        seconds: weight x best latency of every task; None if unknown.
 
     Returns:
-        None while a task's gain is not known.
+        None until the gains of all tasks are known.
     """
     pairs = [(g.expected, s) for g, s in zip(gains, seconds, strict=True) if s]
     total = sum(s for _, s in pairs)
@@ -105,7 +105,13 @@ def total_gain(gains: Sequence[Gain], seconds: Sequence[float | None]) -> float 
 
 
 def advice(gains: Sequence[Gain], least: float, trials: int) -> str | None:
-    """Returns the advice to stop in words, None while going on is worth it."""
+    """Returns the advice to stop in words; None if more trials are worthwhile.
+
+    Args:
+        gains: gain of every task.
+        least: gain below which a task is settled.
+        trials: number of trials so far.
+    """
     if not gains or not all(is_settled(gain, least) for gain in gains):
         return None
     predicts = any(gain.predicted is not None for gain in gains)

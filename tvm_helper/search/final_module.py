@@ -1,4 +1,4 @@
-"""The end of a search: best schedules saved and compiled, timed in turn with the untuned ones."""
+"""Final module of a search: best schedules, compiled and timed alternately with untuned ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tvm_helper.search.store import SearchStore
 from tvm_helper.search.tasks import SearchTask
 from tvm_helper.tasks.schedule_of_trace import schedule_of
 
-#: Name of the module that the result is compared with: what TVM makes of every task by default.
+#: Name of the module for comparison, with TVM's default schedule of every task.
 _UNTUNED = "untuned"
 FINAL_COMMAND = (sys.executable, "-m", "tvm_helper.search.worker")
 
@@ -37,16 +37,16 @@ def make_final(
     *,
     command: Sequence[str] = FINAL_COMMAND,
 ) -> None:
-    """Writes the schedules, the module and its timings beside the untuned ones.
+    """Writes the schedules, the module and its timings with those of the untuned module.
 
     Args:
-        options: the search.
-        target: what is compiled for.
-        tasks: its tasks.
-        store: its folder, with at least one measured program.
-        reason: why the search ended.
-        show: called after every step.
-        command: what the worker runs.
+        options: options of the search.
+        target: compile target.
+        tasks: tasks of the search.
+        store: folder of the search, with at least one measured program.
+        reason: reason why the search ended.
+        show: called before every step.
+        command: command of the worker.
 
     Raises:
         DeviceError: the module cannot be compiled or timed.
@@ -89,7 +89,7 @@ def make_final(
 
 
 class _Final:
-    """The worker and what it is asked."""
+    """Requests to the worker that compiles and times the modules."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class _Final:
         return path, answer.value["arguments"]
 
     def compile_untuned(self) -> tuple[Path | None, str]:
-        """Returns the untuned module; None and why when it cannot be compiled."""
+        """Returns the untuned module; None and the reason if it cannot be compiled."""
         self._show(self.progress("compiling the untuned module"))
         path, answer = self._compiled(_UNTUNED, {})
         return (path, "") if answer.outcome == "done" else (None, _said(answer))
@@ -145,7 +145,7 @@ class _Final:
     def compare(
         self, tuned: Path, untuned: Path | None, arguments: dict[str, Any], reason: str
     ) -> list[dict[str, Any]]:
-        """Returns the timings, one entry a function."""
+        """Returns the timings, one entry per function."""
         found = []
         for number, (symbol, own) in enumerate(arguments.items(), start=1):
             self._show(self.progress(f"timing {number} of {len(arguments)}"))
@@ -190,7 +190,7 @@ class _Final:
 
 
 def _best_trace(store: SearchStore, key: str) -> Any:
-    """Returns the trace of the task's fastest trial, None without one."""
+    """Returns the trace of the task's fastest trial; None without one."""
     entries = [
         entry
         for entry in store.journal.entries

@@ -1,4 +1,4 @@
-"""Names of the files of a search's folder, and reading them without TVM."""
+"""Files of a search's folder: their names, and readers that need no TVM."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEDULES_FOLDER = "schedules"
 
 
 def read_search(folder: Path) -> dict[str, Any]:
-    """Returns what a search's file says of it.
+    """Returns the content of a search's settings file.
 
     Raises:
         DataError: there is no search, or its file is damaged.
@@ -25,7 +25,7 @@ def read_search(folder: Path) -> dict[str, Any]:
 
 
 def read_final(folder: Path) -> dict[str, Any] | None:
-    """Returns the timings of the final module, None where there are none.
+    """Returns the timings of the final module; None if there are none.
 
     Raises:
         DataError: the file is damaged.

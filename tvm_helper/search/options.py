@@ -1,4 +1,4 @@
-"""What a search is asked to do: one dataclass, one YAML file."""
+"""Options of a search: one dataclass, one YAML file."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from cdmpp.errors import UsageError
 from tvm_helper.measure.options import TrialOptions
 
 SearchCostModel = Literal["cdmpp", "xgb", "random"]
-#: Trials of a round where there are enough of them for that.
+#: Maximum of the default number of trials per round.
 MOST_PER_ROUND = 16
 
 
 @dataclass(frozen=True)
 class SearchOptions(TrialOptions):
-    """A search.
+    """Options of a search.
 
     Attributes:
         task: tasks: names (`measure --list-tasks`) or Python files with programs.
         network: an ONNX or torch.export file, instead of tasks.
-        cost_model: what chooses the candidates: ours, TVM's XGB model, or chance.
+        cost_model: model that chooses the candidates: `cdmpp`, TVM's `xgb`, or `random`.
         model: run folder or `pretrained`: the trained model of `cdmpp`, which also predicts the
-            latencies of the table before the search.
-        finetune_every: `cdmpp`: programs after which the weights are tuned; 0 = frozen.
-        neighbours: `cdmpp`: whether what the model missed on a task's measured programs corrects
-            what it says of the task's other candidates.
-        safety_net: `cdmpp`: whether TVM's XGB model runs along.
-        trials: measured programs in all, failed ones included.
-        trials_per_round: programs that a task gets at a time; 0 = so many that every task gets two
-            rounds, at most 16.
-        verify: candidates that are built for each that is run: of a round, those that the model of
-            machine code of `model` predicts to be the fastest. 1 = all that are built are run.
-        minutes: wall time of the search in this run; 0 = no bound.
+            latencies in the table before the search.
+        finetune_every: `cdmpp`: number of measured programs between two tunings; 0 = frozen.
+        neighbours: `cdmpp`: whether residuals on a task's measured programs correct predictions for
+            its other candidates.
+        safety_net: `cdmpp`: whether TVM's XGB model runs too.
+        trials: total number of measured programs, including failed ones.
+        trials_per_round: number of programs of a task per round; 0 = enough for two rounds per
+            task, at most 16.
+        verify: number of candidates to build per run program; the machine-code model of `model`
+            chooses those to run. 1 = run all candidates.
+        minutes: time limit of the search in this run, in minutes; 0 = unlimited.
         stop_early: whether the search follows its own advice to stop.
         stop_gain: gain below which a task counts as settled (0.02 = 2 %).
-        population: candidates that are evolved for a round.
-        search_threads: threads that draw and score candidates; 0 = the CPUs that may be used.
-        final_timeout_s: seconds in which the final module has to be compiled.
+        population: number of candidates evolved per round.
+        search_threads: threads that draw and score candidates; 0 = one per usable CPU.
+        final_timeout_s: time limit of compiling the final module, in seconds.
         stop_after_failures: consecutive failures of one kind after which the search stops; 0 =
             never.
-        final_repeats: timings of the final module, in turn with those of the untuned one.
+        final_repeats: number of timings of the final module, alternating with the untuned one.
     """
 
     task: tuple[str, ...] = ()
@@ -64,10 +64,10 @@ class SearchOptions(TrialOptions):
     final_repeats: int = 10
 
     def check(self) -> None:
-        """Checks what can be checked without a device.
+        """Checks the options without looking at the device.
 
         Raises:
-            UsageError: no device, nothing to search, or a number that makes no sense.
+            UsageError: no device, nothing to search, or a number out of range.
         """
         if not self.device:
             raise UsageError(
@@ -98,5 +98,5 @@ class SearchOptions(TrialOptions):
             )
 
     def round_size(self, tasks: int) -> int:
-        """Returns the programs that a task gets at a time."""
+        """Returns the number of programs of a task per round."""
         return self.trials_per_round or max(1, min(MOST_PER_ROUND, self.trials // (2 * tasks)))

@@ -1,4 +1,4 @@
-"""How far a search is."""
+"""Progress of a search and of its tasks."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TaskProgress:
-    """A task of a search.
+    """Progress of a task.
 
     Attributes:
-        name: of the task.
-        weight: how often it is called.
-        trials: measured programs, failed ones included.
-        failed: those that failed.
-        best_s: shortest latency so far, None without one.
-        gain: expected of more trials, as a share of the latency; None while not known.
+        name: name of the task.
+        weight: number of calls in the network.
+        trials: number of measured programs, including failed ones.
+        failed: number of failed programs.
+        best_s: shortest latency so far; None without one.
+        gain: expected gain of further trials, as a share of the latency; None if unknown.
     """
 
     name: str
@@ -28,16 +28,16 @@ class TaskProgress:
 
 @dataclass(frozen=True)
 class SearchProgress:
-    """A search.
+    """Progress of a search.
 
     Attributes:
-        stage: what is being done.
-        trials: measured programs, of `total`.
-        total: trials that are wanted.
-        seconds_left: estimate; None while nothing is known.
-        gain: expected of more trials of all tasks; None while not known.
-        advice: the advice to stop; None while going on is worth it.
-        tasks: the tasks.
+        stage: current step.
+        trials: number of measured programs.
+        total: requested number of trials.
+        seconds_left: estimated remaining seconds; None if unknown.
+        gain: expected gain of further trials of all tasks; None if unknown.
+        advice: the advice to stop; None if more trials are worthwhile.
+        tasks: progress of the tasks.
     """
 
     stage: str

@@ -1,4 +1,4 @@
-"""`cdmpp search`: schedules of tasks or of a network, by TVM's MetaSchedule and a cost model."""
+"""`cdmpp search`: search for schedules with TVM's MetaSchedule and a cost model."""
 
 from __future__ import annotations
 
@@ -47,24 +47,24 @@ from tvm_helper.search.tasks import (
 from tvm_helper.search.tvm_hooks import ClockedModel, SessionBuilder, SessionRunner, SessionStrategy
 from tvm_helper.search.verifier import Verifier
 
-#: More trials than any search has: the session ends the search, not TVM.
+#: More trials than any search has, so that the session ends the search instead of TVM.
 _NO_BOUND = 1 << 30
 _log = logging.getLogger("cdmpp")
 
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """A search before it begins.
+    """A search before it starts.
 
     Attributes:
-        options: what is asked for.
-        target: what is compiled for.
-        tasks: largest expected share first.
-        unknown: calls of a network that are no tensor programs, by name.
-        left_out: tasks without a schedule: name -> reason.
-        model: the trained model; None where there is none for the device.
-        model_note: why not.
-        verifier: what chooses among the built candidates; None = all of them are run.
+        options: options of the search.
+        target: compile target.
+        tasks: tasks, largest expected share first.
+        unknown: name -> number of a network's calls that are not tensor programs.
+        left_out: name -> reason of tasks without a schedule.
+        model: the trained model; None if there is none for the device.
+        model_note: reason why `model` is None.
+        verifier: chooses among the built candidates; None = all of them are run.
     """
 
     options: SearchOptions
@@ -77,7 +77,7 @@ class SearchPlan:
     verifier: Verifier | None
 
     def settings(self) -> dict[str, Any]:
-        """Returns what the search's file holds; `fixed` stays the same when it is continued."""
+        """Returns the content of the search's file; `fixed` must not change in a continuation."""
         options = self.options
         is_ours = options.cost_model == "cdmpp"
         scorer = None
@@ -103,13 +103,13 @@ class SearchPlan:
 
 
 def plan_search(options: SearchOptions, *, device_folders: Sequence[Path] = ()) -> SearchPlan:
-    """Returns the tasks of a search and what is predicted of them; nothing is measured or written.
+    """Returns the tasks of a search with their predictions; measures and writes nothing.
 
     Raises:
-        UsageError: options that make no sense, an unknown task, or `verify` with a model that does
-            not read the machine code of the device and target.
+        UsageError: invalid options, an unknown task, or `verify` with a model that does not read
+            the machine code of the device and target.
         DataError: a file cannot be read, there is no model, or no task has a schedule.
-        DeviceError: an unknown device, or none that this machine is.
+        DeviceError: an unknown device, or another device than this machine.
     """
     options.check()
     options = with_registered_label(options, device_folders)
@@ -117,7 +117,7 @@ def plan_search(options: SearchOptions, *, device_folders: Sequence[Path] = ()) 
     spec = find_device(options.device, device_folders)
     check_machine(options.device, target.tvm_target(), spec, is_forced=options.force)
     tvm_target = target.tvm_target()
-    import_tensor_intrinsics(tvm_target.kind.name)  # before TVM does it, at its own pace
+    import_tensor_intrinsics(tvm_target.kind.name)  # before TVM imports them slowly
     unknown: dict[str, int] = {}
     if options.network is not None:
         tasks, unknown = tasks_of_network(Path(options.network), options.network_sizes, tvm_target)
@@ -138,21 +138,22 @@ def run_search(
     final_command: Sequence[str] = FINAL_COMMAND,
     least_free_bytes: int = LEAST_FREE_BYTES,
 ) -> dict[str, Any]:
-    """Searches into a folder, or continues what is there; returns the summary.
+    """Runs a search in a folder, or continues the one in the folder; returns the summary.
 
     Args:
-        plan: what to search.
-        folder: made when missing.
+        plan: the search.
+        folder: folder of the search, created if missing.
         on_progress: called after every step.
-        command: what the workers run that build and time trials.
-        final_command: what the worker runs that compiles and times the module.
-        least_free_bytes: below this the disk counts as full.
+        command: command of the workers that build and time trials.
+        final_command: command of the worker that compiles and times the module.
+        least_free_bytes: free disk space below which the disk counts as full.
 
     Raises:
-        UsageError: another search holds the folder, or one with other settings is in it.
-        DataError: a file cannot be read or written, also for want of space. What was measured is
-            kept.
-        DeviceError: a worker cannot be started, or all trials fail.
+        UsageError: another process uses the folder, or it has a search with other settings.
+        DataError: a file cannot be read or written, the disk is full, or all trials failed.
+            Finished measurements are kept.
+        DeviceError: a worker cannot be started, too many consecutive trials fail, or the module
+            cannot be compiled.
     """
     folder = Path(folder)
     show = on_progress or show_nothing
@@ -185,7 +186,7 @@ def _search(
     target: Any,
     show: Callable[[SearchProgress], None],
 ) -> str:
-    """Measures what is missing; returns why it ended."""
+    """Measures the missing trials; returns the reason for the end."""
     options = plan.options
     model = ClockedModel(_cost_model(plan, target))
     session = SearchSession(options, store, plan.tasks, runner, model, show, verifier=plan.verifier)
@@ -234,7 +235,7 @@ def _cost_model(plan: SearchPlan, target: Any) -> Any:
 
 
 def _trained(options: SearchOptions) -> tuple[TrainedModel | None, str]:
-    """Returns the model; None and why where another cost model can do without."""
+    """Returns the model; None and the reason if it is missing and the cost model needs none."""
     from cdmpp.predict.requested_device import asked_device
     from cdmpp.pretrained import model_folder
 
@@ -259,7 +260,7 @@ def _verifier(options: SearchOptions, model: TrainedModel | None, target: Any) -
 
 
 def _seed(seed: int, key: str, trials: int) -> int:
-    """Returns a seed for TVM; another one when a search is continued, so that it draws others."""
+    """Returns a seed for TVM that depends on the trials, so that a continued search draws anew."""
     text = json.dumps([seed, key, trials])
     return 1 + int(hashlib.sha256(text.encode()).hexdigest()[:7], 16)
 

@@ -1,9 +1,8 @@
-"""One run of a search, as TVM's task scheduler drives it.
+"""One run of a search, driven by TVM's task scheduler.
 
-TVM's gradient scheduler decides which task gets the next round. What it calls, a search strategy,
-a builder, a runner and a cost model (`search_hooks`), ends here. On a rerun every round of the
-journal is handed to the scheduler again, with its results, before a new candidate is drawn: the
-scheduler and the cost model are then where they were.
+TVM's gradient scheduler chooses the task of each round. Its search strategy, builder, runner and
+cost model (`tvm_hooks`) delegate to the session. A rerun first replays every round of the journal
+with its results to the scheduler, which restores the state of the scheduler and the cost model.
 """
 
 from __future__ import annotations
@@ -39,27 +38,27 @@ from tvm_helper.search.store import FAILED_S, SearchStore
 from tvm_helper.search.tasks import SearchTask
 from tvm_helper.search.verifier import Verifier
 
-#: Rounds in a row in which TVM proposes nothing that was not measured before.
+#: Consecutive rounds without a new program from TVM after which a task is exhausted.
 _EMPTY_ROUNDS = 5
-#: Drafts that a task keeps for when TVM proposes too little.
+#: Maximum number of spare drafts of a task, used when TVM proposes too few programs.
 _MOST_SPARE = 64
 _NOT_RUN = "not measured: out of time"
 
 
 @dataclass
 class TaskState:
-    """What is known of a task.
+    """State of a task.
 
     Attributes:
         task: the task.
-        replays: rounds of the journal that TVM has not seen yet: (entry, candidate) each.
-        known: hashes of the programs that were measured.
-        latencies_s: of every trial in order, infinity where it failed.
-        measured: (candidate, seconds) of the last ones that did not fail.
+        replays: rounds of the journal that TVM has not seen yet, as lists of (entry, candidate).
+        known: hashes of the measured programs.
+        latencies_s: latency of every trial in order; infinity for a failed trial.
+        measured: (candidate, seconds) of the last successful trials.
         spare: (predicted seconds, candidate) of drafts that were not run, fastest first.
-        gain: what is expected of more trials.
-        failed: trials that failed.
-        is_exhausted: whether TVM proposes nothing that was not measured.
+        gain: expected gain of further trials.
+        failed: number of failed trials.
+        is_exhausted: whether TVM proposes no new programs.
     """
 
     task: SearchTask
@@ -74,12 +73,12 @@ class TaskState:
 
     @property
     def best_s(self) -> float | None:
-        """Shortest latency so far, None without one."""
+        """Shortest latency so far; None without one."""
         best = min(self.latencies_s, default=math.inf)
         return None if math.isinf(best) else best
 
     def add(self, entry: dict[str, Any], candidate: Any) -> None:
-        """Takes notice of a trial."""
+        """Adds a trial."""
         latency_s = float(np.mean(entry["costs_s"])) if entry["costs_s"] else math.inf
         self.latencies_s.append(latency_s)
         self.failed += entry["error_code"] != 0
@@ -90,7 +89,7 @@ class TaskState:
 
 @dataclass
 class _Round:
-    """A round of one task: its candidates, names of their files, and what is known of them."""
+    """A round of one task: candidates, names of their files, journal entries and builds."""
 
     state: TaskState
     number: int
@@ -107,12 +106,12 @@ class _Round:
         candidates: list[Any],
         entries: list[dict[str, Any] | None] | None = None,
     ) -> _Round:
-        """Returns a round; without entries nothing is known of its candidates."""
+        """Returns a round; without `entries`, its candidates were not measured yet."""
         names = [f"{number}-{place}" for place in range(len(candidates))]
         return cls(state, number, candidates, names, entries or [None] * len(candidates))
 
     def take(self, places: Sequence[int]) -> _Round:
-        """Returns the round of some of the candidates, in that order."""
+        """Returns the round with some of the candidates, in the given order."""
         return _Round(
             self.state, self.number, [self.candidates[p] for p in places],
             [self.names[p] for p in places], [self.entries[p] for p in places],
@@ -121,21 +120,22 @@ class _Round:
 
 
 class SearchSession:
-    """A search while it runs.
+    """A running search.
 
     Args:
-        options: the search.
+        options: options of the search.
         store: its folder.
-        tasks: its tasks in order.
-        runner: what builds and times.
-        model: TVM's cost model.
+        tasks: its tasks, in order.
+        runner: builds and times programs.
+        model: the cost model that TVM calls.
         show: called after every step.
-        verifier: what chooses those of a round's built candidates that are run; None = all are.
+        verifier: chooses the candidates to run among the built ones; None = all are run.
 
     Attributes:
-        error: what was raised first inside TVM's calls.
-        reason: why no more candidates were drawn, empty while they are.
-        seconds: what this run's time went into.
+        error: first error raised inside TVM's calls.
+        reason: reason why no more candidates are drawn; empty while they are.
+        seconds: seconds of each activity since the last `round` entry of the journal.
+        states: states of the tasks.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class SearchSession:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Remembers what is raised: TVM hands on other errors than those that it was given."""
+        """Stores the first error: TVM re-raises errors as other types."""
         try:
             if self._is_interrupted:
                 raise KeyboardInterrupt
@@ -185,10 +185,10 @@ class SearchSession:
 
     @contextmanager
     def guard_tuning(self) -> Iterator[None]:
-        """Raises what was raised first instead of what TVM makes of it.
+        """Raises the first stored error instead of TVM's error.
 
-        An interrupt waits until TVM calls the session: what is raised elsewhere inside TVM arrives
-        as another error.
+        An interrupt waits until TVM calls the session, because TVM would turn it into another
+        error.
         """
         is_main = threading.current_thread() is threading.main_thread()
         handler = signal.signal(signal.SIGINT, self._interrupt) if is_main else None
@@ -205,7 +205,7 @@ class SearchSession:
                 signal.signal(signal.SIGINT, handler)
 
     def finish(self) -> None:
-        """Notes why the search ended, and the times since its last round."""
+        """Records the reason for the end of the search, and the times since its last round."""
         self.end_round()
         self.note_times(None, self._rounds)
         if not self.reason:
@@ -214,7 +214,7 @@ class SearchSession:
 
     @contextmanager
     def clock(self, name: str) -> Iterator[None]:
-        """Counts the seconds inside; those of a clock inside another count only once."""
+        """Adds the seconds of the block to an activity, without those of nested clocks."""
         before = sum(self.seconds.values())
         started = time.perf_counter()
         try:
@@ -225,18 +225,18 @@ class SearchSession:
 
     @property
     def trials(self) -> int:
-        """Measured programs, those of former runs included."""
+        """Number of measured programs, including earlier runs."""
         return self._store.journal.measured_count
 
-    # What TVM calls.
+    # Calls of TVM.
 
     def candidates(self, number: int, context: Any, draw: Callable[[], Any]) -> list[Any] | None:
-        """Returns what a task measures next, None when it gets no more.
+        """Returns the next candidates of a task; None if it gets no more.
 
         Args:
-            number: of the task.
-            context: TVM's.
-            draw: TVM's evolutionary search.
+            number: index of the task.
+            context: TVM's tuning context.
+            draw: returns new candidates of the evolutionary search.
 
         Raises:
             CdmppError: see `SearchStore`.
@@ -258,7 +258,7 @@ class SearchSession:
         return self._round.candidates
 
     def build(self, modules: Sequence[Any]) -> list[Outcome]:
-        """Returns what became of the builds of the round's candidates.
+        """Returns the results of building the round's candidates.
 
         Raises:
             CdmppError: the disk is full, or a worker cannot be started.
@@ -278,7 +278,7 @@ class SearchSession:
         return [current.built[place] for place in range(len(modules))]
 
     def run(self) -> list[tuple[list[float] | None, str | None]]:
-        """Returns (seconds, error) of every program of the round that was built.
+        """Returns (seconds, error) of every built program of the round.
 
         Raises:
             CdmppError: the disk is full, or a worker cannot be started.
@@ -305,7 +305,7 @@ class SearchSession:
         return results
 
     def end_round(self) -> None:
-        """Notes what the round's time went into."""
+        """Records the times of the round."""
         current = self._round
         if current is None or all(entry is not None for entry in current.entries):
             self._round = None
@@ -314,7 +314,7 @@ class SearchSession:
         self.note_times(current.state, current.number)
 
     def note_times(self, state: TaskState | None, number: int) -> None:
-        """Writes what the time since the last such entry went into."""
+        """Writes the times since the last `round` entry into the journal."""
         now = time.monotonic()
         gain = Gain(None, None) if state is None else state.gain
         self._store.journal.append(
@@ -328,13 +328,13 @@ class SearchSession:
         self.seconds.update(dict.fromkeys(self.seconds, 0.0))
 
     def _xgb_share(self) -> float | None:
-        """Returns the weight of TVM's XGB model in our scores now; None where none runs along."""
+        """Returns the current weight of TVM's XGB model in the scores; None if it does not run."""
         if self._options.cost_model != "cdmpp" or not self._options.safety_net:
             return None
         return float(self._model.model.net.peer_share)
 
     def progress(self, stage: str) -> SearchProgress:
-        """Returns how far the search is."""
+        """Returns the progress of the search."""
         rows = tuple(
             TaskProgress(
                 name=state.task.task.name, weight=state.task.weight,
@@ -350,23 +350,23 @@ class SearchSession:
         )  # fmt: skip
 
     def expected_gain(self) -> float | None:
-        """Returns what is expected of all tasks together."""
+        """Returns the expected gain of all tasks together."""
         return total_gain(
             [state.gain for state in self.states],
             [None if s.best_s is None else s.task.weight * s.best_s for s in self.states],
         )
 
     def advice(self) -> str | None:
-        """Returns the advice to stop, None while going on is worth it."""
+        """Returns the advice to stop; None if more trials are worthwhile."""
         if all(state.is_exhausted for state in self.states):
             return f"all programs proposed by TVM are measured: stop after {self.trials} trials"
         gains = [state.gain for state in self.states if not state.is_exhausted]
         return advice(gains, self._options.stop_gain, self.trials)
 
-    # Inside.
+    # Implementation.
 
     def _read(self, state: TaskState) -> None:
-        """Takes notice of what former runs measured."""
+        """Reads the trials of earlier runs."""
         for entry, candidate in self._store.trials(state.task.key):
             if not state.replays or state.replays[-1][0][0]["round"] != entry["round"]:
                 state.replays.append([])
@@ -380,7 +380,7 @@ class SearchSession:
         state.gain = Gain(trend(state.latencies_s), predicted[-1] if predicted else None)
 
     def _draw(self, state: TaskState, context: Any, draw: Callable[[], Any]) -> list[Any]:
-        """Returns programs that nobody measured yet; none when the task gets no more."""
+        """Returns programs that were not measured yet; an empty list if the task gets no more."""
         if not self.reason and self.trials >= self._options.trials:
             self.reason = "finished"
         if not self.reason and self._is_late():
@@ -416,15 +416,15 @@ class SearchSession:
         return []
 
     def _wanted(self) -> int:
-        """Returns how many programs the next round runs."""
+        """Returns the number of programs that the next round runs."""
         return min(self._size, self._options.trials - self.trials)
 
     def _verified(self, drafted: _Round) -> _Round:
-        """Builds the drafts of a round; returns those that are predicted to be fastest.
+        """Builds the drafts of a round; returns those with the lowest predictions.
 
-        One that does not build is run, that is noted, only where too few of the others are there.
-        The others are no trials: TVM is told nothing of them, and they are kept in case that it
-        proposes too little.
+        Drafts that fail to build become trials only if there are too few others. Other drafts do
+        not become trials and are hidden from TVM; the built ones are kept as spares for rounds in
+        which it proposes too few programs.
         """
         assert self._verifier is not None
         modules = [candidate.sch.mod for candidate in drafted.candidates]
@@ -448,7 +448,7 @@ class SearchSession:
         return drafted.take(order[:count])
 
     def _build(self, current: _Round, modules: Sequence[Any], *, machine_code: bool) -> None:
-        """Builds those of the round's candidates of which nothing is known."""
+        """Builds the round's candidates that were not built yet."""
         places = {
             current.names[place]: place
             for place in range(len(modules))
@@ -505,7 +505,7 @@ class SearchSession:
 
     @contextmanager
     def _workers(self) -> Iterator[None]:
-        """Waits for workers: an interrupt need not wait, a full disk is named."""
+        """Makes interrupts take effect at once, and reports a full disk, while workers run."""
         self._is_waiting = True
         try:
             yield
@@ -526,7 +526,7 @@ class SearchSession:
 
 
 def runner_result(costs_s: list[float] | None, error: str | None) -> Any:
-    """Returns TVM's object for the seconds or the error of a program."""
+    """Returns TVM's result object for the seconds or the error of a program."""
     if costs_s is None:
         return meta_schedule.runner.RunnerResult(None, error or f"failed ({FAILED_S:g} s)")
     return meta_schedule.runner.RunnerResult(costs_s, None)

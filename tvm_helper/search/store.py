@@ -1,9 +1,9 @@
-"""A search's folder: the journal of every trial, and MetaSchedule's JSON database beside it.
+"""Folder of a search: the journal of all trials, and MetaSchedule's JSON database.
 
-The journal is the truth. A trial is in it, whole and on the disk, before the next one begins, with
-the line that the database has of it. When the folder is opened, lines that were cut off are
-dropped, and the database's line of a trial that was begun and is not in the journal: it will be
-measured again. Lines of the journal that the database lacks are written into it again.
+The journal is authoritative. Each trial is written to it and synced to disk before the next one
+begins, together with its line of the database. Opening the folder drops truncated lines, and the
+database's line of a trial that was begun but is not in the journal; that trial is measured again.
+Missing lines of the database are restored from the journal.
 """
 
 from __future__ import annotations
@@ -33,22 +33,23 @@ from tvm_helper.measure.journal import (
 from tvm_helper.search.folder_files import SEARCH_FILE, read_search
 from tvm_helper.search.tasks import SearchTask
 
-#: What TVM stores as the latency of a failed program, in seconds.
+#: Latency that TVM stores for a failed program, in seconds.
 FAILED_S = 1e10
 
 
 class SearchStore:
-    """The folder of a search, locked by this process; see `open_store`.
+    """Folder of a search, locked by this process; see `open_store`.
 
     Args:
-        folder: the folder, which is there.
-        tasks: the tasks in their order.
-        target: what programs are compiled for.
-        targets: label of the device -> the same as the search's file has it.
+        folder: the existing folder.
+        tasks: the tasks, in order.
+        target: compile target.
+        targets: label of the device -> target as text, as in the search's file.
 
     Attributes:
-        journal: every trial so far.
-        database: TVM's database of them.
+        folder: the folder.
+        journal: all trials so far.
+        database: TVM's database of the trials.
 
     Raises:
         DataError: a file cannot be read or written.
@@ -72,7 +73,7 @@ class SearchStore:
             }
         except DataError:
             raise
-        except Exception as error:  # TVM raises whatever its reader does
+        except Exception as error:  # TVM's reader raises many types
             if _is_full(folder, error):
                 raise self.journal.disk_full() from None
             raise DataError(
@@ -81,23 +82,23 @@ class SearchStore:
             ) from None
         self._tasks = {task.key: task for task in tasks}
         self._targets = dict(targets)
-        #: Program -> columns, those of former runs among them; None until there is a new one.
+        #: Program -> columns, including those of earlier runs; None until there is a new one.
         self._code: dict[str, NDArray[np.float32]] | None = None
         self._is_code_saved = True
 
     def add(self, key: str, candidate: Any, entry: dict[str, Any]) -> str:
-        """Notes a trial in database and journal; when this returns it is on the disk.
+        """Adds a trial to the database and the journal, and syncs both to disk.
 
         Args:
-            key: of the task.
-            candidate: what was measured.
-            entry: what became of it: at least `costs_s` and `error_code`.
+            key: key of the task.
+            candidate: the measured candidate.
+            entry: the result, with at least `costs_s` and `error_code`.
 
         Returns:
             The program's id.
 
         Raises:
-            DataError: the disk is full or fails; the trial is then in neither.
+            DataError: the disk is full or fails; then neither file has the trial.
         """
         path = self.folder / RECORD_FILE
         before = path.stat().st_size
@@ -129,14 +130,14 @@ class SearchStore:
         return identity
 
     def add_code(self, identity: str, columns: Sequence[float]) -> None:
-        """Takes the machine code's columns of a program; `save_code` writes them."""
+        """Adds machine-code columns of a program; `save_code` writes them."""
         if self._code is None:
             self._code = known_columns(self.folder, self._targets)
         self._code[identity] = np.array(columns, np.float32)
         self._is_code_saved = False
 
     def save_code(self) -> None:
-        """Writes the table of machine code, where there is something new for it.
+        """Writes the table of machine code if it has changed.
 
         Raises:
             DataError: it cannot be written.
@@ -149,7 +150,7 @@ class SearchStore:
         """Yields the trials of a task with their candidates, in the order of the journal.
 
         Raises:
-            DataError: a trial does not fit its task.
+            DataError: a trial does not match its task.
         """
         for entry in self.journal.entries:
             if entry["kind"] != "measured" or entry["task"] != key:
@@ -159,7 +160,7 @@ class SearchStore:
                     entry["record"][1], self._workloads[key]
                 )
                 candidate = record.as_measure_candidate()
-            except Exception as error:  # TVM raises whatever its checks do
+            except Exception as error:  # TVM's checks raise many types
                 raise DataError(
                     f"{self.folder}: a trial of the journal does not match its task "
                     f"({type(error).__name__}); TVM may have changed. Use another --out"
@@ -167,12 +168,12 @@ class SearchStore:
             yield entry, candidate
 
     def close(self) -> None:
-        """Closes the journal and writes what is known of machine code."""
+        """Closes the journal and writes the table of machine code."""
         self.journal.close()
         self.save_code()
 
     def _drop_begun_record(self) -> None:
-        """Drops the database's line of the last trial where the journal has its beginning alone."""
+        """Drops the database's line of the last trial if the journal only has its beginning."""
         trials = [one for one in self.journal.entries if one["kind"] in ("begun", "measured")]
         path = self.folder / RECORD_FILE
         if not trials or trials[-1]["kind"] == "measured" or not path.is_file():
@@ -183,7 +184,7 @@ class SearchStore:
             write_bytes(path, data[:start] + data[end:])
 
     def _complete_records(self, tasks: Sequence[SearchTask]) -> None:
-        """Writes the journal's lines that the database lacks."""
+        """Appends lines of the journal that are missing in the database."""
         place = _places(self.folder, tasks)
         path = self.folder / RECORD_FILE
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
@@ -209,17 +210,17 @@ class SearchStore:
 def open_store(
     folder: Path, tasks: Sequence[SearchTask], target: Any, settings: dict[str, Any]
 ) -> Iterator[SearchStore]:
-    """Holds a search's folder.
+    """Opens and locks a search's folder.
 
     Args:
-        folder: made when missing.
-        tasks: the tasks in their order.
-        target: what programs are compiled for.
-        settings: what is written to the search's file; those under `fixed` must be the ones of the
-            search that is there already.
+        folder: the folder, created if missing.
+        tasks: the tasks, in order.
+        target: compile target.
+        settings: content of the search's file; `fixed` must equal that of an existing search in
+            the folder.
 
     Raises:
-        UsageError: another search holds the folder, or one with other settings is in it.
+        UsageError: another process uses the folder, or it has a search with other settings.
         DataError: a file cannot be read or written.
     """
     with campaign_folder(folder, what="search", settings=SEARCH_FILE):
@@ -242,7 +243,7 @@ def _settle(folder: Path, settings: dict[str, Any]) -> None:
 
 
 def _commit_workloads(folder: Path, tasks: Sequence[SearchTask]) -> None:
-    """Writes the workloads that the database lacks; its records cannot be read without them."""
+    """Writes workloads that are missing in the database; its records need them."""
     records = folder / f"records.{os.getpid()}.tmp"
     database = meta_schedule.database.JSONDatabase(str(folder / WORKLOAD_FILE), str(records))
     for task in tasks:
@@ -252,7 +253,7 @@ def _commit_workloads(folder: Path, tasks: Sequence[SearchTask]) -> None:
 
 
 def _places(folder: Path, tasks: Sequence[SearchTask]) -> dict[str, int]:
-    """Returns each task's number in the file of the workloads."""
+    """Returns each task's line number in the file of the workloads."""
     with (folder / WORKLOAD_FILE).open(encoding="utf-8") as stream:
         hashes = [str(json.loads(line)[0]) for line in stream]
     return {task.key: hashes.index(json.loads(task.task.workload_key)[0]) for task in tasks}
@@ -267,7 +268,7 @@ def _drop_torn_line(path: Path) -> None:
 
 
 def _line_at(path: Path, start: int) -> Any:
-    """Returns the JSON value of the line that begins there; None when it is not whole."""
+    """Returns the JSON value of the line at an offset; None if the line is truncated."""
     with path.open("rb") as stream:
         stream.seek(start)
         data = stream.read()

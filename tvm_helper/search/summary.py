@@ -1,4 +1,4 @@
-"""What a search has found, from the files of its folder alone; works while it runs."""
+"""Summary of a search from the files of its folder, also while it runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TIMES = ("cost_model", "draw", "build", "verify", "run")
 
 
 def search_summary(folder: Path) -> dict[str, Any]:
-    """Returns everything a search knows as JSON values.
+    """Returns the summary of a search as JSON values.
 
     Raises:
         DataError: there is no search, or a file is damaged.
@@ -89,7 +89,7 @@ def _running_best(latencies_s: Sequence[float]) -> list[float]:
 
 
 def _compared(timing: dict[str, Any] | None) -> dict[str, Any]:
-    """Returns means, half widths of their 95 % intervals and the repeats of both programs."""
+    """Returns mean, half width of its 95 % interval and number of repeats of both programs."""
     found: dict[str, Any] = {"error": None, "untuned_error": None}
     if timing is not None:
         found = {name: timing[name] for name in found}
@@ -103,8 +103,8 @@ def _compared(timing: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _counts(entries: Sequence[dict[str, Any]]) -> dict[str, int]:
-    """Returns how many candidates were drafted and how many built; those of a round that was not
-    drafted are its trials.
+    """Returns the numbers of drafted and of built candidates; in a round without drafts, all trials
+    count as drafted.
     """
     drafts = [e for e in entries if e["kind"] == "drafted"]
     rounds = {e["round"] for e in drafts}
@@ -117,7 +117,7 @@ def _counts(entries: Sequence[dict[str, Any]]) -> dict[str, int]:
 
 
 def _xgb_shares(entries: Sequence[dict[str, Any]]) -> list[float]:
-    """Returns the weight of TVM's XGB model after every round, where it runs along."""
+    """Returns the weight of TVM's XGB model after every round, if that model runs too."""
     shares = [e.get("xgb_share") for e in entries if e["kind"] == "round" and e["task"] is not None]
     return [share for share in shares if share is not None]
 

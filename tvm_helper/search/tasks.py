@@ -1,4 +1,4 @@
-"""The tasks of a search: names, Python files or a network, with what is predicted of each."""
+"""Tasks of a search, from names, Python files or a network, with their predictions."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class SearchTask:
 
     Attributes:
         task: name, key, operator and content.
-        symbol: what its function is called in the saved module.
-        shapes: of the arguments, e.g. `1x64x56x56`, the result last.
-        weight: how often it is called.
+        symbol: name of its function in the saved module.
+        shapes: shapes of the arguments, e.g. `1x64x56x56`, the result last.
+        weight: number of calls in the network.
         module: the unscheduled computation, an `IRModule` with `main`.
-        predicted_s: predicted seconds of the first valid sample; None where there is none.
+        predicted_s: predicted seconds of the first valid sample; None without a prediction.
     """
 
     task: MeasuredTask
@@ -44,7 +44,7 @@ class SearchTask:
         return self.task.key
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what the search's file says of it."""
+        """Returns the JSON values for the search's file."""
         return {
             "key": self.key, "name": self.task.name, "symbol": self.symbol,
             "operator": self.task.operator, "shapes": list(self.shapes), "weight": self.weight,
@@ -67,7 +67,7 @@ def named_tasks(names: Sequence[str]) -> list[SearchTask]:
     found: list[SearchTask] = []
     for task in tasks:
         function = tvm.ir.load_json(task.content["module"])["main"]
-        # A schedule must not change the layout of arguments: the saved module keeps the signature.
+        # A schedule must not change the layout of arguments, to keep the saved module's signature.
         module = tvm.IRModule({"main": function.without_attr(LAYOUT_FREE)})
         shapes = argument_shapes(module)
         if shapes is None:
@@ -83,12 +83,12 @@ def named_tasks(names: Sequence[str]) -> list[SearchTask]:
 def tasks_of_network(
     path: Path, sizes: InputSizes | None, target: Any
 ) -> tuple[list[SearchTask], dict[str, int]]:
-    """Returns the tasks of a network, and the calls of what is no tensor program by name.
+    """Returns the tasks of a network, and name -> number of calls that are not tensor programs.
 
     Args:
         path: an ONNX or torch.export file.
-        sizes: of the inputs of an ONNX file; None = as the file has them.
-        target: what it is compiled for.
+        sizes: sizes of the inputs of an ONNX file; None = those of the file.
+        target: compile target.
 
     Raises:
         DataError: the file cannot be read or imported, or has no task.
@@ -117,13 +117,13 @@ def by_expected_share(
 ) -> tuple[list[SearchTask], dict[str, str]]:
     """Returns the tasks that have a schedule, largest share of the predicted time first.
 
-    Without a prediction the number of operations decides.
+    Tasks without a prediction come last, by number of operations.
 
     Returns:
-        The tasks, and name -> reason of those that are left out.
+        The tasks, and name -> reason of the other tasks.
 
     Raises:
-        DataError: none has a schedule.
+        DataError: no task has a schedule.
     """
     from tvm_helper.tasks.sampling import first_valid_schedule
 
@@ -135,7 +135,7 @@ def by_expected_share(
         except DataError as error:
             left_out[task.task.name] = str(error)
             continue
-        except Exception as error:  # TVM raises whatever its postprocessors do
+        except Exception as error:  # TVM's postprocessors raise many types
             left_out[task.task.name] = last_line(error)
             continue
         if schedule is None:
@@ -149,7 +149,7 @@ def by_expected_share(
 
 
 def shares(seconds: Sequence[float | None]) -> list[float | None]:
-    """Returns each share of the sum, None where the seconds are not known."""
+    """Returns each value's share of the sum; None if the value is unknown or the sum is 0."""
     total = sum(value for value in seconds if value is not None)
     return [None if value is None or not total else value / total for value in seconds]
 
@@ -176,7 +176,7 @@ def _predicted_s(
 
 
 def _with_symbols(tasks: Sequence[SearchTask]) -> list[SearchTask]:
-    """Returns the tasks with different names that are identifiers of C."""
+    """Returns the tasks with unique symbols that are C identifiers."""
     taken: set[str] = set()
     named = []
     for task in tasks:

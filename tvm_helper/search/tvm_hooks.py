@@ -1,4 +1,4 @@
-"""What TVM's tuning calls in a search: strategy, builder, runner and cost model of a session."""
+"""Hooks for TVM's tuning: strategy, builder, runner and cost model of a session."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tvm_helper.search.session import SearchSession, runner_result
 
 @derived_object
 class SessionStrategy(meta_schedule.search_strategy.PySearchStrategy):  # type: ignore[misc]
-    """An evolutionary search, of which a session takes what has not been measured.
+    """Evolutionary search whose candidates pass through a session.
 
     Args:
         session: the session.
-        number: of the task.
-        population: candidates that are evolved for a round.
-        seed: of what is drawn.
+        number: index of the task.
+        population: number of candidates evolved per round.
+        seed: seed of the draws.
     """
 
     def __init__(self, session: SearchSession, number: int, population: int, seed: int) -> None:
@@ -53,14 +53,14 @@ class SessionStrategy(meta_schedule.search_strategy.PySearchStrategy):  # type: 
         self._search.post_tuning()
 
     def generate_measure_candidates(self) -> list[Any] | None:
-        """Returns what is measured next, None when the task gets no more."""
+        """Returns the next candidates; None if the task gets no more."""
         with self._session.guard():
             return self._session.candidates(
                 self._number, self._context, self._search.generate_measure_candidates
             )
 
     def notify_runner_results(self, candidates: Sequence[Any], results: Sequence[Any]) -> None:
-        """Tells the search what was measured."""
+        """Passes measurements to the search."""
         self._search.notify_runner_results(candidates, results)
 
 
@@ -73,7 +73,7 @@ class SessionBuilder(meta_schedule.builder.PyBuilder):  # type: ignore[misc]
         self._session = session
 
     def build(self, build_inputs: Sequence[Any]) -> list[Any]:
-        """Returns TVM's results; the session has the artifacts."""
+        """Returns results for TVM; the session keeps the artifacts."""
         with self._session.guard():
             outcomes = self._session.build([one.mod for one in build_inputs])
             return [
@@ -86,31 +86,31 @@ class SessionBuilder(meta_schedule.builder.PyBuilder):  # type: ignore[misc]
 
 @derived_object
 class _Result(meta_schedule.runner.PyRunnerFuture):  # type: ignore[misc]
-    """A measurement that is there."""
+    """A finished measurement."""
 
     def __init__(self, costs_s: list[float] | None, error: str | None) -> None:
         super().__init__()
         self._values = costs_s, error
 
     def done(self) -> bool:
-        """Returns that it is there."""
+        """Returns True."""
         return True
 
     def result(self) -> Any:
-        """Returns it."""
+        """Returns TVM's result object."""
         return runner_result(*self._values)
 
 
 @derived_object
 class SessionRunner(meta_schedule.runner.PyRunner):  # type: ignore[misc]
-    """Times what the session has built."""
+    """Times the programs that the session has built."""
 
     def __init__(self, session: SearchSession) -> None:
         super().__init__()
         self._session = session
 
     def run(self, runner_inputs: Sequence[Any]) -> list[Any]:
-        """Returns the measurements, one an input."""
+        """Returns the measurements, one per input."""
         with self._session.guard():
             results = self._session.run()
             assert len(results) == len(runner_inputs)
@@ -119,10 +119,13 @@ class SessionRunner(meta_schedule.runner.PyRunner):  # type: ignore[misc]
 
 @derived_object
 class ClockedModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc]
-    """A cost model whose seconds are counted.
+    """Cost model whose calls are timed by a session.
 
     Args:
-        model: TVM's or ours.
+        model: a cost model of TVM or `CdmppCostModel`.
+
+    Attributes:
+        session: the session; set before the first call.
     """
 
     def __init__(self, model: Any) -> None:
@@ -136,7 +139,7 @@ class ClockedModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc]
         return np.asarray(scores, np.float64)
 
     def update(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
-        """Lets the model learn from a measured batch."""
+        """Trains the model on a measured batch."""
         if len(candidates):
             self._clocked(lambda: self.model.update(context, list(candidates), list(results)))
 

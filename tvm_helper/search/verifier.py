@@ -1,4 +1,4 @@
-"""What a model of machine code says of the drafts of a search, which are built and not yet run."""
+"""Predictions of a machine-code model for the built drafts of a search."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from tvm_helper.tasks.machine_code import reads_code
 
 
 class Verifier:
-    """A trained model that counts in the machine code of programs.
+    """Trained model that uses the machine code of programs.
 
-    Of a device that it has not learned from, it reads code of the instructions that it knows from
-    others: which of a task's programs is faster does not change much from one to the other
-    (`docs/results/search.md`).
+    It also supports unseen devices whose instructions were in the training data: the ranking of a
+    task's programs differs little between such devices (`docs/results/search.md`).
 
     Args:
-        trained: the model, with its model of machine code.
-        device: label of what measures.
-        target: what the programs are compiled for.
+        trained: the model, with its machine-code model.
+        device: label of the measured device.
+        target: compile target of the programs.
 
     Attributes:
-        is_new_device: whether the model has learned from code of other devices only.
+        is_new_device: whether the device's machine code was not in the training data.
 
     Raises:
         UsageError: the model does not read the machine code of the device and target.
@@ -50,13 +49,13 @@ class Verifier:
         self._target = target
 
     def latency_s(self, modules: Sequence[Any], columns: Sequence[Sequence[float]]) -> FloatArray:
-        """Returns float64 [N], predicted seconds; infinite where a program has no machine code or
-        no features.
+        """Returns float64 [N], predicted seconds; infinity for a program without machine code or
+        features.
 
         Args:
             modules: N scheduled modules.
-            columns: of the machine code of each (`cdmpp.programs.machine_code.columns`); empty
-                where there are none.
+            columns: machine-code columns of each module (`cdmpp.programs.machine_code.columns`);
+                empty without machine code.
         """
         read = [place for place, one in enumerate(columns) if len(one)]
         found = module_samples(

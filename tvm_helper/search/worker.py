@@ -1,4 +1,4 @@
-"""The process that compiles and times what a search has found; see `cdmpp.processes.serve`."""
+"""Process that compiles and times the result of a search; see `cdmpp.processes.serve`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cdmpp.networks.shape_text import parse_input_shapes
 from cdmpp.processes.serve import ProgramError, error_text, serve
 
 _COMPILE_HOST, _RUNTIME = 2, 4
-#: What takes so long gets fewer repeats: an untuned network may take seconds.
+#: Time limit after which a slow module gets no more repeats, and the minimum number of repeats.
 _REPEATS_S, _FEWEST_REPEATS = 60.0, 3
 Begin = Callable[[], None]
 
 
 def main() -> None:
-    """Serves until the search is gone."""
+    """Handles requests until the search ends."""
     serve({"tasks": _compile_tasks, "network": _compile_network, "compare": _compare}, _prepare)
 
 
@@ -67,7 +67,7 @@ def _compile_network(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
 
 
 def _compare(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
-    """Times a function of several modules in turn; returns the costs, a list a module."""
+    """Times a function of several modules alternately; returns one list of costs per module."""
     from tvm_helper.compat import relax, tvm
     from tvm_helper.tasks.build import random_tensors
 
@@ -88,14 +88,14 @@ def _compare(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
             )  # fmt: skip
         costs_s: list[list[float]] = [[] for _ in evaluators]
         start = time.monotonic()
-        for repeat in range(-1, request["repeats"]):  # the first one warms up
+        for repeat in range(-1, request["repeats"]):  # the first one is a warm-up
             if repeat >= _FEWEST_REPEATS and time.monotonic() - start > _REPEATS_S:
                 break
             for place, evaluator in enumerate(evaluators):
                 (cost_s,) = evaluator(*arguments).results
                 if repeat >= 0:
                     costs_s[place].append(float(cost_s))
-    except Exception as error:  # TVM raises whatever its runtime does
+    except Exception as error:  # TVM's runtime raises many types
         raise ProgramError(_RUNTIME, error_text(error)) from None
     return {"costs_s": costs_s}
 
@@ -103,13 +103,13 @@ def _compare(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
 def _export(compiled: Callable[[], Any], request: dict[str, Any]) -> None:
     try:
         compiled().export_library(request["artifact"])
-    except Exception as error:  # TVM and the linker raise whatever they do
+    except Exception as error:  # TVM and the linker raise many types
         raise ProgramError(_COMPILE_HOST, error_text(error)) from None
 
 
 @lru_cache(maxsize=1)
 def _fused(path: str, inputs: tuple[str, ...], batch: int | None, target: str) -> Any:
-    """Returns the network in tensor programs; it is compiled twice, tuned and untuned."""
+    """Returns the fused network; cached because it is compiled twice, tuned and untuned."""
     from tvm_helper.compat import Target
     from tvm_helper.tasks.network_tasks import fused_network, load_network
 
@@ -118,8 +118,8 @@ def _fused(path: str, inputs: tuple[str, ...], batch: int | None, target: str) -
 
 
 def _schedule(task: dict[str, Any], request: dict[str, Any], target: Any) -> Any:
-    """Returns the schedule of a trace; without one the first valid sample, or what TVM makes of the
-    task by default in a module that is untuned.
+    """Returns the schedule of a task: TVM's default in an untuned module; otherwise that of its
+    trace, or the first valid sample without a trace.
     """
     from tvm_helper.tasks.default_schedule import default_schedule
     from tvm_helper.tasks.sampling import first_valid_schedule
