@@ -1,1 +1,1 @@
-"""Programs to compile: program files, network tasks, sampling, targets, building, machine code."""
+"""Programs to compile: program files, network tasks, sampling, targets, builds, machine code."""

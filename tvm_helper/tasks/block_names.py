@@ -1,11 +1,11 @@
-"""The operator name of a tensor program by its blocks' names, in the words of the datasets."""
+"""Operator name of a tensor program from the names of its blocks, in the datasets' vocabulary."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-#: First match on a block's name names it; the words are those of
+#: The first pattern that matches a block's name gives its operator name, one of
 #: `cdmpp.datasets.tenset.operator_kinds`.
 _PATTERNS = tuple(
     (re.compile(pattern), name)
@@ -29,7 +29,7 @@ _PATTERNS = tuple(
     )
 )
 _LEFT_OUT = re.compile(r"^(data_)?pad|_pad$|^kernel_dilated$|^data_dil")
-#: Blocks of a Winograd convolution beside the one that is named after it.
+#: Blocks of a Winograd convolution other than the one with `winograd` in its name.
 _WINOGRAD_STAGES = frozenset(
     ("a", "b", "g", "input_tile", "data_pack", "kernel_pack", "bgemm", "inverse")
 )
@@ -38,11 +38,12 @@ _WINOGRAD_STAGES = frozenset(
 def operator_of_blocks(blocks: Sequence[tuple[str, int]]) -> str:
     """Returns the names of a program's blocks joined by `+`, such as `conv2d+add+relu`.
 
-    Paddings are left out and stages of one operator count as one; `copy` when nothing else is left.
+    Paddings are left out, and stages of one operator count as one. The name is `copy` if nothing
+    is left.
 
     Args:
-        blocks: (name, number of axes of its last operand, 0 where it has one operand or none) of
-            the unscheduled program's blocks in their order.
+        blocks: (name, number of axes of the last operand) of the unscheduled program's blocks, in
+            order; 0 axes with fewer than two operands.
     """
     is_winograd = any("winograd" in name.lower() for name, _ in blocks)
     names: list[str] = []
@@ -52,7 +53,7 @@ def operator_of_blocks(blocks: Sequence[tuple[str, int]]) -> str:
         name = _block_name(block.lower(), operand_axes)
         if name and not (names and names[-1] == name):
             names.append(name)
-    # topi names the sum of a transposed convolution after nothing, only its turned kernel tells.
+    # topi's sum of a transposed convolution has no name of its own; its flipped kernel has.
     joined = "+".join(names).replace("kernel_transform+elementwise", "conv2d_transpose")
     return joined or "copy"
 
@@ -62,7 +63,7 @@ def _block_name(name: str, operand_axes: int) -> str:
         return ""
     for pattern, word in _PATTERNS:
         if pattern.search(name):
-            # A product of matrices with another right side in each batch.
+            # A matrix product with a batched second operand.
             return "batch_matmul" if word == "dense" and operand_axes > 2 else word
     name = re.sub(r"_?\d+$", "", re.sub(r"^t_", "", name))
     return "elementwise" if name == "compute" else name

@@ -1,4 +1,4 @@
-"""A scheduled tensor program, or a network of them, as a library, and arguments to call it."""
+"""Builds of scheduled tensor programs and networks as libraries, and arguments to call them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tvm_helper.compat import Target, meta_schedule, relax, s_tir, tvm
 from tvm_helper.tasks.schedule_of_trace import schedule_of
 from tvm_helper.tir.packing import runnable
 
-#: Libraries that LLVM's code calls: of mathematics and of types that a CPU lacks.
+#: Libraries that LLVM's code calls: mathematics, and data types that a CPU does not support.
 _NEEDED = ("-lm", "-l:libgcc_s.so.1")
-#: Type and shape of each argument.
+#: Data type and shape of each argument.
 Arguments = list[list[Any]]
 
 
@@ -27,8 +27,8 @@ def arguments_of(module: Any) -> Arguments:
 
 
 def random_tensors(arguments: Sequence[Sequence[Any]], device: Any) -> list[Any]:
-    """Returns random numbers in [0.1, 1) for floats; zeros for integers, which may be indices, or
-    random ones below the bound that an argument has besides its type and shape.
+    """Returns random tensors: numbers in [0.1, 1) for floats, and zeros for integers, which may be
+    indices. An argument with a bound (third item) gets random integers below it.
     """
     rng = np.random.default_rng(0)
     tensors = []
@@ -54,13 +54,15 @@ def _numpy_type(dtype: str) -> Any:
 def built(
     function: Any, trace: Any, target: Target, folder: Path, name: str
 ) -> tuple[Any, list[Any]]:
-    """Returns a compiled, loaded module of a task scheduled as its trace says, and arguments for it
-    on this machine's CPU.
+    """Returns the compiled and loaded module of a task with a schedule, and arguments for it on
+    this machine's CPU.
 
     Args:
-        trace: JSON of TVM's database, or a schedule.
-        folder: where the library goes.
-        name: of the library.
+        function: the unscheduled function.
+        trace: trace as JSON of TVM's database, or a schedule.
+        target: compile target.
+        folder: folder of the library.
+        name: name of the library.
     """
     schedule = trace if isinstance(trace, s_tir.Schedule) else schedule_of(function, trace)
     module = runnable(schedule.mod)
@@ -70,13 +72,13 @@ def built(
 
 
 def export(executable: Any, path: str) -> None:
-    """Writes a compiled program as a library, or as a `.tar` of objects to be linked elsewhere."""
+    """Writes a compiled program as a library, or as a `.tar` of objects for linking elsewhere."""
     executable.export_library(path, fcompile=None if path.endswith(".tar") else _link)
 
 
 def _link(output: str, objects: list[str], **options: Any) -> None:
-    """Links objects by the linker itself, a third of the time of the compiler that would call it;
-    by that compiler where the linker is missing, or something is to be compiled.
+    """Links objects directly with the linker, in a third of the compiler's time; uses the compiler
+    if the linker is missing or fails, or if there are sources to compile.
     """
     linker = shutil.which("ld")
     if linker is not None and all(name.endswith(".o") for name in objects):
@@ -92,8 +94,9 @@ def compiled_network(
     """Returns a network as an executable.
 
     Args:
-        fused: its relax module.
-        scheduled: modules of its tasks and a schedule of each; others get TVM's default.
+        fused: fused relax module of the network.
+        scheduled: (module, schedule) of tasks; other tasks get TVM's default schedule.
+        target: compile target.
     """
     database = meta_schedule.database.MemoryDatabase()
     for module, schedule in scheduled:

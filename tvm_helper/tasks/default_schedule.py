@@ -1,4 +1,4 @@
-"""What TVM makes of a program that nobody scheduled."""
+"""TVM's default schedules of unscheduled programs."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from tvm_helper.tir.loop_tree import child_statements
 
 
 def default_schedule(module: Any, target: Target) -> Schedule:
-    """Returns a program as relax's default pipeline compiles it: on a CPU as it stands, on a GPU
-    scheduled by the first of DLight's rules that fits.
+    """Returns the schedule of relax's default pipeline: unchanged on a CPU, and by the first
+    applicable DLight rule on a GPU.
 
     Args:
         module: an `IRModule` with an unscheduled `main`.
+        target: compile target.
 
     Raises:
-        DataError: none of the rules fits.
+        DataError: no rule applies, or a rule fails.
     """
     if target.kind.name != "llvm":
         given = module["main"]
         backend = getattr(relax.backend, target.kind.name, relax.backend.gpu_generic)
         *_, apply_rules = backend.legalize_passes(target)
         try:
-            # A rule may import TVM's tensor intrinsics: 5 seconds, or 90 at TVM's own pace.
+            # A rule may import TVM's tensor intrinsics: 5 seconds, or 90 without the patch.
             with target, cheap_inspect_stack(), without_collector():
                 module = apply_rules(tvm.IRModule({"main": module["main"]}))
-        except Exception as error:  # TVM raises whatever its rules do
+        except Exception as error:  # TVM's rules raise many types
             raise DataError(_why_not(given, last_line(error))) from None
         if "tirx.is_scheduled" not in module["main"].attrs:
             raise DataError(_why_not(given, ""))
@@ -37,14 +38,15 @@ def default_schedule(module: Any, target: Target) -> Schedule:
 
 
 def dlight_schedule(module: Any, target: Target) -> Schedule:
-    """Returns a program scheduled by the first of DLight's rules that fits, with its trace: relax's
-    own rules on a GPU, on a CPU those for CPUs, which relax does not use.
+    """Returns the schedule of the first applicable DLight rule, with its trace. On a GPU, the rules
+    are those of relax; on a CPU, DLight's rules for CPUs, which relax does not use.
 
     Args:
-        module: as of `default_schedule`.
+        module: an `IRModule` with an unscheduled `main`.
+        target: compile target.
 
     Raises:
-        DataError: none of the rules fits.
+        DataError: no rule applies, or a rule fails.
     """
     try:
         with target, cheap_inspect_stack(), without_collector():
@@ -52,7 +54,7 @@ def dlight_schedule(module: Any, target: Target) -> Schedule:
                 found = rule.apply(module["main"], target, False)
                 if found is not None:
                     return found[0] if isinstance(found, list) else found
-    except Exception as error:  # TVM raises whatever its rules do
+    except Exception as error:  # TVM's rules raise many types
         raise DataError(f"DLight's rules fail on it ({last_line(error)})") from None
     raise DataError(f"no DLight rule for {target.kind.name} applies")
 
@@ -68,10 +70,11 @@ def _rules(target: Target) -> list[Any]:
 
 
 def _why_not(function: Any, error: str) -> str:
-    """Returns why TVM's default rules schedule a function not.
+    """Returns the reason why TVM's default rules do not schedule a function.
 
     Args:
-        error: what they say; empty where none of them fits.
+        function: the function.
+        error: error of the rules; empty if none applies.
     """
     bare = _store_outside_blocks(function.body)
     if bare is not None:
@@ -86,7 +89,7 @@ def _why_not(function: Any, error: str) -> str:
 
 
 def _store_outside_blocks(statement: Any) -> str | None:
-    """Returns to what the first store goes that is in no block but the root; None without one."""
+    """Returns the buffer of the first store outside of all blocks but the root; else None."""
     if isinstance(statement, tirx.BufferStore):
         return str(statement.buffer.name)
     if isinstance(statement, s_tir.SBlockRealize):

@@ -1,4 +1,4 @@
-"""What NVIDIA's compiler makes of scheduled GPU programs, without a GPU."""
+"""Machine code of scheduled GPU programs by NVIDIA's compiler, without a GPU."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tvm_helper.tasks.target import device_target
 from tvm_helper.tir.loop_tree import loop_tree_from_tir
 from tvm_helper.tir.packing import runnable
 
-_WIDEST = (2, 4)  # elements that a kernel reads at once
+_WIDEST = (2, 4)  # supported numbers of elements of a vector
 
 
 def gpu_launches(module: Any, device: DeviceSpec) -> list[KernelLaunch]:
-    """Returns the compiled kernels of a scheduled module, in the order in which they run.
+    """Returns the compiled kernels of a scheduled module, in execution order.
 
     Raises:
         UsageError: NVIDIA's compiler is not installed.
-        DeviceError: the device is no NVIDIA GPU of compute capability 7.0 to 8.9, or its number of
-            multiprocessors is not known.
+        DeviceError: the device is not an NVIDIA GPU of compute capability 7.0 to 8.9, or its number
+            of multiprocessors is unknown.
         ReplayError: the program does not compile.
     """
     check_readable(device)
@@ -40,15 +40,15 @@ def cuda_source(module: Any, target: Target) -> str:
     try:
         compiled = tvm.compile(_without_odd_vectors(runnable(module)), target=target).mod
         return "".join(str(one.inspect_source("cuda")) for one in compiled.imports)
-    except Exception as error:  # TVM raises whatever its passes do
+    except Exception as error:  # TVM's passes raise many types
         raise ReplayError("it does not compile for cuda", last_line(error)) from None
 
 
 def _without_odd_vectors(module: Any) -> Any:
-    """Returns a module whose vectors have two or four elements; loops over others are unrolled.
+    """Returns a module whose vectors have two or four elements; other vector loops are unrolled.
 
-    No GPU reads more or three of them at once, and TVM writes indices of such vectors that are no
-    CUDA (`make_longlong3` of six numbers).
+    GPUs have no accesses of three or more than four elements, and TVM writes invalid CUDA for the
+    indices of such vectors (`make_longlong3` of six numbers).
     """
     schedule = Schedule(module, debug_mask="none", error_render_level="none")
     root = schedule.get_sblock("root")

@@ -1,4 +1,4 @@
-"""Kernels of a CUDA source, compiled without a GPU, and how a device runs them."""
+"""Kernels of a CUDA source, compiled without a GPU, with their launches and occupancy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cdmpp.programs.gpu_code.sizes import KernelSize
 from tvm_helper.tasks.nvrtc import cubin_of
 
 _READABLE = ("7.0", "7.5", "8.0", "8.6", "8.9")  # compute capabilities
-#: In the place of TVM's own beginning, which includes headers for the types of its kernels.
+#: Replaces TVM's prelude, which includes headers for the types of its kernels.
 _TYPES = """
 typedef signed char int8_t; typedef short int16_t; typedef int int32_t; typedef long long int64_t;
 typedef unsigned char uchar; typedef unsigned short ushort; typedef unsigned int uint;
@@ -31,8 +31,8 @@ def check_readable(device: DeviceSpec) -> None:
     """Checks that the machine code of a device can be read.
 
     Raises:
-        DeviceError: it is no NVIDIA GPU of compute capability 7.0 to 8.9, or its number of
-            multiprocessors is not known.
+        DeviceError: the device is not an NVIDIA GPU of compute capability 7.0 to 8.9, or its number
+            of multiprocessors is unknown.
     """
     if not is_readable(device):
         raise DeviceError(
@@ -45,15 +45,18 @@ def check_readable(device: DeviceSpec) -> None:
 def kernel_launches(
     source: str, sizes: Sequence[KernelSize], device: DeviceSpec
 ) -> list[KernelLaunch]:
-    """Returns the compiled kernels of a source that TVM wrote, in the order in which they run.
+    """Returns the compiled kernels of a CUDA source of TVM, in execution order.
 
     Args:
-        sizes: how each is launched.
+        source: the source.
+        sizes: launch size of each kernel.
+        device: the GPU.
 
     Raises:
         UsageError: NVIDIA's compiler is not installed.
-        DeviceError: as `check_readable`.
-        ReplayError: the source has no kernel, another number of them, or does not compile.
+        DeviceError: see `check_readable`.
+        ReplayError: the source has no kernel or another number of kernels than `sizes`, or it does
+            not compile.
     """
     check_readable(device)
     limits, cores = device_occupancy_limits(device), device.core_count

@@ -1,4 +1,4 @@
-"""What TVM's compiler makes of scheduled programs, without a run of any of them."""
+"""Machine code of scheduled programs by TVM's compiler, without running them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tvm_helper.tir.packing import runnable
 
 
 def code_of(module: Any, target: Target) -> str:
-    """Returns the code of a scheduled module after LLVM's optimiser, as LLVM's text.
+    """Returns the LLVM IR of a scheduled module after LLVM's optimiser, as text.
 
-    Its arguments are taken not to overlap, as those of all that TVM makes itself; the check of its
-    arguments would be one function with it otherwise.
+    Arguments are assumed not to overlap, as in TVM's own functions; otherwise LLVM would merge the
+    function with the check of its arguments.
 
     Raises:
-        ReplayError: it does not compile for the target.
+        ReplayError: the module does not compile for the target.
     """
     try:
         return code_of_built(tvm.compile(_without_aliases(runnable(module)), target=target))
-    except Exception as error:  # TVM raises whatever its passes do
+    except Exception as error:  # TVM's passes raise many types
         text = (str(error).strip().splitlines() or [type(error).__name__])[-1][:160]
         raise ReplayError(f"it does not compile for {target.kind.name} ({text})") from None
 
@@ -32,24 +32,23 @@ def _without_aliases(module: Any) -> Any:
 
 
 def code_of_built(executable: Any) -> str:
-    """Returns the code of what TVM has compiled."""
+    """Returns the LLVM IR of a compiled program."""
     return str(executable.mod.inspect_source("ll"))
 
 
 def is_target(target: Target, text: str) -> bool:
-    """Returns whether a target is the one that a text (TVM's JSON) describes."""
+    """Returns whether a target equals that of a text (TVM's JSON)."""
     return str(target) == str(Target(json.loads(text)))
 
 
 def reads_code(targets: Mapping[str, str], label: str, target: Target) -> bool:
-    """Returns whether what has learned from the machine code of some devices reads that of a
-    device: one of these, compiled as theirs was, or another CPU of the same instructions, with
-    however many threads.
+    """Returns whether a model trained on machine code of some devices supports that of a device:
+    a training device with the same target, or another CPU with the same instruction set.
 
     Args:
-        targets: label of each device that it learned from -> target, TVM's JSON.
-        label: of the device.
-        target: what its programs are compiled for.
+        targets: label of a training device -> target as TVM's JSON.
+        label: label of the device.
+        target: compile target of its programs.
     """
     if label in targets:
         return is_target(target, targets[label])
@@ -59,6 +58,6 @@ def reads_code(targets: Mapping[str, str], label: str, target: Target) -> bool:
 
 
 def _instructions(target: Target) -> dict[str, Any]:
-    """Returns what of a target says which instructions code may have."""
+    """Returns the options of a target that determine the instruction set."""
     options = json.loads(str(target))
     return {name: options.get(name) for name in ("kind", "mcpu", "mtriple", "mattr")}

@@ -1,4 +1,4 @@
-"""Featurises the programs of a MetaSchedule database: traces are replayed, the TIR is walked."""
+"""Featurisation of MetaSchedule databases: replays traces and walks the TIR."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def featurise_traces(
     """Replays programs of one workload.
 
     Args:
-        module_json: the workload's module, as the database has it.
-        records: their `steps` are traces (instructions, decisions).
-        version: as of `featurise_modules`.
+        module_json: the workload's module in the database's format.
+        records: records whose `steps` are traces (instructions, decisions).
+        version: see `featurise_modules`.
 
     Raises:
         DataError: TVM cannot load the module.
@@ -48,7 +48,7 @@ def _module(text: str) -> tuple[Any, str, float | None]:
     try:
         module = tvm.ir.load_json(text)
         operator = operator_of(module)
-    except Exception as error:  # TVM raises whatever its reflection does
+    except Exception as error:  # TVM's reflection raises many types
         raise DataError(
             f"TVM cannot load this module of TVM {module_format(text).version} "
             f"({type(error).__name__}: {str(error).strip()[:120]}); expected a module of TVM 0.27, "
@@ -56,7 +56,7 @@ def _module(text: str) -> tuple[Any, str, float | None]:
         ) from None
     try:
         flops: float | None = float(s_tir.analysis.estimate_tir_flops(module))
-    except Exception:  # not every expression can be counted
+    except Exception:  # TVM cannot count every expression
         flops = None
     return module, operator, flops
 
@@ -67,12 +67,12 @@ def featurise_trace(
     """Replays a trace on its workload's module and returns the compact AST.
 
     Args:
-        module: the workload, not changed.
-        record: `steps` is the trace (instructions, decisions).
-        version: as of `featurise_modules`.
+        module: the workload's module, not changed.
+        record: record whose `steps` are a trace (instructions, decisions).
+        version: see `featurise_modules`.
 
     Raises:
-        ReplayError: the trace does not fit the module, or its result has no loop tree.
+        ReplayError: the trace does not apply to the module, or the result has no loop tree.
     """
     limits = gpu_limits(record.hardware_params)
     scheduled = schedule_of(module, record.steps).mod

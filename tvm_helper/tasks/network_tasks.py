@@ -1,4 +1,4 @@
-"""Networks to tasks: ONNX or torch.export -> relax -> fused tensor programs with their weights."""
+"""Tasks of networks: ONNX or torch.export -> relax -> fused tensor programs with call counts."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from cdmpp.processes.native_stderr import hidden_native_stderr, hidden_python_ou
 from tvm_helper.compat import Target, meta_schedule, relax, tvm
 from tvm_helper.tasks.operator_name import operator_of
 
-#: Attribute of a relax module: the operators that were cut out.
+#: Attribute of a relax module with the operators that were cut out.
 _CUT = "cdmpp_cut_operators"
-#: How often operators are cut out before a network is given up.
+#: Maximum number of attempts of cutting out operators.
 _MOST_CUTS = 16
 #: Relax operators that compute nothing at run time.
 _FREE_OPERATORS = frozenset({
@@ -42,12 +42,12 @@ class NetworkTask:
     """A task of a network.
 
     Attributes:
-        name: TVM's name for the fused function.
-        operator: such as `conv2d+add+relu`.
-        shapes: of the arguments, e.g. `1x64x56x56`; inputs first, the result last.
-        weight: how often the network calls it.
+        name: TVM's name of the fused function.
+        operator: operator name, such as `conv2d+add+relu`.
+        shapes: shapes of the arguments, e.g. `1x64x56x56`; inputs first, the result last.
+        weight: number of calls in the network.
         module: the unscheduled computation, an `IRModule` with `main`.
-        workload_key: its structural hash.
+        workload_key: structural hash of the module.
     """
 
     name: str
@@ -60,12 +60,12 @@ class NetworkTask:
 
 @dataclass(frozen=True)
 class NetworkTasks:
-    """A network as its tasks.
+    """Tasks of a network.
 
     Attributes:
-        tasks: those that TVM can schedule, most calls first.
-        unknown: name -> calls of what is left: operators that did not become a tensor program, and
-            programs whose shapes are not known before run time.
+        tasks: tasks that TVM can schedule, most calls first.
+        unknown: name -> number of calls of the rest: operators without a tensor program, and
+            programs with dynamic shapes.
     """
 
     tasks: tuple[NetworkTask, ...]
@@ -76,16 +76,16 @@ class NetworkTasks:
 def load_network(path: Path, sizes: InputSizes | None = None) -> Any:
     """Returns the relax module of an ONNX file or of a saved `torch.export` program.
 
-    Operators of ONNX that TVM cannot import are cut out; `cut_operators` has them.
+    ONNX operators that TVM cannot import are cut out; `cut_operators` returns them.
 
     Args:
-        sizes: of the inputs of an ONNX file, all of which have to be known then; None = as the
-            file has them.
+        path: the file.
+        sizes: sizes of the inputs of an ONNX file, which must determine all open sizes; None =
+            those of the file.
 
     Raises:
-        DataError: the file cannot be read, a size is not known, or nothing that TVM can import is
-            left.
-        UsageError: the package that reads such files is not installed, or sizes do not fit.
+        DataError: the file cannot be read, a size is unknown, or TVM can import no operator.
+        UsageError: the package that reads such files is not installed, or the sizes do not match.
     """
     if network_format(path) == "onnx":
         return _network_of_onnx_file(read_onnx(path), str(path), sizes)
@@ -95,13 +95,13 @@ def load_network(path: Path, sizes: InputSizes | None = None) -> Any:
 
 
 def cut_operators(module: Any) -> list[CutOperator]:
-    """Returns the operators of a network that TVM cannot import, which are not in its module."""
+    """Returns the operators that were cut out of a network because TVM cannot import them."""
     text = (module.attrs or {}).get(_CUT)
     return [] if text is None else from_text(str(text))
 
 
 def fused_network(module: Any, target: Target) -> Any:
-    """Returns a relax module whose calls are fused tensor programs, as tuning wants it."""
+    """Returns the relax module with fused tensor programs, ready for tuning."""
     passes = relax.transform
     pipeline = tvm.transform.Sequential(
         [
@@ -125,17 +125,17 @@ def network_tasks(module: Any, target: Target) -> NetworkTasks:
     """Returns the tasks of a network.
 
     Args:
-        module: as `load_network` returns it.
-        target: what it is compiled for.
+        module: relax module of `load_network`.
+        target: compile target.
 
     Raises:
-        DataError: TVM cannot turn the network into tensor programs, or there is nothing in it.
+        DataError: TVM cannot convert the network to tensor programs, or the network is empty.
     """
     whole = module
     try:
         fused = fused_network(module, target)
         extracted = meta_schedule.relax_integration.extract_tasks(fused, target=target)
-    except Exception as error:  # TVM raises whatever its passes do
+    except Exception as error:  # TVM's passes raise many types
         raise DataError(
             f"TVM cannot turn the network into tensor programs ({last_line(error)}); expected "
             "static shapes and operators that relax can legalize"
@@ -162,24 +162,25 @@ def read_onnx(path: Path, *, has_files: bool = True) -> Any:
     """Returns the model of an ONNX file.
 
     Args:
-        has_files: whether files beside it that it names are read too.
+        path: the file.
+        has_files: whether to read its external data files too.
 
     Raises:
-        DataError: it is none.
+        DataError: the file is not an ONNX file.
         UsageError: the package onnx is not installed.
     """
     onnx = require("onnx", extra="onnx", purpose=f"reading {path.name}")
     try:
         return onnx.load(str(path), load_external_data=has_files)
-    except Exception as error:  # protobuf and onnx raise their own kinds
+    except Exception as error:  # protobuf and onnx raise many types
         raise DataError(
             f"{path} is not an ONNX file ({last_line(error)}); expected {EXPECTED}"
         ) from None
 
 
 def _network_of_onnx_file(model: Any, name: str, sizes: InputSizes | None) -> Any:
-    """Returns the relax module of an ONNX model: as it is where TVM can import that, else with its
-    shape arithmetic computed and what TVM lacks cut out.
+    """Returns the relax module of an ONNX model: imported unchanged if TVM supports it, otherwise
+    with folded shape arithmetic and without unsupported operators.
     """
     given = sizes or InputSizes()
     if sizes is not None and (has_open_sizes(model) or given.shapes or given.batch is not None):
@@ -199,7 +200,7 @@ def _network_of_onnx_file(model: Any, name: str, sizes: InputSizes | None) -> An
 
 
 def _without_lacking(model: Any, name: str) -> Any:
-    """Returns the relax module of an ONNX model without the operators that TVM cannot import."""
+    """Returns the relax module of an ONNX model without operators that TVM cannot import."""
     lacking = set(CONTROL_FLOW)
     cut: list[CutOperator] = []
     for _ in range(_MOST_CUTS):
@@ -245,10 +246,12 @@ def network_of_onnx(model: Any, name: str, failing: list[str] | None = None) -> 
     """Returns the relax module of an ONNX model.
 
     Args:
-        failing: gets the type of the operator at which the importer fails, where it says so.
+        model: the ONNX model.
+        name: name of the network.
+        failing: list to which the type of the failing operator is appended, if TVM reports it.
 
     Raises:
-        DataError: TVM cannot import it.
+        DataError: TVM cannot import the model.
     """
     from tvm.relax.frontend.onnx import from_onnx
 
@@ -256,7 +259,7 @@ def network_of_onnx(model: Any, name: str, failing: list[str] | None = None) -> 
     try:
         with hidden_python_output(printed):
             return from_onnx(model, keep_params_in_input=False)
-    except Exception as error:  # TVM raises whatever its importer does
+    except Exception as error:  # TVM's importer raises many types
         if failing is not None:
             failing += re.findall(r"Error converting operator (\w+)", printed.getvalue())
         operators = sorted({str(node.op_type) for node in model.graph.node})
@@ -268,20 +271,22 @@ def network_of_onnx(model: Any, name: str, failing: list[str] | None = None) -> 
 
 @hidden_native_stderr()
 def network_of_module(module: Any, inputs: Sequence[Any], name: str) -> Any:
-    """Returns the relax module of a torch module; it is followed, not run.
+    """Returns the relax module of a torch module, which is traced but not run.
 
     Args:
+        module: the torch module.
         inputs: tensors, batch first.
+        name: name of the network.
 
     Raises:
-        DataError: torch.export cannot follow it, or TVM cannot import it.
+        DataError: torch.export cannot trace the module, or TVM cannot import it.
     """
     import torch
 
     try:
         with hidden_python_output(), torch.no_grad():
             program = torch.export.export(module.eval(), tuple(inputs))
-    except Exception as error:  # whatever the module's own code raises
+    except Exception as error:  # the module's own code may raise anything
         raise DataError(
             f"{name}: torch.export cannot trace the module ({last_line(error)}); check the input "
             "shapes (without the batch)"
@@ -293,14 +298,14 @@ def network_of_program(program: Any, name: str) -> Any:
     """Returns the relax module of an exported program.
 
     Raises:
-        DataError: TVM cannot import it.
+        DataError: TVM cannot import the program.
     """
     from tvm.relax.frontend.torch import from_exported_program
 
     try:
         with hidden_python_output():
             return from_exported_program(program, keep_params_as_input=False)
-    except Exception as error:  # TVM raises whatever its importer does, and names the operator
+    except Exception as error:  # TVM's importer raises many types, with the operator's name
         raise DataError(
             f"{name}: TVM cannot import the program ({last_line(error)}); export it with "
             "operators that relax supports"
@@ -308,7 +313,7 @@ def network_of_program(program: Any, name: str) -> Any:
 
 
 def _unknown_operators(module: Any) -> Sequence[str]:
-    """Returns the operators of a fused module that are no tensor programs, one entry a call."""
+    """Returns the operators of a fused module that are not tensor programs, one entry per call."""
     found: list[str] = []
 
     def visit(node: Any) -> None:
@@ -331,18 +336,18 @@ def _unknown_operators(module: Any) -> Sequence[str]:
 
 
 def _main_module(module: Any) -> Any:
-    """Returns an `IRModule` whose only function is called `main`."""
+    """Returns an `IRModule` with the module's only function, named `main`."""
     (function,) = module.functions.values()
     return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
 
 
 def argument_shapes(module: Any) -> tuple[str, ...] | None:
-    """Returns the shapes of the arguments, None where one is not constant."""
+    """Returns the shapes of the arguments; None if one is not constant."""
     try:
         arguments = meta_schedule.arg_info.ArgInfo.from_entry_func(module, remove_preproc=False)
         return tuple(
             "x".join(str(int(extent)) for extent in argument.shape) or "scalar"
             for argument in arguments
         )
-    except Exception:  # TVM's own checks of what a symbolic shape is
+    except Exception:  # TVM raises many types for symbolic shapes
         return None

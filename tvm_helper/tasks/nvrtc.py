@@ -1,4 +1,4 @@
-"""NVIDIA's runtime compiler as a library: CUDA source to machine code, without a GPU."""
+"""NVIDIA's runtime compiler: compiles CUDA source to machine code without a GPU."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ _LIBRARY = "lib/libnvrtc.so.12"
 
 
 def cubin_of(source: str, architecture: str) -> bytes:
-    """Returns the CUBIN of a CUDA source that includes nothing.
+    """Returns the CUBIN of a CUDA source without includes.
 
     Args:
+        source: the source.
         architecture: e.g. `sm_70`.
 
     Raises:
         UsageError: the package is not installed.
-        DeviceError: it has no library that can be loaded here.
+        DeviceError: the package's library cannot be loaded.
         ReplayError: the source does not compile.
     """
     library, program, size = load_compiler(), ctypes.c_void_p(), ctypes.c_size_t()
@@ -55,7 +56,7 @@ def load_compiler() -> ctypes.CDLL:
 
     Raises:
         UsageError: the package is not installed.
-        DeviceError: it has no library that can be loaded here.
+        DeviceError: the package's library cannot be loaded.
     """
     package = require(
         "nvidia.cuda_nvrtc", extra="nvrtc", purpose="compiling GPU programs without a GPU"

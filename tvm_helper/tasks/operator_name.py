@@ -1,4 +1,4 @@
-"""The operator name of a module that is in TVM's hands, in the words of the datasets."""
+"""Operator name of a TVM module, in the datasets' vocabulary."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def operator_of(module: Any) -> str:
     """Returns the names of a module's blocks joined by `+`, such as `conv2d+add+relu`.
 
     Args:
-        module: an `IRModule` with one function `main` that is not scheduled.
+        module: an `IRModule` with one unscheduled function `main`.
     """
     schedule = s_tir.Schedule(module, debug_mask="none", error_render_level="none")
     blocks: list[tuple[str, int]] = []

@@ -1,4 +1,4 @@
-"""A user's file with tensor programs: TVMScript alone, or Python that makes PrimFuncs."""
+"""Files of users with tensor programs: plain TVMScript, or Python that creates PrimFuncs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["NamedProgram", "is_scheduled", "programs_of", "read_programs", "size
 
 
 def read_programs(path: Path) -> list[NamedProgram]:
-    """Returns the programs of a file, in its order.
+    """Returns the programs of a file, in order.
 
-    A file that is TVMScript alone is parsed, one of an older TVM by the names of this one; any
-    other is run as Python, with all that it does. A program that TVM cannot parse has a `fault`.
+    Plain TVMScript is parsed, with the names of older TVMs replaced by current ones. Any other file
+    is executed as Python. A program that TVM cannot parse has a `fault`.
 
     Raises:
         DataError: the file cannot be read or run, or defines no program that can be read.
@@ -38,7 +38,7 @@ def read_programs(path: Path) -> list[NamedProgram]:
     else:
         try:
             found = read_plain_script(text, path.name)
-        except DataError:  # there is more in it
+        except DataError:  # the file has other code
             found = _run(path)
     if all(one.fault for one in found):
         raise DataError(f"{path.parent / found[0].fault}; no program of the file can be read")
@@ -46,12 +46,12 @@ def read_programs(path: Path) -> list[NamedProgram]:
 
 
 def _read_older(text: str, path: Path) -> list[NamedProgram]:
-    """Returns the programs of a script that has the names of this TVM now.
+    """Returns the programs of an older script whose names were replaced.
 
-    What else its file does needs the older TVM and is not run.
+    Other code of the file needs the older TVM and is not run.
 
     Raises:
-        DataError: it defines no program.
+        DataError: the script defines no program.
     """
     try:
         return [replace(one, note=OLDER_NOTE) for one in read_plain_script(text, path.name)]
@@ -70,10 +70,10 @@ def _read_older(text: str, path: Path) -> list[NamedProgram]:
 
 
 def sized(programs: list[NamedProgram], sizes: Mapping[str, int]) -> list[NamedProgram]:
-    """Returns programs with numbers in the place of their symbolic sizes.
+    """Returns the programs with numbers instead of symbolic sizes.
 
     Raises:
-        UsageError: a name is a size of none of them.
+        UsageError: no program has a size of a given name.
     """
     known = {name for one in programs if not one.fault for name in symbolic_sizes(one.module)}
     for name in sizes:
@@ -88,8 +88,8 @@ def sized(programs: list[NamedProgram], sizes: Mapping[str, int]) -> list[NamedP
 
 
 def _run(path: Path) -> list[NamedProgram]:
-    """Runs a Python file and returns the programs that it leaves behind."""
-    # TVMScript reads the source of its functions, so the module has to be findable.
+    """Runs a Python file and returns the programs among its global variables."""
+    # TVMScript reads the source of functions, so the module must be in `sys.modules`.
     name = f"_cdmpp_program_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -97,9 +97,9 @@ def _run(path: Path) -> list[NamedProgram]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        with redirect_stdout(sys.stderr):  # what it prints is no answer of the command
+        with redirect_stdout(sys.stderr):  # keeps its output out of the command's output
             spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # the user's own code
+    except (Exception, SystemExit) as error:  # raised by the user's code
         raise DataError(
             f"{_place(error, path)}; expected Python that runs, with TVMScript of this TVM: "
             "from tvm.script import tirx as T, @T.prim_func(s_tir=True)"
@@ -115,7 +115,7 @@ def _run(path: Path) -> list[NamedProgram]:
 
 
 def _place(error: BaseException, path: Path) -> str:
-    """Returns `FILE:LINE: what went wrong there`."""
+    """Returns `FILE:LINE: error`."""
     said = located(error, str(path))
     if not said.startswith(f"{path}: "):
         return said

@@ -1,4 +1,4 @@
-"""Random schedules of MetaSchedule's design spaces, as its search would measure them."""
+"""Random schedules of MetaSchedule's design spaces, valid as in its search."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ def first_valid_schedule(
     """Returns the first random schedule of a function that MetaSchedule would measure.
 
     Args:
-        function: a `PrimFunc` that is not scheduled.
-        target: a CPU or GPU; its kind chooses the design space, without tensor intrinsics.
-        seed: the same seed gives the same schedule.
-        tries: None is returned when so many were invalid.
+        function: an unscheduled `PrimFunc`.
+        target: a CPU or GPU; its kind selects the design space, without tensor intrinsics.
+        seed: seed of the draws.
+        tries: maximum number of draws.
+
+    Returns:
+        The schedule; None if all draws are invalid.
 
     Raises:
-        DataError: TVM cannot make a search space of it.
+        DataError: TVM cannot create a search space for the function.
     """
     return next(valid_schedules(function, target, seed=seed, tries=tries), None)
 
@@ -37,15 +40,17 @@ def first_valid_schedule(
 def valid_schedules(
     function: Any, target: Target, *, seed: int = 0, tries: int = 2000
 ) -> Iterator[Schedule]:
-    """Yields random schedules that MetaSchedule would measure; some may be equal. Those for a GPU
-    that bind no threads, as of scans, are left out: the host would run them.
+    """Yields random schedules that MetaSchedule would measure; some may be equal.
+
+    Schedules for a GPU without thread bindings, such as those of scans, are left out: the host
+    would run them.
 
     Args:
-        function, target, seed: as `first_valid_schedule`.
-        tries: it ends when so many were drawn, invalid ones included.
+        function, target, seed: see `first_valid_schedule`.
+        tries: maximum number of draws, including invalid ones.
 
     Raises:
-        DataError: as `first_valid_schedule`.
+        DataError: see `first_valid_schedule`.
     """
     kind: TargetKind = "llvm" if target.kind.name == "llvm" else "cuda"
     for schedule, is_valid in islice(random_schedules(function, target, kind, seed=seed), tries):
@@ -60,7 +65,7 @@ def _binds_threads(schedule: Schedule) -> bool:
 def random_schedules(
     function: Any, target: Target, kind: TargetKind, *, seed: int
 ) -> Iterator[tuple[Schedule, bool]]:
-    """Yields random schedules of a design space and whether every postprocessor agrees to them."""
+    """Yields (random schedule of a design space, whether all postprocessors accept it)."""
     context, spaces = _design_spaces(function, target, kind, seed)
     chance = random.Random(seed)
     while True:
@@ -78,7 +83,7 @@ def _design_spaces(function: Any, target: Target, kind: TargetKind, seed: int) -
         )  # fmt: skip
         try:
             return context, context.generate_design_space()
-        except Exception as error:  # TVM raises whatever its schedule rules do
+        except Exception as error:  # TVM's schedule rules raise many types
             raise DataError(
                 f"TVM cannot make a search space of this task for {target.kind.name} "
                 f"({last_line(error)}); leave the task out"
@@ -86,23 +91,23 @@ def _design_spaces(function: Any, target: Target, kind: TargetKind, seed: int) -
 
 
 def _random_schedule(context: Any, spaces: Any, chance: random.Random) -> tuple[Schedule, bool]:
-    """Returns a schedule and whether every postprocessor agrees to it."""
+    """Returns a schedule, and whether all postprocessors accept it."""
     trace = spaces[chance.randrange(len(spaces))].trace
     schedule = s_tir.Schedule(
         context.mod, seed=chance.randrange(1, 2**30), error_render_level="none", debug_mask="none"
     )
-    # Without its decisions a trace draws new ones.
+    # A trace without decisions draws new ones.
     s_tir.schedule.Trace(trace.insts, {}).apply_to_schedule(schedule, remove_postproc=True)
     schedule.enter_postproc()
     for postproc in context.space_generator.postprocs:
         if not postproc.apply(schedule):
-            return schedule, False  # most often the last one, which verifies a GPU kernel
+            return schedule, False  # usually the last one, which verifies a GPU kernel
     return schedule, True
 
 
 @contextmanager
 def _without_intrinsics() -> Iterator[None]:
-    """Lets a design space be made without TVM's tensor intrinsics, whose import takes long."""
+    """Avoids the slow import of TVM's tensor intrinsics while a design space is created."""
     if _INTRINSICS in sys.modules:
         yield
         return

@@ -10,20 +10,20 @@ from tvm_helper.compat import Schedule, import_tensor_intrinsics, s_tir
 
 
 def schedule_of(module: Any, trace: Any) -> Schedule:
-    """Returns the schedule that a trace makes of a module.
+    """Applies a trace to a module and returns the schedule.
 
     Args:
-        module: unscheduled, an `IRModule` or a `PrimFunc`; not changed.
-        trace: JSON as a MetaSchedule database has it: instructions and decisions.
+        module: unscheduled `IRModule` or `PrimFunc`; not changed.
+        trace: JSON in the format of MetaSchedule's databases: instructions and decisions.
 
     Raises:
-        ReplayError: the trace does not fit the module.
+        ReplayError: the trace does not apply to the module.
     """
     if any(isinstance(step, list) and step[:1] == ["Tensorize"] for step in trace[0]):
         import_tensor_intrinsics()
     schedule = s_tir.Schedule(module, debug_mask="none", error_render_level="none")
     try:
         s_tir.schedule.Trace.apply_json_to_schedule(list(trace), schedule)
-    except Exception as error:  # TVM raises whatever its checks do
+    except Exception as error:  # TVM's checks raise many types
         raise ReplayError("trace cannot be applied", first_error_text(str(error))[:160]) from None
     return schedule

@@ -1,9 +1,10 @@
-"""Programs as text, TVMScript or TIR JSON: checked against lists, then given to TVM; nothing of it
-is run.
+"""Programs as text (TVMScript or TIR JSON), checked against allow-lists and then read by TVM; none
+of their code is executed.
 
-TVM's own parser evaluates the expressions of a script as Python, strings in signatures too, and
-would find every builtin function. So a script is first read as a Python syntax tree. Only forms and
-names of the lists below pass, and TVM is given what was checked, not the text that was sent.
+TVM's parser evaluates the expressions of a script as Python, including strings in signatures and
+with all builtin functions. Therefore a script is first parsed to a Python syntax tree. Only forms
+and names of the lists below are allowed, and TVM gets the checked tree instead of the original
+text.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tvm_helper.compat import tvm
 from tvm_helper.tir.named_program import NamedProgram, programs_of
 
 _HEADER = ("from tvm.script import tirx as T", "from tvm.script import ir as I")
-#: Lines that a script may begin with, which are left out: T and I are given to the parser.
+#: Imports that a script may contain. They are dropped: the parser gets T and I directly.
 _IMPORTS = frozenset((
     *_HEADER, "import tvm", "from tvm.tirx.layout import Axis",
     "from __future__ import annotations",
@@ -44,16 +45,16 @@ _NAMES = frozenset(f"{_STATEMENTS} {_OPERATIONS}".split())
 _TYPE = re.compile(r"(u?int|float|bfloat)[0-9][0-9a-z_]*")
 _AXES = frozenset({"spatial", "reduce", "scan", "opaque", "remap"})
 _PARTS = frozenset({"data", "strides", "elem_offset", "shape"})
-#: What TVM would read as an expression where it stands in a signature.
+#: Allowed strings in signatures, which TVM evaluates as expressions.
 _SIGNATURE_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9]*([._][A-Za-z0-9]+)*")
-#: What a program's node graph consists of; TVM could make other objects of one too.
+#: Allowed node types of a program's graph; TVM could create other objects too.
 _NODE = re.compile(
     r"None|int|float|bool|DataType|ffi\.(Array|Map|String|Shape)|(ir|prim|tirx|s_tir|target)\.\w+"
     r"|relax\.(\w+Type|expr\.ShapeExpr)"
 )
-#: TVM's diagnosis: the place, and what is wrong there.
+#: Location and message of TVM's diagnostics.
 _LINE, _SENTENCE = re.compile(r"^ *--> .*?:(\d+):\d+", re.M), re.compile(r"^error: (.*)$", re.M)
-#: Why its checks refuse a program, which it says below that they do.
+#: Message of TVM's well-formedness checks, which precedes the diagnostic.
 _ILL_FORMED = re.compile(r"^Traceback: (TIR is ill-formed.*?)\.?$", re.M)
 _CONSTANTS = (str, int, float, type(None))
 _FORMS = (
@@ -67,21 +68,21 @@ _FORMS = (
 
 
 def read_script(text: str) -> list[NamedProgram]:
-    """Returns the programs of a script; nothing of it is run.
+    """Returns the programs of a script without executing its code.
 
     Args:
-        text: TVMScript, as `module.script()` of this TVM or an older one prints it: functions under
+        text: TVMScript printed by `module.script()` of this TVM or an older one: functions under
             `@T.prim_func` and classes under `@I.ir_module`.
 
     Raises:
-        DataError: it is no TVMScript, or contains what is none.
+        DataError: the text is not TVMScript, or contains other code.
     """
     found: dict[str, Any] = {}
     note = OLDER_NOTE if is_older(text) else ""
     for node in checked(renamed(text) if note else text):
         try:
             found[node.name] = _parsed(ast.unparse(node))
-        except Exception as error:  # TVM raises whatever its checks do
+        except Exception as error:  # TVM's checks raise many types
             raise DataError(f"{node.name}: {_reason(error)}") from None
     programs = programs_of(found)
     if not programs:
@@ -90,23 +91,24 @@ def read_script(text: str) -> list[NamedProgram]:
 
 
 def read_plain_script(text: str, name: str) -> list[NamedProgram]:
-    """Returns the programs of a user's own script; one that TVM cannot read has a `fault`.
+    """Returns the programs of a local script; a program that TVM cannot read has a `fault`.
 
     Args:
-        name: of the file, for faults.
+        text: the script.
+        name: name of the file, for faults.
 
     Raises:
-        DataError: there is more in it than TVMScript, or no program.
+        DataError: the script contains other code than TVMScript, or no program.
     """
     lines = text.splitlines()
     programs = []
     for node in checked(text):
         first = min(part.lineno for part in (node, *node.decorator_list))
-        # TVM is to count the lines of the file.
+        # Leading newlines make TVM report line numbers of the file.
         own = "\n" * (first - 1) + "\n".join(lines[first - 1 : node.end_lineno])
         try:
             programs += programs_of({node.name: _parsed(own)})
-        except Exception as error:  # TVM raises whatever its checks do
+        except Exception as error:  # TVM's checks raise many types
             programs.append(NamedProgram(node.name, None, located(error, name)))
     if not programs:
         raise DataError("defines no tensor program; expected a function under @T.prim_func")
@@ -114,7 +116,7 @@ def read_plain_script(text: str, name: str) -> list[NamedProgram]:
 
 
 def located(error: BaseException, name: str) -> str:
-    """Returns what TVM says of a script with the line that it speaks of: `FILE:LINE: sentence`."""
+    """Returns TVM's error message for a script with its line: `FILE:LINE: message`."""
     text = str(error)
     why = _ILL_FORMED.search(text)
     at = None if why else _LINE.search(text)
@@ -133,12 +135,13 @@ def _parsed(text: str) -> Any:
 
 
 def checked(text: str) -> list[ast.FunctionDef | ast.ClassDef]:
-    """Returns the definitions of a script, which consist of nothing but TVMScript.
+    """Returns the definitions of a script after checking that it is plain TVMScript.
 
-    Names of Python's builtin functions are replaced, so that they mean what the script says.
+    Variables with names of Python builtins are renamed, so that TVM does not resolve them to the
+    builtins.
 
     Raises:
-        DataError: anything else is in it; names the line.
+        DataError: the script contains other code; the text has the line.
     """
     try:
         tree = ast.parse(text)
@@ -163,7 +166,7 @@ def checked(text: str) -> list[ast.FunctionDef | ast.ClassDef]:
 
 
 def _returns(node: ast.FunctionDef) -> bool:
-    """Whether a function is said to return anything but nothing."""
+    """Whether a function has a return annotation other than None."""
     return node.returns is not None and ast.unparse(node.returns) != "None"
 
 
@@ -174,10 +177,11 @@ def _is_prelude(node: ast.stmt) -> bool:
 
 
 class _Check:
-    """Walks definitions; refuses all that is not on the lists, renames what hides builtins.
+    """Checker of definitions: rejects code that is not on the lists, and renames variables with
+    names of builtins.
 
     Args:
-        names: what the script binds.
+        names: names that the script binds.
     """
 
     def __init__(self, names: set[str]) -> None:
@@ -251,7 +255,7 @@ class _Check:
                 self._visit(part)
 
     def _loop(self, node: ast.For) -> None:
-        """A loop over `range(...)` is one of TVMScript; the name stands nowhere else."""
+        """Checks a loop. `range(...)` is allowed as its iterator, and nowhere else."""
         call = node.iter
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
             if call.func.id != "range" or "range" in self._names:
@@ -265,7 +269,7 @@ class _Check:
             raise _refusal(node)
 
     def _attribute(self, node: ast.Attribute) -> None:
-        """Passes `T.NAME`, `T.axis.NAME` and the parts of a buffer."""
+        """Checks an attribute: `T.NAME`, `T.axis.NAME` or a part of a buffer."""
         base = node.value
         if _is_store(node):
             raise _refusal(node)
@@ -306,7 +310,7 @@ def _refusal(node: ast.AST) -> DataError:
 
 
 def _reason(error: Exception) -> str:
-    """Returns what TVM says: its diagnosis, else the last line."""
+    """Returns TVM's diagnostic, or else the last line of the error."""
     why = _ILL_FORMED.search(str(error))
     if why:
         return why[1][:200]
@@ -316,15 +320,15 @@ def _reason(error: Exception) -> str:
 
 
 def read_tir_json(text: str) -> list[NamedProgram]:
-    """Returns the programs of a module or function as `tvm.ir.save_json` writes it.
+    """Returns the programs of a module or function written by `tvm.ir.save_json`.
 
     Raises:
-        DataError: it is no such JSON, or something else than programs.
+        DataError: the text is not such JSON, or not a tensor program.
     """
     _check_nodes(text)
     try:
         value = tvm.ir.load_json(text)
-    except Exception as error:  # TVM raises whatever its reader does
+    except Exception as error:  # TVM's reader raises many types
         raise DataError(f"is not TIR JSON of this TVM ({_reason(error)})") from None
     programs = programs_of({"main": value})
     if not programs:
@@ -335,10 +339,10 @@ def read_tir_json(text: str) -> list[NamedProgram]:
 
 
 def _check_nodes(text: str) -> None:
-    """Checks that a node graph has nodes of programs only.
+    """Checks that a node graph has only nodes of programs.
 
     Raises:
-        DataError: it has others, or is none.
+        DataError: it has other nodes, or the text is not a node graph.
     """
     try:
         kinds = {node["type"] for node in json.loads(text)["nodes"]}

@@ -1,4 +1,4 @@
-"""What TVM is told for a device: the compiler target behind a DeviceSpec."""
+"""TVM's compile target of a DeviceSpec."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from cdmpp.errors import DeviceError
 from tvm_helper.compat import Target
 
 _X86_VENDORS = frozenset({"AMD", "Intel"})
-#: What a CUDA kernel of any present device may use.
+#: Limits of a GPU kernel that all current devices support.
 _KERNEL_LIMITS = {
     "max_shared_memory_per_block": 49152, "max_threads_per_block": 1024, "thread_warp_size": 32,
 }  # fmt: skip
 
 
 def device_target(spec: DeviceSpec) -> Target:
-    """Returns the target that programs for a device are scheduled for.
+    """Returns the target for which programs of a device are scheduled.
 
-    A CPU counts with the threads of its label; its instruction set follows from the vendor and the
-    vector width. Unknown values get TVM's defaults.
+    A CPU target has the threads of the label; vendor and vector width determine its instruction
+    set. Unknown values get defaults.
 
     Raises:
         DeviceError: TVM has no target for such hardware.
@@ -27,7 +27,7 @@ def device_target(spec: DeviceSpec) -> Target:
     options = _options(spec)
     try:
         return Target(options)
-    except Exception as error:  # TVM raises whatever its target parser does
+    except Exception as error:  # TVM's parser raises many types
         text = (str(error).strip().splitlines() or [""])[-1]
         raise DeviceError(
             f"{spec.name}: TVM has no target {options} ({text[:120]}); expected a CPU, an NVIDIA "
