@@ -1,1 +1,1 @@
-"""TVM's TIR and loop trees: reading modules, the canonical level, features of modules."""
+"""TVM's TIR and loop trees: readers of modules, canonical form, features of modules."""

@@ -1,9 +1,9 @@
-"""Modules in TVM's hands to compact ASTs: what a cost model inside TVM's search calls.
+"""Featurisation of TVM modules to compact ASTs, for cost models in TVM's search.
 
-The native code walks a scheduled module as it is and only lets TVM lower one whose threads reduce
-together in an unusual way. Where there is no compiler, and for what the native code declines,
-Python makes the loop tree (`tvm_helper.tir.loop_tree`) and the record library its features. The
-results are the same.
+Native code walks a scheduled module directly; TVM lowers it first only if it has unusual reductions
+across threads. Without a compiler, and for modules that the native code declines, Python builds the
+loop tree (`tvm_helper.tir.loop_tree`) and the library for records computes its features. The
+results are equal.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ def featurise_modules(
     lowered: bool = False,
     version: int = LEAF_EXTRA_SCHEMA_VERSION,
 ) -> list[CompactAst | ReplayError]:
-    """Lowers and featurises modules. The interpreter lock is released during the native part.
+    """Lowers and featurises modules. The native part runs without the interpreter lock.
 
     Args:
-        modules: `IRModule`s with one function `main`, as a schedule or a measure candidate has
-            them. They are not changed; what packs weights beforehand does not count.
-        target: what they are scheduled for; says whether they are GPU kernels and what a kernel
-            may use. None = unknown: a program with thread bindings is one for a GPU.
-        limits: what a kernel may use; None = what the target says.
-        threads: how many threads the native code works with.
-        lowered: whether the modules have no blocks any more; then no pass is run.
-        version: of the added leaf columns, as the model that is asked was trained on.
+        modules: `IRModule`s with one function `main` of a schedule or a measure candidate; not
+            changed. Blocks that pack weights are ignored.
+        target: target of the schedules, which determines whether they are GPU kernels and the
+            limits of a kernel. None = unknown: a program with thread bindings is a GPU kernel.
+        limits: limits of a kernel; None = those of the target.
+        threads: number of native threads.
+        lowered: whether the modules have no blocks; then no pass runs.
+        version: version of the added leaf columns that the model was trained on.
 
     Returns:
-        For every module, in order, its compact AST, or why it has none.
+        Compact AST of each module, or the reason why it has none, in order.
     """
     native = native_modules()
     if not lowered:
         is_free = [True] * len(modules)
-        if native is not None:  # without an object of Python for each function
+        if native is not None:  # faster: creates no Python objects for functions
             is_free = native.have_attribute(modules, LAYOUT_FREE)
         modules = [
             runnable(one) if free else one for one, free in zip(modules, is_free, strict=True)
@@ -83,9 +83,9 @@ def featurise_modules(
 
 
 def module_limits(target: Target | None) -> GpuLimits | None:
-    """Returns what a kernel for a target may use; None where the target does not say.
+    """Returns the limits of a kernel for a target; None for a CPU or a target without limits.
 
-    As in Ansor's hardware parameters, a virtual thread may be a fourth of a warp.
+    As in Ansor's hardware parameters, the limit of virtual threads is a fourth of a warp.
     """
     if target is None or not is_gpu_kind(target.kind.name):
         return None
@@ -98,7 +98,7 @@ def module_limits(target: Target | None) -> GpuLimits | None:
 
 @lru_cache(maxsize=1)
 def native_modules() -> NativeModules | None:
-    """Returns the native featuriser of modules, None where Python has to walk them."""
+    """Returns the native featuriser of modules; None if it is not available."""
     library = modules_library()
     if library is None:
         return None
@@ -112,11 +112,12 @@ def native_modules() -> NativeModules | None:
 def read_loop_tree(
     module: Any, is_gpu: bool, *, lowered: bool = False, complete: bool = True
 ) -> LoopTree | ReplayError:
-    """Returns the loop tree of a module, or why it has none; TVM may raise anything.
+    """Returns the loop tree of a module, or the reason why it has none; raises nothing.
 
     Args:
-        is_gpu: whether it is for a GPU, with threads or without.
-        lowered, complete: as of `loop_tree_from_tir`.
+        module: an `IRModule` with one function `main`.
+        is_gpu: whether the module is for a GPU, even without thread bindings.
+        lowered, complete: see `loop_tree_from_tir`.
     """
     try:
         tree = loop_tree_from_tir(module, lowered=lowered, complete=complete)
@@ -124,7 +125,7 @@ def read_loop_tree(
         return ReplayError("no loop tree", str(error))
     except RecursionError:
         return ReplayError("expression nested too deeply")
-    except Exception as error:  # TVM raises whatever its checks do
+    except Exception as error:  # TVM's checks raise many types
         text = (str(error).strip().splitlines() or [""])[-1]
         return ReplayError("module cannot be lowered", f"{type(error).__name__}: {text[:160]}")
     tree.is_gpu = tree.is_gpu or is_gpu

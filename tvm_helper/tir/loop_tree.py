@@ -1,9 +1,9 @@
-"""TIR to the loop tree: the reference walker, in Python.
+"""Conversion of TIR to the loop tree: the reference implementation, in Python.
 
-A module is lowered with a short pass list to plain loops with multi-dimensional buffers and the
-walker turns every statement into a node; blocks, sequences and bindings make none. Indices and
-regions are then brought to the canonical level here (`cdmpp.programs.loops.canonical`), because
-TVM's own passes for that take most of the time and change from version to version.
+A short list of passes lowers a module to plain loops with multi-dimensional buffers, and the walker
+converts every statement to a node; blocks, sequences and bindings have no node. Then
+`cdmpp.programs.loops.canonical` brings indices and regions to canonical form, because TVM's own
+passes for that are slow and change between versions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tvm_helper.tir.prim_func import TIRX_CLASS_OF_OP
 
 _FOR_KINDS: tuple[LoopKind, ...] = ("serial", "parallel", "vectorized", "unrolled")
 _THREAD_ATTRS = ("thread_extent", "virtual_thread")
-#: The lanes at the end of a type such as `float32x4`.
+#: Lanes at the end of a vector type such as `float32x4`.
 _VECTOR = re.compile(r"x\d+$")
 #: Calls that neither compute nor move data.
 _IDLE_CALLS = frozenset(
@@ -41,16 +41,16 @@ _IDLE_CALLS = frozenset(
 
 
 def loop_tree_from_tir(module: Any, *, lowered: bool = False, complete: bool = True) -> LoopTree:
-    """Returns the loop tree of a scheduled module, without what packs its weights beforehand.
+    """Returns the loop tree of a scheduled module, without blocks that pack weights.
 
     Args:
         module: an `IRModule` with one function `main`.
-        lowered: whether its blocks are lowered already.
-        complete: whether what threads reduce together is there too. The leaves of version 3 lack
-            it, as the original's do.
+        lowered: whether its blocks are already lowered.
+        complete: whether to include reductions across threads. Leaves of version 3 lack them, as
+            in the original cdmpp.
 
     Raises:
-        DataError: `main` is missing or holds a statement that has no place in a loop tree.
+        DataError: `main` is missing or has a statement without an equivalent in a loop tree.
     """
     if "main" not in [var.name_hint for var in module.get_global_vars()]:
         raise DataError("Cannot read a TIR module: got no function `main`; expected exactly one.")
@@ -59,7 +59,7 @@ def loop_tree_from_tir(module: Any, *, lowered: bool = False, complete: bool = T
 
 
 def lowering_passes() -> Any:
-    """Returns the pass that turns blocks into plain loops; a lowered module stays as it is."""
+    """Returns the pass that lowers blocks to plain loops; a lowered module stays unchanged."""
     return Sequential(
         [
             block_passes.LowerCrossThreadReduction(),
@@ -75,7 +75,7 @@ _TO_LOOPS = lowering_passes()
 
 
 def child_statements(statement: Any) -> list[Any]:
-    """Returns the statements directly below a statement; a block hides its own."""
+    """Returns the statements directly below a statement; none for a block."""
     if isinstance(statement, tirx.SeqStmt):
         return list(statement.seq)
     if isinstance(statement, tirx.IfThenElse):
@@ -86,9 +86,9 @@ def child_statements(statement: Any) -> list[Any]:
 
 
 def _reduction_registers(statement: Any) -> set[Any]:
-    """Returns the one-element buffers through which threads combine their partial reductions.
+    """Returns the one-element buffers in which threads combine their partial reductions.
 
-    The original keeps them as bare registers, whose stores are not stores to a buffer.
+    The original cdmpp treats them as registers, whose stores do not count.
     """
     found: set[Any] = set()
     call = statement.value if isinstance(statement, tirx.Evaluate) else None
@@ -102,7 +102,7 @@ def _reduction_registers(statement: Any) -> set[Any]:
 
 
 class _Walker:
-    """Turns one lowered function into a loop tree."""
+    """Walker that converts one lowered function to a loop tree."""
 
     def __init__(self, function: Any, is_complete: bool) -> None:
         self._function = function
@@ -161,7 +161,7 @@ class _Walker:
         )
 
     def _store(self, node: Any) -> Node:
-        """Returns a store; one of a vector is a loop over its lanes."""
+        """Returns a store; a vector store becomes a loop over its lanes."""
         lanes = next((_lanes(index) for index in node.indices if _lanes(index) > 1), 1)
         if lanes > 1:
             name = self._unique("lane")
@@ -172,7 +172,7 @@ class _Walker:
         return store if lanes == 1 else Loop(name, 0, lanes, "vectorized", [store])
 
     def _call(self, call: Any) -> list[Node]:
-        """Returns the stores that combine values of threads, where they are wanted."""
+        """Returns the stores of a reduction across threads, if the tree includes them."""
         if not isinstance(call, Call):
             return []
         name = str(getattr(call.op, "name", call.op)).rpartition(".")[2]
@@ -271,7 +271,7 @@ class _Walker:
         if isinstance(node, Call):
             name = "tir." + str(node.op.name).rpartition(".")[2]
             texts = [item for item in node.args if isinstance(item, tvm.ir.StringImm)]
-            if texts:  # a function of another library, by its name
+            if texts:  # call of an external function by its name
                 self._uncounted[str(texts[0].value)] = None
             given = [item for item in node.args if not isinstance(item, tvm.ir.StringImm)]
             return Expr("call", dtype, tuple(map(self._expr, given)), name)
@@ -301,7 +301,7 @@ class _Walker:
         return name
 
     def _access(self, buffer: Any, indices: Any) -> tuple[Buffer, tuple[Expr, ...]]:
-        """Returns what an access touches; one of a view touches the buffer behind it."""
+        """Returns buffer and indices of an access; for a view, those of the underlying buffer."""
         found = tuple(self._expr(index) for index in indices)
         if buffer not in self._views:
             return self._buffer(buffer), found
@@ -339,7 +339,7 @@ class _Walker:
 
 
 def _viewed(data: Any) -> Any:
-    """Returns the buffer whose memory a view is of."""
+    """Returns the buffer that a view refers to."""
     if isinstance(data, Call) and data.args and isinstance(data.args[0], tirx.Var):
         return data.args[0]
     raise DataError(f"Cannot turn TIR into a loop tree: got a view of {data}; expected a buffer.")
@@ -351,7 +351,7 @@ def _lanes(index: Any) -> int:
 
 
 def _steps(shape: tuple[int, ...]) -> list[int]:
-    """Returns how far apart neighbours of each dimension are, in elements."""
+    """Returns the stride of each dimension, in elements."""
     return [math.prod(shape[place + 1 :]) for place in range(len(shape))]
 
 
@@ -364,7 +364,7 @@ def _sum(left: Expr, right: Expr) -> Expr:
 
 
 _OP_OF_CLASS_NAME: Mapping[str, str] = {name: op for op, name in TIRX_CLASS_OF_OP.items()}
-#: Operations on bits, which are calls in older TVMs.
+#: Bitwise operations, which are calls in older TVMs.
 _CALL_OF_CLASS_NAME: Mapping[str, str] = {
     "BitwiseAnd": "tir.bitwise_and", "BitwiseOr": "tir.bitwise_or",
     "BitwiseXor": "tir.bitwise_xor", "BitwiseNot": "tir.bitwise_not",

@@ -1,4 +1,4 @@
-"""Tensor programs with their names, as files and scripts define them."""
+"""Named tensor programs of files and scripts."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class NamedProgram:
     """A program of a file.
 
     Attributes:
-        name: the variable, or `variable.function` in an `IRModule`.
-        module: an `IRModule` whose only function is `main`; None where there is a fault.
-        fault: why it cannot be read; empty where it can.
-        note: how it was read, where that needs a word.
-        source: the module that TVM's default rules scheduled; None where they did not.
+        name: name of the variable, or `variable.function` in an `IRModule`.
+        module: an `IRModule` whose only function is `main`; None with a fault.
+        fault: reason why the program cannot be read; empty if it can.
+        note: note on the way the program was read; empty without one.
+        source: the unscheduled module, if TVM's default rules scheduled it; else None.
     """
 
     name: str
@@ -56,7 +56,7 @@ def programs_of(values: dict[str, Any]) -> list[NamedProgram]:
 
 
 def is_scheduled(tree: LoopTree) -> bool:
-    """Whether any store lies in a parallel, vectorised, unrolled or thread-bound loop, or below an
+    """Whether any store is in a parallel, vectorised, unrolled or thread-bound loop, or below an
     annotation.
     """
     for _, path in stores_with_path(tree):

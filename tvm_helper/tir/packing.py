@@ -1,4 +1,4 @@
-"""Weights that MetaSchedule may pack: it does so once, before the program runs and is timed."""
+"""Weights that MetaSchedule packs once, before the program runs and is timed."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 from tvm_helper.compat import block_passes, s_tir, tirx
 
-#: Attribute of a function: the places of arguments whose layout a schedule may change.
+#: Attribute of a function: indices of arguments whose layout a schedule may change.
 LAYOUT_FREE = "layout_free_buffers"
-#: Annotation of a block that packs one.
+#: Annotation of a block that packs a weight.
 _PACKING = "meta_schedule.layout_rewrite_preproc"
 
 
 def runnable(module: Any) -> Any:
-    """Returns a scheduled module as it is compiled, run and timed: what packs weights is not part
-    of it, and they are arguments in their packed form, whose layout is free no more. A module
-    without such weights stays as it is.
+    """Returns a scheduled module in the form that is compiled and timed: without the blocks that
+    pack weights, and with packed weights of fixed layout as arguments. A module without packed
+    weights is returned unchanged.
     """
     packed = [var for var, one in module.functions.items() if _is_free(one) and _packs(one)]
     if not packed:
@@ -31,8 +31,8 @@ def _is_free(function: Any) -> bool:
 
 
 def _packs(function: Any) -> bool:
-    """Returns whether a block of the function packs weights; TVM leaves an empty one when it takes
-    what packs them out.
+    """Returns whether a block of the function packs weights. TVM leaves an empty block when it
+    removes the packing.
     """
     if not isinstance(function.body, s_tir.SBlockRealize):
         return False

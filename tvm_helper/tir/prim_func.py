@@ -1,4 +1,4 @@
-"""A computation as tensor expressions of today's TVM, and from there as a schedulable function."""
+"""Tensor expressions of a computation in the current TVM, and its schedulable function."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cdmpp.programs.ansor.dag import Axis, Dag, DagOp
 from cdmpp.programs.loops.expr import Buffer, Expr
 from tvm_helper.compat import s_tir, te, tirx, tvm
 
-#: Name of the class in `tirx` of every operation with two operands.
+#: Binary operation -> name of its class in `tirx`.
 TIRX_CLASS_OF_OP: Mapping[str, str] = {
     "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "mod": "Mod", "floordiv": "FloorDiv",
     "floormod": "FloorMod", "min": "Min", "max": "Max", "eq": "EQ", "ne": "NE", "lt": "LT",
@@ -23,20 +23,20 @@ TIRX_CLASS_OF_OP: Mapping[str, str] = {
 
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
-#: Turns (tensor, converted indices) into TVM's read of it.
+#: Function of (tensor, converted indices) that returns TVM's read.
 LoadRule = Callable[[Buffer, tuple[Any, ...]], Any]
 
 
 def to_tirx(expr: Expr, variables: Mapping[str, Any], load: LoadRule) -> Any:
-    """Returns an expression as TVM's.
+    """Converts an expression to TVM's.
 
     Args:
-        expr: what to convert.
-        variables: TVM's variable or expression for each variable name.
+        expr: the expression.
+        variables: name of a variable -> TVM's variable or expression.
         load: called for each read.
 
     Raises:
-        ReplayError: an unknown variable or a call that TVM does not have.
+        ReplayError: an unknown variable, or a call that TVM does not support.
     """
     if expr.op == "const":
         return _const(expr)
@@ -65,7 +65,7 @@ def to_tirx(expr: Expr, variables: Mapping[str, Any], load: LoadRule) -> Any:
 def _const(expr: Expr) -> Any:
     value = expr.value
     if expr.dtype == "float32" and math.isfinite(value):
-        # TVM 0.8 prints the lowest float32 with more digits than it has, just below the range.
+        # TVM 0.8 prints the lowest float32 with too many digits, just below the valid range.
         value = max(-_FLOAT32_MAX, min(_FLOAT32_MAX, value))
     return tirx.const(value, expr.dtype)
 
@@ -75,11 +75,11 @@ class TensorGraph:
 
     Args:
         ops: operations, producers first.
-        inlined: operations (among `ops`) that are written into their readers.
+        inlined: operations (among `ops`) that are inlined into their readers.
 
     Attributes:
-        tensors: TVM's tensor of each output that is not inlined.
-        block_names: name of the block of each operation that is not inlined.
+        tensors: output -> TVM's tensor, except for inlined operations.
+        block_names: operation -> name of its block, except for inlined operations.
     """
 
     def __init__(self, ops: Sequence[DagOp], inlined: Sequence[DagOp] = ()) -> None:
@@ -172,20 +172,20 @@ def build_te(dag: Dag) -> list[Any]:
     """Returns the tensors of the signature (inputs, then outputs) as `te.Tensor`.
 
     Raises:
-        ReplayError: an expression that today's TVM cannot state.
+        ReplayError: an expression that the current TVM does not support.
     """
     graph = TensorGraph(dag.ops)
     return [graph.tensors[buffer] for buffer in dag.parameters]
 
 
 def narrow_blocks(function: Any, regions: Mapping[str, Sequence[tuple[int, int]]]) -> Any:
-    """Returns a function in which some blocks run over a part of their axes only.
+    """Returns the function with some blocks narrowed to a part of their axes.
 
-    The original's bound inference drops elements that nobody reads; `create_prim_func` keeps them.
+    The bound inference of Ansor's TVM drops unread elements; `create_prim_func` keeps them.
 
     Args:
-        function: what `te.create_prim_func` made: a sequence of loop nests with one block each.
-        regions: for each block to narrow the first and last value of its leading axes.
+        function: result of `te.create_prim_func`: a sequence of loop nests with one block each.
+        regions: name of a block -> first and last value of each of its leading axes.
     """
     root = function.body.block
 

@@ -1,4 +1,4 @@
-"""Which part of every tensor a computation needs, by interval arithmetic on the axes."""
+"""Needed regions of the tensors of a computation, by interval arithmetic on the axes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Interval: TypeAlias = tuple[int, int]
 def needed_regions(
     ops: Sequence[DagOp], inlined: Mapping[Buffer, DagOp]
 ) -> dict[Buffer, tuple[Interval, ...]]:
-    """Returns the indices in use of each tensor that is read, one interval a dimension.
+    """Returns the needed indices of each tensor that is read, one interval per dimension.
 
     Args:
         ops: operations, producers first; each runs over its whole needed region.
-        inlined: operations (among `ops`) that are evaluated inside their readers.
+        inlined: operations (among `ops`) that are evaluated in their readers.
     """
     needed: dict[Buffer, tuple[Interval, ...]] = {}
     for op in reversed(ops):
@@ -37,7 +37,7 @@ def needed_regions(
 
 
 def interval_of(expr: Expr, values: Mapping[str, Interval]) -> Interval | None:
-    """Returns bounds of an integer expression, or None where it cannot be bounded."""
+    """Returns bounds of an integer expression; None if they are unknown."""
     if expr.op == "const":
         return int(expr.value), int(expr.value)
     if expr.op == "var":

@@ -1,9 +1,10 @@
-"""Ansor's steps replayed on today's schedules, so that a Tenset record can be built and run.
+"""Replay of Ansor's steps on schedules of the current TVM, to build and run Tenset records.
 
-Ansor's steps only describe where stages go; TVM's `Schedule` moves them at once. So the steps are
-first applied to `ScheduleState` (plain bookkeeping), the computation is stated anew with the stages
-that the steps added, and then the stages are realised from the outputs to the inputs: attach,
-split, fuse, reorder, annotate. A stage's loops exist before anything is attached to them.
+Ansor's steps only describe the locations of stages, while TVM's `Schedule` moves them at once.
+Therefore the steps are first applied to a `ScheduleState` (plain bookkeeping), the computation is
+rebuilt with the stages that the steps added, and the stages are realised from the outputs to the
+inputs: attach, split, fuse, reorder, annotate. A stage's loops exist before others are attached to
+them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tvm_helper.compat import Schedule, te
 from tvm_helper.tir.prim_func import TensorGraph, narrow_blocks
 from tvm_helper.tir.regions import Interval, needed_regions
 
-#: First insertion point under a loop: stages realised later come earlier in the program.
+#: First insertion point under a loop: stages that are realised later precede the others.
 _FIRST = -2
 _THREAD_TAGS = {"vthread": "vthread.x"}
 
@@ -44,7 +45,7 @@ def replay(dag: Dag, steps: Sequence[Any]) -> Schedule:
         A schedule whose module has one function `main`; parameters are `dag.parameters` in order.
 
     Raises:
-        ReplayError: the steps do not fit the computation, or TVM refuses one of them.
+        ReplayError: the steps do not apply to the computation, or TVM rejects one of them.
     """
     state = ScheduleState(dag)
     state.apply(list(steps))
@@ -87,7 +88,7 @@ class _Replay:
     def _narrow_regions(
         self, ops: list[DagOp], inlined: dict[Buffer, DagOp]
     ) -> dict[str, tuple[Interval, ...]]:
-        """Returns the needed part of stages that stay at the root and are not needed as a whole."""
+        """Returns the needed regions of stages at the root that are only needed in part."""
         found = {}
         needed = needed_regions(ops, inlined)
         for stage in self._stages:
@@ -152,7 +153,7 @@ class _Replay:
         self._reorder(live, stage.leaf)
 
     def _split(self, relation: SplitRelation, to_threads: set[Iterator]) -> list[Any]:
-        """Splits a loop; a part of given length never exceeds the loop unless it is a thread."""
+        """Splits a loop; the given length is at most the loop's extent, except for threads."""
         loop = self._loops[relation.parent]
         extent = getattr(self._schedule.get(loop).extent, "value", None)
         given = relation.inner if relation.factor is not None else relation.outer
@@ -181,12 +182,12 @@ class _Replay:
             elif iterator.kind != "serial":
                 self._do("bind", loop, _THREAD_TAGS.get(iterator.kind, iterator.kind))
             if iterator.kind in THREAD_KINDS:
-                continue  # the original gives no pragma to a loop that is bound to threads
+                continue  # Ansor sets no pragma on a loop that is bound to threads
             for name, value in iterator.pragmas.items():
                 self._do("annotate", loop, name, value)
 
     def _place_init(self, stage: Stage) -> None:
-        """Puts a reduction's start values before its first reduction loop, as the original does."""
+        """Moves the initialisation of a reduction before its first reduction loop, as in Ansor."""
         if stage.op.reduce is None:
             return
         made_by = _made_by(stage)
@@ -208,7 +209,7 @@ def _call(primitive: str, function: Callable[..., Any], *args: Any, **options: A
 def _made_by(
     stage: Stage,
 ) -> dict[Iterator, Relation]:
-    """Returns the relation that each derived iterator of a stage came from."""
+    """Returns derived iterator of a stage -> relation that made it."""
     made: dict[Iterator, Relation] = {}
     for relation in stage.relations:
         if isinstance(relation, SplitRelation):
@@ -223,7 +224,7 @@ def _made_by(
 
 
 def _becomes_thread(stage: Stage) -> set[Iterator]:
-    """Returns the iterators that are bound to threads or that a thread binding was made out of."""
+    """Returns the iterators that are bound to threads, and those from which they were derived."""
     found = {iterator for iterator in stage.leaf if iterator.kind in THREAD_KINDS}
     for relation in reversed(stage.relations):
         if isinstance(relation, SplitRelation):
@@ -249,7 +250,7 @@ def _parents(
 def _present_order(
     leaf: list[Iterator], live: list[Iterator], made_by: dict[Iterator, Any]
 ) -> list[Iterator]:
-    """Returns the present iterators in the order in which the final ones need them."""
+    """Returns the live iterators in the order of the final iterators derived from them."""
     order: dict[Iterator, None] = {}
 
     def visit(iterator: Iterator) -> None:
@@ -272,7 +273,7 @@ def _is_over_reduction(iterator: Iterator, made_by: dict[Iterator, Any]) -> bool
 
 
 def _present(stage: Stage | None, iterator: Iterator | None) -> Iterator:
-    """Returns the final loop that stands for an iterator split or fused after attaching."""
+    """Returns the final iterator made from one that was split or fused after attaching."""
     assert stage is not None
     assert iterator is not None
     while iterator not in stage.leaf:

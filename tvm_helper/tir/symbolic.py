@@ -1,4 +1,4 @@
-"""Symbolic sizes of programs: which there are, and programs with numbers in their place."""
+"""Symbolic sizes of programs, and their replacement by numbers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _FOLDED: dict[type, Callable[[int, int], int]] = {
 
 
 def symbolic_sizes(module: Any) -> list[str]:
-    """Returns the names of the sizes that a program needs as numbers: those in shapes of its
-    arguments, and integer arguments that its loops run to.
+    """Returns the names of a program's symbolic sizes: variables in shapes and strides of its
+    arguments, and integer arguments in extents of its loops.
 
     Args:
         module: an `IRModule` with `main`.
@@ -27,7 +27,7 @@ def symbolic_sizes(module: Any) -> list[str]:
 
 
 def with_sizes(module: Any, sizes: Mapping[str, int]) -> Any:
-    """Returns a program with numbers in the place of symbolic sizes; other names are left out."""
+    """Returns the program with numbers instead of symbolic sizes; ignores other names."""
     function = module["main"]
     found = {name: var for name, var in _sizes(function).items() if name in sizes}
     if not found:
@@ -44,7 +44,7 @@ def with_sizes(module: Any, sizes: Mapping[str, int]) -> Any:
 
 
 def _folded(expr: Any) -> Any:
-    """Returns the number that an operation on two numbers is."""
+    """Returns the result of an operation on two constants; other operations stay unchanged."""
     if not (isinstance(expr.a, tirx.IntImm) and isinstance(expr.b, tirx.IntImm)):
         return expr
     return tirx.IntImm(str(expr.ty), _FOLDED[type(expr)](int(expr.a.value), int(expr.b.value)))
