@@ -23,7 +23,7 @@ def quick_import() -> Iterator[None]:
 
     Modules of `_LEFT_OUT` are not imported; those already imported stay. The names of all global
     functions are listed when their number changes, not for each of 50 modules. Failed lookups skip
-    the walk of the C++ stack, the first of which reads the symbols of all libraries.
+    the walk of the C++ stack; the first walk would read the symbols of all libraries.
     """
     with _left_out():
         import tvm_ffi

@@ -124,7 +124,8 @@ def _known(options: DeviceAddOptions, root: Path) -> DeviceSpec:
     """Returns the description of a known label, under the requested name.
 
     Raises:
-        DeviceError: it does not describe this machine (checked in full without `force`).
+        DeviceError: it does not describe this machine; with `force`, only the number of threads
+            is checked.
     """
     spec = replace(get_device(options.name), name=options.name)
     if not options.force:

@@ -54,7 +54,7 @@ class Fits:
         test: measured samples of the test tasks.
         seed: seed of the training.
         reader: machine-code model in `model_dir`; None without one.
-        code: machine code of the measured programs, where it is known.
+        code: machine code of the measured programs, as far as available.
     """
 
     folder: Path

@@ -50,7 +50,7 @@ class LegacyEnvironment:
 
     @property
     def driver_folder(self) -> Path:
-        """Folder of the stand-in for the CUDA driver library."""
+        """Folder of the stub of the CUDA driver library."""
         return self.folder / "cuda-driver"
 
     @property

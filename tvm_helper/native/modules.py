@@ -49,7 +49,7 @@ class NativeModules:
 
     Args:
         library: the compiled library.
-        lowering: TVM's pass that turns blocks into plain loops.
+        lowering: TVM's pass that lowers blocks to plain loops.
 
     Raises:
         NativeBuildError: the library does not support the nodes of this TVM.

@@ -1,5 +1,5 @@
 """Explanations of predictions: the program's text with times, a summary of its machine code, near
-training tasks, and faster counterfactual programs.
+training tasks, and counterfactual programs.
 
 from tvm_helper.predict.explain import explain_programs
 from tvm_helper.predict.predictor import Predictor, program_samples

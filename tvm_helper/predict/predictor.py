@@ -123,8 +123,8 @@ class Predictor:
         return self.trained.gpu_code if device.kind == "gpu" else self.trained.code
 
     def _taught_by_networks(self, device: DeviceSpec) -> CodeModel | None:
-        """Returns the machine-code model if its device had searched and timed networks, and it
-        reads code of the fastest programs.
+        """Returns the machine-code model if networks were searched and timed on the device, and
+        the model reads the device's code; else None.
         """
         code = self._reader(device)
         is_taught = code is not None and code.searched == device.name

@@ -170,7 +170,7 @@ def _predicted_s(
 
     try:
         (found,) = Predictor(model, [device]).programs([NamedProgram(task.task.name, scheduled)])
-    except CdmppError:  # a program without features; the table says ?
+    except CdmppError:  # a program without features, shown as ? in the table
         return None
     return found.latency_s
 

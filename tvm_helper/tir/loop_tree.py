@@ -186,7 +186,7 @@ class _Walker:
         results, registers = call.args[1 : 1 + count], call.args[2 + count : 2 + 2 * count]
         reducer = self._reducer
         if reducer is None or len(reducer.result) != count:
-            self._uncounted[name] = None  # only the values are known
+            self._uncounted[name] = None  # the combining function is unknown
         else:
             for place in range(count):
                 self._bound[reducer.lhs[place]] = self._expr(registers[place])

@@ -97,7 +97,7 @@ class AnsorScorer:
         """Returns float64 [state]: positive and higher is better, or `INVALID_SCORE`.
 
         Raises:
-            DataError: the task was not added, or a line is no record.
+            DataError: the task was not added, or a line is not a record.
         """
         started = time.perf_counter()
         found, latency_s = self._latencies(name, lines)
@@ -110,7 +110,7 @@ class AnsorScorer:
         """Adds a measured batch of one task; fine-tunes or corrects the model on it if enabled.
 
         Raises:
-            DataError: the task was not added, or a line is no record.
+            DataError: the task was not added, or a line is not a record.
         """
         if not lines:
             return
