@@ -56,7 +56,6 @@ def drawn_plan(
         card: card of the model to start from.
         name_of: name of a kernel -> name of its task.
         measure_s: seconds of measuring.
-        seed: seed of the draws.
     """
     learn_count, test_count = task_counts(measure_s, MOST_TASKS)
     found: dict[str, str] = {}
@@ -83,7 +82,6 @@ def make_plan(
         card: card of the model to start from.
         target_kind: kind of the device's target, such as `llvm` or `cuda`.
         measure_s: seconds of measuring.
-        seed: seed of the choice.
 
     Raises:
         DataError: too few tasks are available.

@@ -24,7 +24,6 @@ def autotvm_columns(
     """Returns the machine-code columns of programs of one task; None if a program fails to compile.
 
     Args:
-        device: device to compile for.
         programs: (identity, record) of each program.
 
     Raises:

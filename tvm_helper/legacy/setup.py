@@ -101,8 +101,6 @@ def build(folder: Path, *, force: bool = False, say: Say = lambda text: None) ->
     interrupted build.
 
     Args:
-        folder: folder of the environment.
-        force: whether to rebuild everything.
         say: called with each step when it begins.
 
     Raises:

@@ -225,7 +225,6 @@ def compiled_gpu_columns(
 
     Args:
         dag_json: the task's computation.
-        device: the GPU.
         programs: (identity, transform steps) of each program.
     """
     from tvm_helper.tasks.gpu_code import gpu_launches

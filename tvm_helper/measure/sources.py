@@ -85,7 +85,6 @@ def campaign_tasks(
     """Returns the tasks of a campaign, each once, in the order of the options.
 
     Args:
-        options: the campaign's options.
         target: target of networks and replayed records.
         on_network: called with (networks read, all networks) after each network.
 
@@ -188,9 +187,6 @@ def module_task(
     """Returns the task of an unscheduled module; its key is that of a MetaSchedule database.
 
     Args:
-        name: display name.
-        module: the module.
-        networks: (name, weight) pairs.
         operator: operator name; None = derived from the names of the module's blocks.
     """
     from tvm_helper.compat import s_tir, tvm

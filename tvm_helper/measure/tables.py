@@ -40,7 +40,6 @@ class CampaignSource(RecordSource):
     """Record source of a campaign's journal, in the order of the measurements.
 
     Attributes:
-        folder: the campaign's folder.
         slowdown: divisor of all times, see `write_tables`.
     """
 
@@ -111,10 +110,8 @@ def write_tables(
     """Writes or completes the dataset of a campaign's folder from its journal.
 
     Args:
-        folder: the campaign's folder.
         is_quiet_time: whether to divide times by the slowdown of the reference program
             (`mean_slowdown`), which the manifest then contains.
-        on_progress: see `extract`.
 
     Raises:
         DataError: the folder has no campaign, or a file cannot be read or written.

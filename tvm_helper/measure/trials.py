@@ -136,7 +136,6 @@ class TrialRunner:
 
         Args:
             task: the task's file.
-            timeout_s: time limit in seconds.
             values: fields of the request, see `tvm_helper.measure.worker`.
 
         Raises:

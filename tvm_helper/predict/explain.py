@@ -38,9 +38,7 @@ class Instead:
     """A counterfactual of the explained program, with its prediction.
 
     Attributes:
-        change: the counterfactual.
         leaf: leaf whose block was changed.
-        prediction: its prediction.
     """
 
     change: Counterfactual
@@ -54,7 +52,6 @@ class ExplainedProgram:
     the reason, and the other fields are empty.
 
     Attributes:
-        prediction: the prediction.
         script: the program's text; None if its leaves cannot be found in the text.
         code: summary of the machine code; None if the program was not compiled.
         no_code: reason why a requested `code` is missing.
@@ -122,7 +119,6 @@ def explain_programs(
     """Returns the explanations of all programs on all devices, program by program.
 
     Args:
-        predictor: the model with its devices.
         source: a Python file, which is run, or programs.
         compiles: whether to compile the programs and summarise their machine code.
 

@@ -22,7 +22,6 @@ class PaintedLine:
     """A line of TVMScript.
 
     Attributes:
-        text: the line.
         leaf: number of the leaf whose store is in the line, from 1; None without a store.
     """
 

@@ -105,7 +105,6 @@ class Predictor:
         """Returns whether predictions for a device use the machine code of the programs.
 
         Args:
-            device: the device.
             of_fastest: whether the program is the fastest of a task's measured programs.
         """
         code = self._reader(device)
@@ -142,7 +141,6 @@ class Predictor:
         that averages out over a network; 0 if unknown.
 
         Args:
-            device: the device.
             latency_s: latency of the kernel in the network.
             one: prediction of the kernel alone.
         """
@@ -201,9 +199,6 @@ class Predictor:
         includes the effects of a network.
 
         Args:
-            task: the task.
-            schedule: the schedule.
-            device: the device.
             fastest_of: number of measured programs of which the schedule was the fastest. With
                 `LEAST_MEASURED` or more, a machine-code correction is used only if it was trained
                 on results of searches.
@@ -284,8 +279,6 @@ def program_samples(
     """Returns a program on a device as one sample.
 
     Args:
-        program: the program.
-        device: the device.
         version: version of the added leaf columns.
 
     Raises:

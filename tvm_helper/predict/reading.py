@@ -122,8 +122,6 @@ def read_program(
     """Returns the model's input for a program, or the reason why it cannot be predicted.
 
     Args:
-        module: the module.
-        target: its target.
         source: the unscheduled module, if TVM's default rules scheduled it; else None.
         version: version of the added leaf columns that the model was trained on.
     """

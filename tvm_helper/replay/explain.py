@@ -27,7 +27,6 @@ class ExplainedKernel:
     """A kernel of a network.
 
     Attributes:
-        answer: its prediction.
         share: share of the time of all kernels, in [0, 1].
         program: explanation of the kernel alone; None if it was not requested or the kernel has no
             program.
@@ -43,7 +42,6 @@ class ExplainedNetwork:
     """A network on a device, compiled by TVM.
 
     Attributes:
-        answer: its prediction.
         kernels: kernels, most expensive first.
     """
 

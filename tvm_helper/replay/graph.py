@@ -60,9 +60,7 @@ def network_graph(
     their producers.
 
     Args:
-        module: relax module of the network.
         target: compile target.
-        name: name of the network.
         source: file of the network, if any.
         device: name of the network's DeviceSpec; empty = no device.
 

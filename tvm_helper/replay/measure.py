@@ -55,7 +55,6 @@ class _Kernel:
     """A compiled kernel with arguments.
 
     Attributes:
-        run: the kernel's function.
         tensors: arguments; each call gets copies in its own memory.
         timer: time evaluator of the kernel.
     """
@@ -116,9 +115,6 @@ def measure_network(
     """Returns the timings of a network compiled with the first schedule of each task.
 
     Args:
-        network: the network.
-        chosen: schedules of its tasks.
-        target: compile target, a CPU.
         turns: maximum number of turns with new memory; slow networks get fewer.
 
     Raises:

@@ -48,9 +48,7 @@ def replay_network(
 
     Args:
         path: ONNX file, or a saved `torch.export` program.
-        predictor: the model with its devices.
         choice: schedules of the kernels.
-        options: options of the replay.
         times: seconds of operators by id, name, task or kind; they override the model.
         scales: factors, see `replay_costs`.
         is_measured: whether to compile and time the network on this machine too.
@@ -92,9 +90,6 @@ class NetworkCosts:
     """Costs of a network's kernels on a device.
 
     Attributes:
-        network: the network.
-        chosen: schedules of its tasks.
-        costs: costs of its operators.
         schedule: choice of the schedules, in words.
         predictions: task key -> prediction of its program alone.
     """

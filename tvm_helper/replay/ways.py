@@ -100,8 +100,6 @@ def compiled_answer(
     Args:
         name: name of the network.
         module: relax module.
-        device: the device.
-        predictor: the model.
         choice: schedules of the kernels.
         batch: see `NetworkPrediction`.
 

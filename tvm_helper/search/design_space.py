@@ -434,10 +434,8 @@ def drawn_tiles(extent: int, parts: int, most_inner: int, chance: random.Random)
     """Returns a random factorisation of an extent, with the same probabilities as in TVM.
 
     Args:
-        extent: the extent.
         parts: number of factors.
         most_inner: maximum of the last factor; -1 = unlimited.
-        chance: random generator.
     """
     powers = _prime_powers(extent)
     while True:

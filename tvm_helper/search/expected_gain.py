@@ -43,7 +43,6 @@ def trend(latencies_s: Sequence[float], *, window: int = WINDOW) -> float | None
 
     Args:
         latencies_s: latencies of a task's trials in order; infinity for a failed trial.
-        window: number of trials.
 
     Returns:
         None without trials before the window; 1 if all of these failed; 0 if all trials failed.
@@ -108,9 +107,7 @@ def advice(gains: Sequence[Gain], least: float, trials: int) -> str | None:
     """Returns the advice to stop in words; None if more trials are worthwhile.
 
     Args:
-        gains: gain of every task.
         least: gain below which a task is settled.
-        trials: number of trials so far.
     """
     if not gains or not all(is_settled(gain, least) for gain in gains):
         return None

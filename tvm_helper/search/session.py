@@ -135,7 +135,6 @@ class SearchSession:
         error: first error raised inside TVM's calls.
         reason: reason why no more candidates are drawn; empty while they are.
         seconds: seconds of each activity since the last `round` entry of the journal.
-        states: states of the tasks.
     """
 
     def __init__(

@@ -53,8 +53,6 @@ def network_rows(
     Args:
         path: ONNX file or file of torch.export.save, named by its content.
         name: name of the network.
-        devices: the requested devices.
-        trained: the model.
         sizes: sizes of the inputs of an ONNX file.
 
     Raises:

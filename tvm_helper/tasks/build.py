@@ -58,9 +58,7 @@ def built(
     this machine's CPU.
 
     Args:
-        function: the unscheduled function.
         trace: trace as JSON of TVM's database, or a schedule.
-        target: compile target.
         folder: folder of the library.
         name: name of the library.
     """
@@ -96,7 +94,6 @@ def compiled_network(
     Args:
         fused: fused relax module of the network.
         scheduled: (module, schedule) of tasks; other tasks get TVM's default schedule.
-        target: compile target.
     """
     database = meta_schedule.database.MemoryDatabase()
     for module, schedule in scheduled:

@@ -17,7 +17,6 @@ def default_schedule(module: Any, target: Target) -> Schedule:
 
     Args:
         module: an `IRModule` with an unscheduled `main`.
-        target: compile target.
 
     Raises:
         DataError: no rule applies, or a rule fails.
@@ -43,7 +42,6 @@ def dlight_schedule(module: Any, target: Target) -> Schedule:
 
     Args:
         module: an `IRModule` with an unscheduled `main`.
-        target: compile target.
 
     Raises:
         DataError: no rule applies, or a rule fails.
@@ -73,7 +71,6 @@ def _why_not(function: Any, error: str) -> str:
     """Returns the reason why TVM's default rules do not schedule a function.
 
     Args:
-        function: the function.
         error: error of the rules; empty if none applies.
     """
     bare = _store_outside_blocks(function.body)

@@ -48,9 +48,7 @@ def kernel_launches(
     """Returns the compiled kernels of a CUDA source of TVM, in execution order.
 
     Args:
-        source: the source.
         sizes: launch size of each kernel.
-        device: the GPU.
 
     Raises:
         UsageError: NVIDIA's compiler is not installed.

@@ -79,7 +79,6 @@ def load_network(path: Path, sizes: InputSizes | None = None) -> Any:
     ONNX operators that TVM cannot import are cut out; `cut_operators` returns them.
 
     Args:
-        path: the file.
         sizes: sizes of the inputs of an ONNX file, which must determine all open sizes; None =
             those of the file.
 
@@ -162,7 +161,6 @@ def read_onnx(path: Path, *, has_files: bool = True) -> Any:
     """Returns the model of an ONNX file.
 
     Args:
-        path: the file.
         has_files: whether to read its external data files too.
 
     Raises:
@@ -246,8 +244,6 @@ def network_of_onnx(model: Any, name: str, failing: list[str] | None = None) -> 
     """Returns the relax module of an ONNX model.
 
     Args:
-        model: the ONNX model.
-        name: name of the network.
         failing: list to which the type of the failing operator is appended, if TVM reports it.
 
     Raises:
@@ -274,9 +270,7 @@ def network_of_module(module: Any, inputs: Sequence[Any], name: str) -> Any:
     """Returns the relax module of a torch module, which is traced but not run.
 
     Args:
-        module: the torch module.
         inputs: tensors, batch first.
-        name: name of the network.
 
     Raises:
         DataError: torch.export cannot trace the module, or TVM cannot import it.

@@ -16,7 +16,6 @@ def cubin_of(source: str, architecture: str) -> bytes:
     """Returns the CUBIN of a CUDA source without includes.
 
     Args:
-        source: the source.
         architecture: e.g. `sm_70`.
 
     Raises:

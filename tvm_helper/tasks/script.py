@@ -94,7 +94,6 @@ def read_plain_script(text: str, name: str) -> list[NamedProgram]:
     """Returns the programs of a local script; a program that TVM cannot read has a `fault`.
 
     Args:
-        text: the script.
         name: name of the file, for faults.
 
     Raises:

@@ -115,7 +115,6 @@ def read_loop_tree(
     """Returns the loop tree of a module, or the reason why it has none; raises nothing.
 
     Args:
-        module: an `IRModule` with one function `main`.
         is_gpu: whether the module is for a GPU, even without thread bindings.
         lowered, complete: see `loop_tree_from_tir`.
     """
