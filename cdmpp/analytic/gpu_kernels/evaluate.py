@@ -64,7 +64,8 @@ class EvaluatedKernels:
 def evaluate_kernels(
     folder: Path, seeds: Sequence[int], families: Sequence[str] = ()
 ) -> EvaluatedKernels:
-    """Returns the errors of fits to a folder of measured kernels.
+    """Returns the errors of fits to a folder of measured kernels. A family with a single device has
+    no split `device-left-out` or `shared-calls`.
 
     Args:
         families: families to evaluate; empty = all of the folder.
@@ -78,10 +79,10 @@ def evaluate_kernels(
     for family in asked_families(folder, families):
         measured = read_measured(folder, family)
         left_out[family] = measured.left_out
-        scores += _of_references(measured)
+        scores += _of_references(measured) if measured.has_several_devices else ()
         for seed in seeds:
             logger.info("evaluating %s, seed %d", family, seed)
-            scores += _of_left_out_devices(measured, seed)
+            scores += _of_left_out_devices(measured, seed) if measured.has_several_devices else ()
             scores += _of_new_shapes(measured, seed)
             scores += _of_larger_shapes(measured, seed)
             if family in SERVING:

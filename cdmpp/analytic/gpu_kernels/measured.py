@@ -71,6 +71,11 @@ class Measured:
         return [str(label) for label in np.unique(self.table.device)]
 
     @property
+    def has_several_devices(self) -> bool:
+        """Whether a fit can hold out a device."""
+        return len(self.devices) > 1
+
+    @property
     def is_near(self) -> bool:
         """Whether a fit stores the rows, to correct its trees."""
         return self.family in SERVING

@@ -268,7 +268,10 @@ class GpuKernels(AnalyticModel):
             known = self.errors.get(NEW_VERSION, {})
             one = LogErrors.widest([one, known.get(group, known.get(family))])
         if one is None:
-            raise DataError(f"the {self.what} has no errors of {group}; {self.again}")
+            raise DataError(
+                f"the {self.what} has no errors of {group} for {device.name}; {self.again}, on "
+                "measurements of several GPUs"
+            )
         return one.low, one.high
 
     def save(self, path: Path) -> None:

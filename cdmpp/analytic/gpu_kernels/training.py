@@ -33,7 +33,8 @@ def fit_kernels(
     """Fits the models to a folder of measured kernels.
 
     The errors of a device in the fit are from a fit that holds out a fifth of the shapes; those of
-    unseen devices are from fits that each hold out one device (`left_out_errors`).
+    unseen devices are from fits that each hold out one device (`left_out_errors`). A family with a
+    single device has no intervals for other devices.
 
     Args:
         about: facts to store with the model.
@@ -81,11 +82,13 @@ def _errors(measured: Measured, seed: int) -> DeviceErrors:
     predicted = measured.shape_left_out_s(seed)
     held = np.isfinite(predicted)
     logs = np.log(measured.table.latency_s[held] / predicted[held])
-    left_out = np.log(measured.table.latency_s / measured.left_out_s(seed))
-    found = left_out_errors(
-        left_out, measured.table.device, measured.groups, measured.devices,
-        is_near=measured.is_near,
-    )  # fmt: skip
+    found: DeviceErrors = {}
+    if measured.has_several_devices:
+        left_out = np.log(measured.table.latency_s / measured.left_out_s(seed))
+        found = left_out_errors(
+            left_out, measured.table.device, measured.groups, measured.devices,
+            is_near=measured.is_near,
+        )  # fmt: skip
     for label in measured.devices:
         own = measured.table.device[held] == label
         for group in map(str, np.unique(measured.groups)):

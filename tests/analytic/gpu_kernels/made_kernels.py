@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,10 @@ SYSTEMS = ("a100_sxm", "b200_sxm", "h100_sxm")
 _ROWS = 390
 
 
-def write_kernels(folder: Path, *, slower: float = 1.3) -> Path:
+def write_kernels(folder: Path, *, slower: float = 1.3, systems: Sequence[str] = SYSTEMS) -> Path:
     """Writes the four files; every call takes `slower` times its time by the prior."""
     rng = np.random.default_rng(0)
-    system = np.array(SYSTEMS)[np.arange(_ROWS) % len(SYSTEMS)]
+    system = np.array(systems)[np.arange(_ROWS) % len(systems)]
     facts = {
         "system": system, "framework": np.full(_ROWS, "TRTLLM"), "version": np.full(_ROWS, "1.0"),
     }  # fmt: skip
@@ -49,7 +50,7 @@ def write_kernels(folder: Path, *, slower: float = 1.3) -> Path:
             "nccl_dtype": np.array(["half", "int8"])[rng.integers(0, 2, _ROWS)],
         },
     }  # fmt: skip
-    known = {get_device(name).name: get_device(name) for name in SYSTEMS}
+    known = {get_device(name).name: get_device(name) for name in systems}
     for family in FAMILIES:
         content = {**columns[family], **facts, "latency_s": np.ones(_ROWS)}
         write_columns(folder / FILES[family], content)

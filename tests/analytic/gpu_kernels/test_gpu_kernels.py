@@ -206,6 +206,18 @@ def test_what_was_learned_fades_beyond_the_largest_call(fitted):
         assert beyond == pytest.approx(within * np.exp(power - 1.0))
 
 
+def test_a_folder_with_a_single_device_is_fitted_and_evaluated(tmp_path, capsys):
+    folder = str(write_kernels(tmp_path, systems=["h100_sxm"]))
+    arguments = ["--data", folder, "--families", "gemm"]
+    assert main(["analytic", "kernels", "evaluate", *arguments, "--seeds", "0", "--json"]) == 0
+    splits = {row["split"] for row in json.loads(capsys.readouterr().out)}
+    assert splits == {"new-shapes", "larger-shapes"}
+    model = fit_kernels(tmp_path, families=["gemm"])
+    assert set(model.errors) == {"h100"}
+    with pytest.raises(DataError, match="no errors of gemm bfloat16 for b200"):
+        model.times(CALLS[:1], get_device("b200"))
+
+
 @pytest.mark.exhaustive
 def test_judging_finds_the_rule_where_it_was_not_fitted(folder, tmp_path, capfd):
     arguments = ["analytic", "kernels", "evaluate", "--data", str(folder), "--seeds", "0", "--json"]
