@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -70,11 +71,14 @@ class KernelTable:
         return [EmbeddingShape(*(int(value) for value in row)) for row in table]
 
 
-def strip_unit(text: str) -> float:
+def strip_unit(text: str, *, plain: float = 1.0) -> float:
     """Parses a profiler's number with a unit; rates, sizes and times become SI.
 
     `723.4GB/s` is 7.234e11, `12%` is 0.12, `Low (2)` and `(2)` are 2, `48KB` is 49152, an
     empty text is NaN.
+
+    Args:
+        plain: value of 1 without a unit.
 
     Raises:
         DataError: not a number, or an unknown unit.
@@ -90,13 +94,14 @@ def strip_unit(text: str) -> float:
             f"cannot read {text!r} as a number with a unit (expected e.g. '8', '8 GB/s'; units: "
             f"{', '.join(unit for unit in _UNITS if unit)})"
         )
-    return float(number[1]) * _UNITS[number[2]]
+    return float(number[1]) * (_UNITS[number[2]] if number[2] else plain)
 
 
 def read_kernel_table(
     path: Path, *, keep: KernelFilter = "embedding", least_batch: int = 1, least_rows: int = 1
 ) -> KernelTable:
-    """Reads the rows of a benchmark's CSV file; `kernel_runtime` is in microseconds.
+    """Reads the rows of a benchmark's CSV file; `kernel_runtime` is in microseconds, unless
+    a cell has another unit.
 
     Args:
         keep: `embedding` = kernels with `batched_embedding` in their name; `none` = every row.
@@ -115,6 +120,8 @@ def read_kernel_table(
         for name in table.columns
         if name != "kernel_name"
     }
+    read_us = partial(strip_unit, plain=1e-6)
+    columns[_RUNTIME] = np.array(table.values(_RUNTIME, read_us), np.float64)
     runtimes = zip(names, columns[_RUNTIME], strict=True)
     reasons = [_reason_to_drop(name, runtime, keep) for name, runtime in runtimes]
     for name, smallest in least.items():
@@ -128,9 +135,7 @@ def read_kernel_table(
             "smaller --least-batch"
         )
     values = {name: column[kept] for name, column in columns.items()}
-    return KernelTable(
-        tuple(names[int(row)] for row in kept), values, values[_RUNTIME] * 1e-6, dropped
-    )
+    return KernelTable(tuple(names[int(row)] for row in kept), values, values[_RUNTIME], dropped)
 
 
 def _reason_to_drop(name: str, runtime: float, keep: KernelFilter) -> str | None:
