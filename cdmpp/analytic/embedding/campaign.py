@@ -214,22 +214,24 @@ def run_campaign(
         budget_s: seconds of timed calls per point.
 
     Raises:
-        DataError: the file cannot be read or written.
+        DataError: the file cannot be read or written, or was measured with another number of
+            threads.
     """
     import torch
 
     rows = read_campaign(path) if path.exists() else []
     threads = torch.get_num_threads()
-    done = {(row.key, row.round, row.threads) for row in rows}
+    _check_threads(path, {threads, *(row.threads for row in rows)})
+    done = {(row.key, row.round) for row in rows}
     for (count, tables, width), group in groupby(points, key=_table_key):
-        missing = [point for point in group if (_key(point), point.round, threads) not in done]
+        missing = [point for point in group if (_key(point), point.round) not in done]
         if not missing:
             continue
         bench = EmbeddingBench(count, tables, width)
         for point in missing:
             row = _measure(bench, point, threads, budget_s)
             rows.append(row)
-            done.add((row.key, row.round, threads))
+            done.add((row.key, row.round))
             if on_row is not None:
                 on_row(row)
         write_campaign(path, rows)
@@ -240,11 +242,22 @@ def read_campaign(path: Path) -> list[CampaignRow]:
     """Reads the rows of a campaign's CSV file.
 
     Raises:
-        DataError: the file cannot be read, has other columns, or has a value that is not a number.
+        DataError: the file cannot be read, has other columns, has a value that is not a number, or
+            has measurements with several numbers of threads.
     """
     table = TableFile.read(path, COLUMNS, what="embedding lookups, made by: " + _AGAIN)
     columns = [table.values(name, _KINDS.get(name, int)) for name in COLUMNS]
-    return [CampaignRow(*row) for row in zip(*columns, strict=True)]
+    rows = [CampaignRow(*row) for row in zip(*columns, strict=True)]
+    _check_threads(path, {row.threads for row in rows})
+    return rows
+
+
+def _check_threads(path: Path, threads: set[int]) -> None:
+    if len(threads) > 1:
+        raise DataError(
+            f"{path}: measurements with {' and '.join(map(str, sorted(threads)))} threads; use a "
+            "folder for each number of threads"
+        )
 
 
 def write_campaign(path: Path, rows: Iterable[CampaignRow]) -> None:

@@ -117,7 +117,9 @@ def fit_campaign(campaign: LookupCampaign) -> CpuConstants:
     """
     points, measured_s = points_of(best_of_rounds(campaign.rows))
     machine = campaign.machine
-    origin = {"machine": machine["processor"], "versions": machine["versions"]}
+    origin = {
+        "machine": machine.get("processor", "a CPU"), "versions": machine.get("versions", {}),
+    }  # fmt: skip
     counted = CountedWork(campaign.caches)
     constants = fit_cpu(points, measured_s, campaign.caches, origin=origin, counted=counted)
     return with_errors(constants, points, measured_s, counted=counted)

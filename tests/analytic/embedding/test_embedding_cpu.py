@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from cdmpp.analytic.embedding.campaign import (
     CampaignRow,
+    LookupCampaign,
     best_of_rounds,
     campaign_points,
     read_campaign,
@@ -26,7 +28,7 @@ from cdmpp.analytic.embedding.cpu import (
 )
 from cdmpp.analytic.embedding.cpu_probe import MemorySweep, cpu_caches
 from cdmpp.analytic.embedding.devices import measured_devices
-from cdmpp.analytic.embedding.evaluate import judge, points_of, split_points
+from cdmpp.analytic.embedding.evaluate import fit_campaign, judge, points_of, split_points
 from cdmpp.analytic.embedding.gpu import KernelOptions
 from cdmpp.analytic.embedding.gpu_fit import calibrate, predict_gpu
 from cdmpp.analytic.embedding.intervals import with_errors
@@ -203,9 +205,28 @@ def test_the_best_of_rounds(tmp_path):
     write_campaign(path, rows)
     assert read_campaign(path) == rows
     assert len(points_of(rows)[0]) == 8
+    write_campaign(path, [*rows, replace(rows[0], threads=4)])
+    with pytest.raises(DataError, match="measurements with 1 and 4 threads"):
+        read_campaign(path)
     path.write_text("a,b\n1,2\n")
     with pytest.raises(DataError, match="no column pass_name"):
         read_campaign(path)
+
+
+def test_a_campaign_is_not_continued_with_another_number_of_threads(tmp_path):
+    path = tmp_path / "measurements.csv"
+    point = campaign_points("smoke", rounds=1)[0]
+    [row] = run_campaign([point], path, budget_s=0.0)
+    write_campaign(path, [replace(row, threads=row.threads + 1)])
+    with pytest.raises(DataError, match="use a folder for each number of threads"):
+        run_campaign([point], path, budget_s=0.0)
+
+
+def test_a_machine_without_a_name_is_fitted():
+    points = [point for point in some_points() if point.which == "forward"]
+    rows = rows_of(points, np.linspace(1e-5, 1e-3, len(points)))
+    campaign = LookupCampaign(rows, CACHES, MemorySweep([1], [1.0]), machine={})
+    assert fit_campaign(campaign).origin["machine"] == "a CPU"
 
 
 def test_caches_come_from_the_system_or_are_asked_for(tmp_path):
