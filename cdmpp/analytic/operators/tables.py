@@ -68,14 +68,14 @@ def read_table(path: Path) -> OperatorTable:
     """Reads a table of single operators: `device,op,...,latency_ms`.
 
     Raises:
-        DataError: the file cannot be read, lacks a column, or has a value that is not a number.
+        DataError: the file cannot be read, lacks a column, or has an invalid value.
         DeviceError: unknown device.
     """
     table = TableFile.read(path, ("device", "op", "latency_ms"), what=_WHAT)
     names = ("batch", "m", "n", "k") if "k" in table.columns else ("rows", "cols")
     operators = _operators(table, {name: table.numbers(name) for name in names})
     return OperatorTable(
-        operators, np.array(table.devices()), table.numbers("latency_ms", scale=_S_PER_MS)
+        operators, np.array(table.devices()), table.times("latency_ms", scale=_S_PER_MS)
     )
 
 
@@ -96,6 +96,11 @@ def read_instances(path: Path) -> dict[str, InstanceTable]:
 
 def _instances(table: TableFile, family: str) -> InstanceTable:
     sizes = table.values("shape", _sizes)
+    if other := next((size for size in sizes if size.keys() != sizes[0].keys()), None):
+        raise DataError(
+            f"{table.path}: column 'shape' has the sizes {', '.join(other)} in one row and "
+            f"{', '.join(sizes[0])} in another row of {family}; expected the same sizes"
+        )
     # Broadcast operands are read once, so the tensors' own shapes give the traffic.
     moved = None
     if family not in MATMUL_KINDS:
@@ -108,7 +113,7 @@ def _instances(table: TableFile, family: str) -> InstanceTable:
         table=OperatorTable(
             _operators(table, shape, moved),
             np.array(labels),
-            table.numbers("measured_ms", scale=_S_PER_MS),
+            table.times("measured_ms", scale=_S_PER_MS),
         ),
         family=np.full(len(table), family),
         configuration=np.array([" ".join(key) for key in keys]),

@@ -162,18 +162,20 @@ def left_out_fits(
     known: Mapping[str, Hardware],
     options: FitOptions,
 ) -> dict[str, FamilyFit]:
-    """Returns label of a GPU -> the fit without its chip and the large shapes; empty for a single
-    chip.
+    """Returns label of a GPU -> the fit without its chip and the large shapes, for chips
+    whose small shapes are not all.
     """
     small = table[~large_shapes(table)]
     chips = chips_of(table, known)
     found: dict[str, FamilyFit] = {}
-    for chip in chips if len(chips) > 1 else []:
-        fit = fit_family(
-            small[~np.isin(small.device, chip)], family, known,
-            seed=options.seeds[0], most_rows=options.most_validation_rows,
-        )  # fmt: skip
-        found |= dict.fromkeys(chip, fit)
+    for chip in chips:
+        others = small[~np.isin(small.device, chip)]
+        if len(others):
+            fit = fit_family(
+                others, family, known,
+                seed=options.seeds[0], most_rows=options.most_validation_rows,
+            )  # fmt: skip
+            found |= dict.fromkeys(chip, fit)
     return found
 
 
@@ -185,21 +187,21 @@ def validate(
     options: FitOptions,
 ) -> dict[float | None, float]:
     """Returns octaves -> mean absolute error (a fraction) on the large shapes, averaged over the
-    held-out GPUs; empty without fits.
+    held-out GPUs that have such shapes; empty without any.
 
     Args:
         fits: result of `left_out_fits`.
     """
     is_large = large_shapes(table)
-    errors: dict[float | None, list[float]] = {octaves: [] for octaves in OCTAVES if fits}
+    errors: dict[float | None, list[float]] = {octaves: [] for octaves in OCTAVES}
     for left_out, fit in fits.items():
         judged = table[(table.device == left_out) & is_large]
         judged = judged[_spread(len(judged), options.most_validation_rows)]
-        for octaves, own in errors.items():
+        for octaves, own in errors.items() if len(judged) else ():
             model = OperatorModel({family: (fit,)}, octaves, dict(known), {})
             predicted = model.predict(judged.operators, judged.device, known)
             own.append(float(np.mean(np.abs(predicted / judged.latency_s - 1.0))))
-    return {octaves: float(np.mean(values)) for octaves, values in errors.items()}
+    return {octaves: float(np.mean(values)) for octaves, values in errors.items() if values}
 
 
 def _spread(count: int, most: int) -> NDArray[np.intp]:

@@ -221,6 +221,17 @@ def test_large_shapes_are_a_quarter_of_each_kind() -> None:
     assert large_shapes(table).mean() == pytest.approx(0.25, abs=0.01)
 
 
+@pytest.mark.parametrize("sizes_of_v100", ["small", "large"])
+def test_chips_may_have_only_large_or_only_small_shapes(sizes_of_v100: str) -> None:
+    table = vector_table(120)
+    is_v100 = large_shapes(table) == (sizes_of_v100 == "large")
+    table = replace(table, device=np.where(is_v100, "v100", "t4"))
+    model = fit_model({"elementwise": table}, FitOptions(seeds=(0,)))
+    assert np.isfinite(
+        list(model.about["validation_mape_by_octaves"]["elementwise"].values())
+    ).all()
+
+
 def test_packaged_model_is_small_and_complete() -> None:
     path = OperatorModel.packaged_path()
     assert path.stat().st_size < 500_000
@@ -246,6 +257,10 @@ def test_reader_names_what_is_wrong(tmp_path: Path) -> None:
     path.write_text("device,op,rows,cols,latency_ms\nTesla T4,add,8,x,1\n", "utf-8")
     with pytest.raises(DataError, match=r"add\.csv: row 1, column 'cols': cannot read 'x'"):
         read_table(path)
+    for cell in ("0", "-1", "nan"):
+        path.write_text(f"device,op,rows,cols,latency_ms\nTesla T4,add,8,4,{cell}\n", "utf-8")
+        with pytest.raises(DataError, match=f"cannot read '{cell}' as a number above 0"):
+            read_table(path)
     path.write_text("device,op,rows,cols,latency_ms\nTesla T4,add,8,4,0.5\n", "utf-8")
     table = read_table(path)
     assert table.device.tolist() == ["t4"]
@@ -262,6 +277,9 @@ def test_broadcast_operands_are_read_once(tmp_path: Path) -> None:
     path.write_text(header + row, "utf-8")
     table = read_instances(path)["elementwise"].table
     assert table.operators.bytes.tolist() == [4 * (32 + 8 + 32)]
+    path.write_text(header + row + row.replace("rows=4;cols=8", "rows=4"), "utf-8")
+    with pytest.raises(DataError, match="has the sizes rows in one row and rows, cols in another"):
+        read_instances(path)
 
 
 def test_peers_as_published() -> None:
