@@ -149,6 +149,19 @@ def positive(text: str) -> float:
     return value
 
 
+def whole(text: str) -> int:
+    """Parses a whole number, which may be written as `64.0`.
+
+    Raises:
+        ValueError: `text` is not such a number.
+    """
+    value = float(text)
+    if not value.is_integer():
+        raise ValueError(text)
+    return int(value)
+
+
 _EXPECTED: Mapping[Callable[[str], Any], str] = {
-    float: "a number", int: "a whole number", positive: "a number above 0",
+    float: "a number", positive: "a number above 0",
+    **dict.fromkeys((int, whole), "a whole number"),
 }  # fmt: skip

@@ -13,7 +13,7 @@ from cdmpp.analytic.conv.errors import LAYER
 from cdmpp.analytic.conv.layers.closed_form_model import POOLED, fit_latent
 from cdmpp.analytic.conv.layers.closed_forms import fft_work, latent_work, roofline_ms
 from cdmpp.analytic.conv.layers.drift import Drift, fit_drift
-from cdmpp.analytic.conv.layers.evaluate import evaluate_layers
+from cdmpp.analytic.conv.layers.evaluate import evaluate_layers, split_layers
 from cdmpp.analytic.conv.layers.model import (
     BoostOptions,
     LayerModel,
@@ -193,6 +193,8 @@ def test_layer_files_come_back(tmp_path: Path, name: str) -> None:
         ("device,batch\nt4,1\n", "no column in_channels"),
         ("device,batch,in_channels,in_width,out_channels,kernel,stride,padding,time_ms\n"
          "t4,1,2,3,4,3,1,1,0\n", "row 1, column 'time_ms': cannot read '0'"),
+        ("device,batch,in_channels,in_width,out_channels,kernel,stride,padding,time_ms\n"
+         "t4,1,2,3,4,3.9,1,1,1\n", "row 1, column 'kernel': cannot read '3.9' as a whole number"),
         ("device,batch,in_channels,in_width,out_channels,kernel,stride,padding,time_ms,algorithm\n"
          "t4,1,2,3,4,3,1,1,1,magic\n", "unknown algorithm 'magic'; known: implicit"),
     ],
@@ -202,6 +204,24 @@ def test_malformed_layer_files(tmp_path: Path, text: str, message: str) -> None:
     path.write_text(text)
     with pytest.raises(DataError, match=message):
         read_layers(path)
+
+
+def test_spellings_of_a_device_are_one_device(tmp_path: Path) -> None:
+    path = tmp_path / "layers.csv"
+    write_layers(path, made_up_layers(drift_ms=0.5, rows=20))
+    plain = read_layers(path)
+    path.write_text(path.read_text().replace("t4,", "Tesla T4,", 5))
+    found = read_layers(path)
+    assert [spec.name for spec in found.devices] == list(DEVICES)
+    assert np.array_equal(found.device, plain.device)
+    assert np.array_equal(found.position, plain.position)
+
+
+def test_the_original_split_needs_a_test_part() -> None:
+    table = made_up_layers(drift_ms=0.0, rows=5)
+    table = replace(table, time_ms=np.full(len(table), 0.5))
+    with pytest.raises(DataError, match="leaves 0 training and 0 test rows"):
+        split_layers(table, "original", seed=0)
 
 
 def test_the_published_table_is_read() -> None:

@@ -11,7 +11,7 @@ from cdmpp.analytic.conv.errors import LAYER
 from cdmpp.analytic.conv.layers.model import LayerModel, remove_drifts
 from cdmpp.analytic.conv.layers.table import LayerTable, device_rows
 from cdmpp.analytic.conv.seer.evaluate import time_errors
-from cdmpp.analytic.conv.seer.splits import SplitKind, divide
+from cdmpp.analytic.conv.seer.splits import SplitKind, check_parts, divide
 from cdmpp.arrays import FloatArray
 
 
@@ -21,11 +21,12 @@ def split_layers(
     """Returns (training rows, test rows); `none` = all rows for both.
 
     Raises:
-        DataError: a part would be empty (not checked for `original` and `none`).
+        DataError: a part would be empty.
     """
     if split == "none":
         return table, table
     train, test = divide(table.shapes, table.time_ms, split, seed=seed)
+    check_parts(train, test)
     return table[train], table[test]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from cdmpp.analytic.conv.algorithms import ConvAlgorithm
 from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.analytic.rows import Rows
-from cdmpp.analytic.table_file import TableFile
+from cdmpp.analytic.table_file import TableFile, whole
 from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.devices.registry import get_devices
 from cdmpp.devices.spec import DeviceSpec
@@ -61,20 +61,15 @@ def read_layers(path: Path) -> LayerTable:
         DeviceError: unknown device.
     """
     table = TableFile.read(path, _NEEDED, what="convolution layers", other_names=_OTHER_NAMES)
-    sizes = {name: np.array(table.values(name, _whole), np.int64) for name in _SIZES}
-    order = sorted(set(table.columns["device"]))
-    device = np.array([order.index(label) for label in table.columns["device"]], np.int64)
+    sizes = {name: np.array(table.values(name, whole), np.int64) for name in _SIZES}
+    order, device = np.unique(table.devices(), return_inverse=True)
     algorithm = np.full(len(table), NO_ALGORITHM, np.int64)
     if "algorithm" in table.columns:
         algorithm = np.array(table.values("algorithm", _algorithm), np.int64)
     return LayerTable(
-        ConvShapes.of(**sizes), tuple(get_devices(order)), device,
+        ConvShapes.of(**sizes), tuple(get_devices(map(str, order))), device,
         table.times("time_ms"), algorithm, _positions(device),
     )  # fmt: skip
-
-
-def _whole(text: str) -> int:
-    return int(float(text))
 
 
 def _algorithm(text: str) -> int:

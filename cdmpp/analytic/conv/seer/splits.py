@@ -102,10 +102,19 @@ def divide(
     return (octave_split if split == "octave" else family_split)(shapes, seed=seed)
 
 
-def _sides(test: BoolArray) -> tuple[BoolArray, BoolArray]:
-    if not test.any() or test.all():
+def check_parts(train: BoolArray, test: BoolArray) -> None:
+    """Checks that both parts, bool [R], have rows.
+
+    Raises:
+        DataError: a part is empty.
+    """
+    if not train.any() or not test.any():
         raise DataError(
-            f"the split leaves {int((~test).sum())} training and {int(test.sum())} test rows; "
-            "expected some of both: use more rows or --split original"
+            f"the split leaves {int(train.sum())} training and {int(test.sum())} test rows; "
+            "expected some of both: use more rows or another --split"
         )
+
+
+def _sides(test: BoolArray) -> tuple[BoolArray, BoolArray]:
+    check_parts(~test, test)
     return ~test, test
