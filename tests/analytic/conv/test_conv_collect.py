@@ -282,6 +282,8 @@ def test_other_operators_run(operator: str, names: list[str]) -> None:
     assert all(f.time_ms > 0 for f in found)
     with pytest.raises(UsageError, match="unknown operator"):
         list(time_operators("softmax", layer, device="cpu"))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="1 of the 1 layers have other filters"):
+        list(time_operators("conv_1x1", layer, device="cpu"))
 
 
 _TOO_MUCH = (ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(1 << 40))

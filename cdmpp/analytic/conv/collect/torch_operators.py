@@ -44,7 +44,7 @@ def time_operators(
         device: `cuda` (timed by events) or `cpu` (timed by the clock).
 
     Raises:
-        UsageError: unknown operator.
+        UsageError: unknown operator, or a layer with another filter for `conv_1x1`.
         DeviceError: no GPU.
     """
     import torch
@@ -52,6 +52,12 @@ def time_operators(
     if operator not in get_args(TorchOperator):
         raise UsageError(
             f"unknown operator {operator!r}; known: {', '.join(get_args(TorchOperator))}"
+        )
+    others = layers.kernel[layers.kernel != 1]
+    if operator == "conv_1x1" and len(others):
+        raise UsageError(
+            f"conv_1x1: {len(others)} of the {len(layers)} layers have other filters, e.g. "
+            f"{others[0]}x{others[0]}; expected layers with 1x1 filters only"
         )
     if device == "cuda" and not torch.cuda.is_available():
         raise DeviceError("torch finds no NVIDIA GPU; collect on a machine with a GPU")
