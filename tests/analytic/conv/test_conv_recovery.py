@@ -11,7 +11,7 @@ import pytest
 from cdmpp.analytic.conv.algorithms import ConvAlgorithm, find_variant
 from cdmpp.analytic.conv.networks import NETWORKS, network_layers
 from cdmpp.analytic.conv.seer.counters import measured_counters
-from cdmpp.analytic.conv.seer.evaluate import kernel_errors, layer_errors, pick_errors
+from cdmpp.analytic.conv.seer.evaluate import kernel_errors, kernel_times, layer_errors, pick_errors
 from cdmpp.analytic.conv.seer.fitting import SeerOptions, fit_seer
 from cdmpp.analytic.conv.seer.model import SeerModel
 from cdmpp.analytic.conv.seer.regimes import fit_regimes, fit_smooth
@@ -40,6 +40,11 @@ def model() -> SeerModel:
     shapes = layers()
     rng = np.random.default_rng(0)
     return fit_seer(tables(shapes[rng.random(len(shapes)) < 0.7]), DEVICE, SeerOptions(trees=EXACT))
+
+
+def test_tables_of_other_variants_are_refused(model: SeerModel) -> None:
+    with pytest.raises(DataError, match="the tables are of algo9; expected some of the fitted"):
+        kernel_times(model, {"algo9": next(iter(tables(layers()).values()))})
 
 
 def test_times_and_picks_of_layers(model: SeerModel) -> None:

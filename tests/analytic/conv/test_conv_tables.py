@@ -119,6 +119,12 @@ def test_malformed_files(tmp_path: Path) -> None:
     (tmp_path / "c.train.csv").write_text(text.replace("2.0", "fast"))
     with pytest.raises(DataError, match="expected numbers"):
         read_workbook(tmp_path / "c", algo_convention="cudnn")
+    (tmp_path / "e.train.csv").write_text(text.replace(",0,2.0", ",,2.0"))
+    with pytest.raises(DataError, match="row 1: algorithm is nan; expected a whole number"):
+        read_workbook(tmp_path / "e", algo_convention="cudnn")
+    (tmp_path / "f.train.csv").write_text(text.removeprefix("128") + text)
+    with pytest.raises(DataError, match="row 1: batch is nan"):
+        read_workbook(tmp_path / "f", algo_convention="cudnn")
     (tmp_path / "d.xlsx").write_bytes(b"no archive")
     pytest.importorskip("openpyxl", reason="openpyxl (extra `analytic`) is absent")
     with pytest.raises(DataError, match="cannot read the workbook"):
@@ -134,6 +140,12 @@ def test_a_pick_workbook_comes_back(tmp_path: Path, convention: str) -> None:
     assert np.array_equal(found.time_ms, table.time_ms)
     assert np.array_equal(found.best, table.best)
     assert np.array_equal(found.cudnn_pick, table.cudnn_pick)
+    [file] = tmp_path.glob("p.*.csv")
+    titles, first, *rest = file.read_text().splitlines()
+    cells = first.split(",")
+    file.write_text("\n".join([titles, ",".join([*cells[:16], "", *cells[17:]]), *rest]))
+    with pytest.raises(DataError, match="row 1: best algorithm is nan"):
+        read_pick_workbook(tmp_path / "p")
 
 
 def test_a_folder_is_divided(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from cdmpp.analytic.conv.seer.folder import ConvFolder
 from cdmpp.analytic.conv.seer.model import SeerModel
 from cdmpp.analytic.conv.seer.table import ConvTable, KernelType, PickTable
 from cdmpp.arrays import FloatArray, IntArray
+from cdmpp.errors import DataError
 from cdmpp.metrics import absolute_percentage_error
 
 #: Maximum excess of a pick's measured time over the measured best; above it the pick is wrong.
@@ -168,12 +169,21 @@ def evaluate_folder(model: SeerModel, folder: ConvFolder) -> dict[str, Any]:
 def kernel_times(
     model: SeerModel, tables: Mapping[str, ConvTable]
 ) -> tuple[FloatArray, FloatArray]:
-    """Returns (measured, predicted) milliseconds, float64 [R], of the fitted kernels."""
+    """Returns (measured, predicted) milliseconds, float64 [R], of the fitted kernels.
+
+    Raises:
+        DataError: no table is of a fitted variant.
+    """
     parts = [
         (table.time_ms, model.variants[name].predict(table.shapes, table.launch).time_ms)
         for name, table in tables.items()
         if name in model.variants
     ]
+    if not parts:
+        raise DataError(
+            f"the tables are of {', '.join(tables) or 'no kernels'}; expected some of the fitted "
+            f"variants: {', '.join(model.variants)}"
+        )
     measured, predicted = (np.concatenate(column) for column in zip(*parts, strict=True))
     return measured, predicted
 

@@ -27,7 +27,7 @@ from cdmpp.analytic.conv.algorithms import (
 )
 from cdmpp.analytic.conv.seer.table import ConvTable, PickTable
 from cdmpp.analytic.conv.shapes import SHAPE_NAMES, ConvShapes
-from cdmpp.arrays import FloatArray
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.errors import DataError, UsageError
 from cdmpp.extras import require
 from cdmpp.files.atomic import write_atomic, write_text
@@ -111,10 +111,10 @@ def read_pick_workbook(
         times = np.full((len(values), ALGORITHM_COUNT), np.inf)
         measured = values[:, _ALGORITHM_COLUMN : _ALGORITHM_COLUMN + ALGORITHM_COUNT]
         times[:, order] = np.where(np.isfinite(measured), measured, np.inf)
-        best = to_cudnn(values[:, 16].astype(np.int64), convention)
+        best = to_cudnn(_whole(values[:, 16], "best algorithm", where), convention)
         pick = np.where(np.isfinite(values[:, 17]), values[:, 17], -1).astype(np.int64)
         pick[pick >= 0] = to_cudnn(pick[pick >= 0], convention)
-        table = PickTable(_shapes(values), times, pick)
+        table = PickTable(_shapes(values, where), times, pick)
         lost = times[np.arange(len(best)), best] > table.best_ms
         if lost.any():
             raise DataError(
@@ -168,8 +168,8 @@ def _table(
     columns = values[:, _ALGORITHM_COLUMN + 1 :].T
     measured = dict(zip(_MEASURED, columns, strict=True))
     waves = measured.pop("waves")
-    algorithm = to_cudnn(values[:, _ALGORITHM_COLUMN].astype(np.int64), convention)
-    table = ConvTable(_shapes(values), algorithm, **measured)
+    algorithm = to_cudnn(_whole(values[:, _ALGORITHM_COLUMN], "algorithm", where), convention)
+    table = ConvTable(_shapes(values, where), algorithm, **measured)
     counted = np.isfinite(waves) & np.isfinite(table.blocks) & np.isfinite(table.resident)
     wrong = counted & (np.ceil(table.blocks / table.resident) != waves)
     if wrong.any():
@@ -209,8 +209,17 @@ def _convention_of(text: str, prefix: str) -> AlgoConvention | None:
     return None
 
 
-def _shapes(values: FloatArray) -> ConvShapes:
-    return ConvShapes(*(values[:, index].astype(np.int64) for index in range(len(SHAPE_NAMES))))
+def _shapes(values: FloatArray, where: str) -> ConvShapes:
+    return ConvShapes(*(_whole(values[:, i], name, where) for i, name in enumerate(SHAPE_NAMES)))
+
+
+def _whole(column: FloatArray, what: str, where: str) -> IntArray:
+    wrong = np.flatnonzero(~np.isfinite(column) | (column != np.floor(column)))
+    if len(wrong):
+        raise DataError(
+            f"{where}: row {wrong[0] + 1}: {what} is {column[wrong[0]]:g}; expected a whole number"
+        )
+    return column.astype(np.int64)
 
 
 def _rows(table: ConvTable, convention: AlgoConvention) -> list[list[Any]]:
@@ -236,7 +245,7 @@ def _split_header(rows: Sequence[Sequence[Any]], where: str) -> tuple[list[str],
     """Returns (texts of the first row if it is a header, float64 [R, 18])."""
     rows = [row for row in rows if any(cell not in (None, "") for cell in row)]
     header: list[str] = []
-    if rows and not _is_number(rows[0][0]):
+    if rows and not _is_number(next(cell for cell in rows[0] if cell not in (None, ""))):
         header = [str(cell) for cell in rows[0]]
         rows = rows[1:]
     widths = {len(row) for row in rows} | ({len(header)} if header else set())
@@ -249,10 +258,7 @@ def _split_header(rows: Sequence[Sequence[Any]], where: str) -> tuple[list[str],
         values = [[_number(cell) for cell in row[:_COLUMN_COUNT]] for row in rows]
     except ValueError as error:
         raise DataError(f"{where}: {error}; expected numbers below the first row") from None
-    array = np.array(values, np.float64)
-    if not np.isfinite(array[:, : len(SHAPE_NAMES)]).all():
-        raise DataError(f"{where}: a layer's shape is not complete; expected eight numbers")
-    return header[:_COLUMN_COUNT], array
+    return header[:_COLUMN_COUNT], np.array(values, np.float64)
 
 
 def _is_number(cell: Any) -> bool:
