@@ -19,24 +19,23 @@ def check_sizes(call: Any, may_be_zero: tuple[str, ...] = ()) -> None:
         if one.type == "str":
             continue
         least = 0 if one.name in may_be_zero else 1
-        if not isinstance(size, int) or size < least:
+        if type(size) is not int or size < least:
             raise UsageError(
                 f"{type(call).__name__}: {one.name} is {size!r}; expected a whole number of at "
                 f"least {least}"
             )
 
 
-def check_word(call: Any, name: str, known: tuple[str, ...]) -> None:
-    """Checks that a field has one of the known words.
+def check_word(call: Any, name: str, known: tuple[str | int, ...]) -> None:
+    """Checks that a field has one of the known values.
 
     Raises:
         UsageError: it has another value.
     """
     value = getattr(call, name)
     if value not in known:
-        raise UsageError(
-            f"{type(call).__name__}: {name} is {value!r}; expected one of {', '.join(known)}"
-        )
+        expected = ", ".join(map(str, known))
+        raise UsageError(f"{type(call).__name__}: {name} is {value!r}; expected one of {expected}")
 
 
 def check_divides(call: Any, name: str, *parts: str) -> None:

@@ -224,7 +224,10 @@ def make_call(kernel: str, values: Mapping[str, str]) -> GpuCall:
 
 
 def _value(text: str) -> int | str:
-    return int(text) if text.lstrip("-").isdecimal() else text
+    try:
+        return int(text)
+    except ValueError:
+        return text
 
 
 def family_of(call: GpuCall) -> Family:

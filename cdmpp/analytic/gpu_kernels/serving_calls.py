@@ -79,6 +79,7 @@ class MoeLayer:
 
     def __post_init__(self) -> None:
         check_sizes(self, may_be_zero=("gated",))
+        check_word(self, "gated", (0, 1))
         check_word(self, "dtype", MOE_DTYPES)
         check_word(self, "distribution", DISTRIBUTIONS)
         check_word(self, "kernel", MOE_KERNELS)
@@ -161,7 +162,7 @@ class LinearAttention:
         kernel: one of `LINEAR_KERNELS`; `flash` = FlashInfer's or FlashKDA's kernel.
 
     Raises:
-        UsageError: a size is not positive, or a word is unknown.
+        UsageError: a size is out of range, or a word is unknown.
     """
 
     kind: str
@@ -179,7 +180,7 @@ class LinearAttention:
         check_sizes(self)
         check_word(self, "kind", LINEAR_KINDS)
         check_word(self, "step", LINEAR_STEPS)
-        check_word(self, "phase", PHASES)
+        _check_phase(self)
         check_word(self, "kernel", LINEAR_KERNELS)
 
     def steps(self) -> list[LinearAttention]:
@@ -223,11 +224,17 @@ class SparseBlock:
         check_sizes(self, may_be_zero=("past", "indexed"))
         check_word(self, "model", SPARSE_MODELS)
         check_word(self, "kind", _SPARSE_KINDS_OF[self.model])
-        check_word(self, "phase", PHASES)
+        check_word(self, "indexed", (0, 1))
+        _check_phase(self)
         check_word(self, "dtype", SPARSE_DTYPES)
         check_word(self, "kv_dtype", CACHE_DTYPES)
-        if self.phase == "decode" and self.length > 1:
-            raise UsageError(f"SparseBlock: length is {self.length}; expected 1 in decode")
+
+
+def _check_phase(call: LinearAttention | SparseBlock) -> None:
+    check_word(call, "phase", PHASES)
+    if call.phase == "decode" and call.length > 1:
+        name = type(call).__name__
+        raise UsageError(f"{name}: length is {call.length}; expected 1 in decode")
 
 
 @dataclass(frozen=True)

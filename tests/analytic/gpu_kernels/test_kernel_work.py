@@ -100,6 +100,7 @@ def test_no_kernel_was_faster_than_its_floor(family):
         (lambda: make_call("gemm", {"m": "4"}), "n, k missing"),
         (lambda: make_call("decode", {"batch": "1", "length": "4"}), "context"),
         (lambda: make_call("gemm", {"m": "x", "n": "4", "k": "4"}), "m is 'x'"),
+        (lambda: make_call("gemm", {"m": "--5", "n": "4", "k": "4"}), "m is '--5'"),
     ],
 )
 def test_wrong_calls_are_refused_in_a_sentence(make, message):
