@@ -324,13 +324,21 @@ def _of_sparse(raw: Columns) -> dict[str, NDArray[np.generic]]:
         "MiniMaxM3ForCausalLM": "minimax-m3", "DeepseekV4ForCausalLM": "deepseek-v4-pro",
     }  # fmt: skip
 
+    def model(word: str) -> str:
+        if word not in names:
+            raise DataError(
+                f"{FILES['sparse']}: architecture {word!r} is unknown; expected one of "
+                f"{', '.join(names)}"
+            )
+        return names[word]
+
     def read(name: str, value: Callable[[str], int | str]) -> NDArray[np.generic]:
         words, place = np.unique(raw[name].astype(str), return_inverse=True)
         return np.array([value(str(word)) for word in words])[place]
 
     is_flash = read("model", lambda word: int("Flash" in word)) == 1
     return {
-        "model": np.where(is_flash, "deepseek-v4-flash", read("architecture", names.__getitem__)),
+        "model": np.where(is_flash, "deepseek-v4-flash", read("architecture", model)),
         "kind": read("table", lambda word: word.removeprefix("dsv4_").partition("_")[0]),
         "phase": read("table", lambda word: "decode" if "generation" in word else "prefill"),
         "indexed": read("op_name", lambda word: int("skip_indexer" not in word)),
@@ -359,7 +367,7 @@ def _read(path: Path, names: Sequence[str], maybe: Sequence[str]) -> dict[str, N
     }
     for name in (*names, *there):
         column = table.column(name)
-        if pa.types.is_dictionary(column.type):
+        if pa.types.is_dictionary(column.type) or pa.types.is_large_string(column.type):
             column = column.cast(pa.string()).fill_null("")
         is_text = pa.types.is_string(column.type)
         found[name] = (

@@ -6,6 +6,8 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cdmpp.analytic.gpu_kernels.account.sparse import sparse_weights
@@ -16,7 +18,7 @@ from cdmpp.analytic.gpu_kernels.model import GpuKernels
 from cdmpp.analytic.gpu_kernels.serving_calls import SPARSE_DTYPES, SparseBlock
 from cdmpp.cli.main import main
 from cdmpp.devices.registry import get_device
-from cdmpp.errors import UsageError
+from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import write_columns
 
 H100, B200, L40S = (get_device(label) for label in ("h100", "b200", "l40s"))
@@ -125,6 +127,14 @@ def test_words_of_the_data_are_those_of_calls(tmp_path):
     other = _rows(tmp_path, **skips).table.columns
     assert (other["kind"][0], other["phase"][0], other["indexed"][0]) == ("dsa", "prefill", 0)
     assert other["model"][0] == "glm-5"
+    path = tmp_path / "sparse_attention.parquet"
+    texts = pq.read_table(path)
+    large = [pa.large_string() if pa.types.is_string(t) else t for t in texts.schema.types]
+    pq.write_table(texts.cast(pa.schema(zip(texts.column_names, large, strict=True))), path)
+    again = read_measured(tmp_path, "sparse").table
+    assert all(np.array_equal(again.columns[name], column) for name, column in other.items())
+    with pytest.raises(DataError, match="architecture 'Llama' is unknown; expected one of Deep"):
+        _rows(tmp_path, architecture="Llama")
 
 
 @pytest.mark.parametrize(
