@@ -45,13 +45,23 @@ class TableFile:
             other_names: column -> alternative title.
 
         Raises:
-            DataError: the file cannot be read, lacks a column or has no rows.
+            DataError: the file cannot be read, lacks a column or has no rows, two columns have the
+                same title, or a row has more cells than titles.
         """
         path = Path(path)
         expected = f"a table of {what}"
         is_parquet = path.suffix == ".parquet"
         lines = _parquet_rows(path) if is_parquet else csv_rows(read_text(path, expected=expected))
         titles, cells = (lines[0], lines[1:]) if lines else ([], [])
+        twice = [title for title in titles if title and titles.count(title) > 1]
+        if twice:
+            raise DataError(f"{path}: several columns have the title {twice[0]!r}; expected one")
+        for row, line in enumerate(cells, 1):
+            if any(line[len(titles) :]):
+                raise DataError(
+                    f"{path}: row {row} has {len(line)} cells; expected {len(titles)}, one for "
+                    "each title"
+                )
         columns = {
             title: [line[place] if place < len(line) else "" for line in cells]
             for place, title in enumerate(titles)

@@ -191,6 +191,8 @@ def test_layer_files_come_back(tmp_path: Path, name: str) -> None:
     [
         ("", "no column device"),
         ("device,batch\nt4,1\n", "no column in_channels"),
+        ("device,batch,batch\nt4,1,2\n", "several columns have the title 'batch'"),
+        ("device,batch\nt4,1,\nt4,1,2\n", "row 2 has 3 cells; expected 2"),
         ("device,batch,in_channels,in_width,out_channels,kernel,stride,padding,time_ms\n"
          "t4,1,2,3,4,3,1,1,0\n", "row 1, column 'time_ms': cannot read '0'"),
         ("device,batch,in_channels,in_width,out_channels,kernel,stride,padding,time_ms\n"
