@@ -94,9 +94,13 @@ def test_work_of_a_convolution():
 
 
 def test_work_of_lookups():
-    bag = work_of(Call("aten::_embedding_bag", ((1000, 64), (160,), (8,)), ("float", "long int")))
+    types = ("float", "long int")
+    bag = work_of(Call("aten::_embedding_bag", ((1000, 64), (160,), (8,)), types))
     assert dict(bag.sizes) == {"batch": 8, "rows": 1000, "tables": 1, "lookups": 20, "width": 64}
     assert bag.moved_bytes == 4.0 * (160 * 64 + 8 * 64) + 8 * 160
+    ended = (("include_last_offset", (1,)),)
+    shapes = ((1000, 64), (160,), (9,))
+    assert work_of(Call("aten::_embedding_bag", shapes, types, ended)) == bag
     plain = work_of(Call("aten::embedding", ((50, 4), (2, 3)), ("float", "long int")))
     assert dict(plain.sizes)["lookups"] == 1
 

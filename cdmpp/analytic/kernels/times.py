@@ -108,8 +108,13 @@ class KernelTimes:
 
         Raises:
             UsageError: unknown kernel.
-            DataError: a size is missing.
+            DataError: a size is missing, negative or not finite.
         """
+        for name, size in call.sizes.items():
+            if not 0.0 <= size < np.inf:
+                raise DataError(
+                    f"kernel {call.kernel!r}: {name} is {size}; expected a number of at least 0"
+                )
         try:
             return max(self._named_s(call.kernel, call.sizes), least_kernel_s(self.device))
         except (KeyError, TypeError) as error:

@@ -164,7 +164,8 @@ def _embedding(call: Call) -> Work | None:
     if call.name != "aten::embedding":
         # Bags are defined by offsets, or by the rows of a matrix of indices.
         offsets = call.shapes[2] if len(call.shapes) > 2 else ()
-        bags = call.shapes[1][0] if len(call.shapes[1]) == 2 else math.prod(offsets or (0,))
+        (ends,) = call.setting("include_last_offset") or (0,)
+        bags = call.shapes[1][0] if len(call.shapes[1]) == 2 else math.prod(offsets or (0,)) - ends
     if not indices or not bags:
         return None
     lookups = max(round(indices / bags), 1)

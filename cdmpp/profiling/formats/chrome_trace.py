@@ -40,6 +40,8 @@ _SETTINGS = {
     "aten::_convolution": {3: "stride", 4: "padding", 5: "dilation", 6: "transposed", 8: "groups"},
     "aten::cudnn_convolution": {2: "padding", 3: "stride", 4: "dilation", 5: "groups"},
     "aten::mkldnn_convolution": {3: "padding", 4: "stride", 5: "dilation", 6: "groups"},
+    "aten::embedding_bag": {7: "include_last_offset"},
+    "aten::_embedding_bag": {7: "include_last_offset"},
     "aten::softmax": {1: "dim"},
     "aten::_softmax": {1: "dim"},
 }

@@ -121,6 +121,12 @@ def test_no_kernel_takes_less_than_the_smallest_one_of_its_gpu() -> None:
             assert seconds >= least_kernel_s(spec)
 
 
+@pytest.mark.parametrize("size", [-1.0, float("nan"), float("inf")])
+def test_sizes_that_are_no_sizes_are_refused(size: float) -> None:
+    with pytest.raises(DataError, match=r"elements is .*; expected a number of at least 0"):
+        KernelTimes(get_device("h100")).latency_s(KernelCall("relu", {"elements": size}))
+
+
 def test_analytic_kernels_carry_the_errors_of_their_validation() -> None:
     """An interval used to read `7.90 ms [7.90, 7.90]`."""
     calls = [
