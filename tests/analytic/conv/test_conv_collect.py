@@ -78,6 +78,13 @@ def test_caches_are_flushed_before_every_timed_run() -> None:
     assert all(recording.calls[i + 1] == "cudaEventRecord" for i in copies)
 
 
+def test_workspaces_are_freed_after_each_algorithm() -> None:
+    recording = Recording(TIMES, workspace_bytes=1 << 20, memory_bytes=7 << 20)
+    options = CollectOptions(flush_bytes=2 << 20)
+    found = list(collect(CudnnLibrary(recording, recording), LAYERS[np.array([0])], options))
+    assert {c.algorithm for c in found if c.time_ms is not None} == set(TIMES[SMALL])
+
+
 def test_what_does_not_fit_is_left_out_and_everything_is_freed() -> None:
     recording = Recording(TIMES, memory_bytes=1000)
     library = CudnnLibrary(recording, recording)

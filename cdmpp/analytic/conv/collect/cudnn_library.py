@@ -25,6 +25,8 @@ _HOST_TO_DEVICE, _DEVICE_TO_DEVICE = 1, 3
 _OK = 0
 #: Size of the random bytes that fill larger buffers by repetition.
 _PATTERN_BYTES = 4 << 20
+#: Buffers of a layer: input, filter and output.
+_LAYER_BUFFERS = 3
 
 
 class ForwardChoice(ctypes.Structure):
@@ -205,6 +207,7 @@ class Convolution:
         Raises:
             CudnnError: cuDNN does not support the algorithm for this layer, or a run failed.
         """
+        self._free_buffers(_LAYER_BUFFERS)  # those of the previous call
         workspace_bytes = self.workspace_bytes(algorithm)
         workspace = self._buffer(workspace_bytes) if workspace_bytes else ctypes.c_void_p()
         copies = [self._buffer(flush_bytes) for _ in range(2)] if flush_bytes else []
@@ -230,11 +233,15 @@ class Convolution:
         """Frees all resources, also after a failed `allocate`."""
         for event in self._events:
             self._call("cudaEventDestroy", event)
-        for buffer in self._buffers:
-            self._call("cudaFree", buffer)
+        self._free_buffers(0)
         for kind, descriptor in self._descriptors:
             self._call(f"cudnnDestroy{kind}Descriptor", descriptor)
-        self._events, self._buffers, self._descriptors = [], [], []
+        self._events, self._descriptors = [], []
+
+    def _free_buffers(self, kept: int) -> None:
+        """Frees all buffers after the first `kept`."""
+        while len(self._buffers) > kept:
+            self._call("cudaFree", self._buffers.pop())
 
     def _forward(self, algorithm: int, workspace: ctypes.c_void_p, size: int) -> None:
         one, zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
