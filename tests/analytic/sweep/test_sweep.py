@@ -159,6 +159,18 @@ def test_a_sweep_continues_after_a_kill(tmp_path: Path) -> None:
     assert {reason for _, reason in sweep.failed} == {"no fp8 here"}
 
 
+def test_a_rerun_repeats_failed_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run() -> Sweep:
+        timer = FakeTimer(NEW)
+        return run_sweep(
+            NEW, tmp_path, FakeKernels(), timer, minutes=5, about={}, calls=CALLS[:30]
+        )[1]
+
+    assert run().failed
+    monkeypatch.setattr(FakeKernels, "prepare", lambda _, call: call)
+    assert not run().failed
+
+
 def test_the_time_ends_a_sweep(tmp_path: Path) -> None:
     seconds = iter(range(0, 10_000, 10))
     clock: Callable[[], float] = lambda: float(next(seconds))  # noqa: E731
