@@ -225,13 +225,14 @@ def evaluate_run(
     if part == "test" and not is_own:
         raise DataError("not the training data set, so it has no test part; use --part all")
     if part == "test" or (part == "auto" and is_own):
-        whole = assemble(data)
+        only = trained.devices[0].name if len(trained.devices) == 1 else None
+        whole = assemble(data, device=only)
         split = trained.facts["split"]
         parts = split_networks(
             whole.architecture, whole.sample_names, kind=split["kind"], seed=split["seed"]
         )
-        names = {whole.keys[row] for row in parts.test.tolist()}
-        keep = [row for row, key in enumerate(samples.keys) if key in names]
+        names = set(whole.take(parts.test).sample_names)
+        keep = [row for row, name in enumerate(samples.sample_names) if name in names]
         samples, judged = samples.take(np.array(keep, np.int64)), "test"
     else:
         judged = "all"

@@ -175,6 +175,17 @@ def test_a_loaded_run_repeats_its_metrics(run):
     assert not found["overlap_with_training"]
 
 
+def test_a_run_of_one_device_is_evaluated_on_its_own_split(tmp_path):
+    whole = data()
+    others = [replace(label, device="t4") for label in whole.labels]
+    own = [one for one in whole.labels if one.graph_id < "8"]  # some networks only on the other
+    both = NetworkData(whole.graphs, [*own, *others], whole.manifest)
+    metrics = train_run(both, tmp_path, replace(LINEAR, device=DEVICE), versions={})
+    trained = load_run(tmp_path)
+    assert evaluate_run(trained, both, device=DEVICE)["targets"] == metrics["test"]
+    assert evaluate_run(trained, both, device="t4")["n"] > 0
+
+
 def test_all_of_the_own_data_set_overlaps_with_training(run):
     found = evaluate_run(load_run(run[0]), data(), part="all")
     assert found["overlap_with_training"]

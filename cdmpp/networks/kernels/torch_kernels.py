@@ -172,7 +172,9 @@ class _Maker:
             self._eager()
         if self._execution.mode == "train":
             self._train()
-        rows, places = np.unique(np.array(self._rows), axis=0, return_inverse=True)
+        rows, places = np.unique(
+            np.array(self._rows).reshape(-1, len(COLUMNS)), axis=0, return_inverse=True
+        )
         rows[:, -1] *= np.bincount(places.ravel())
         return TorchKernels(rows, self._calls)
 

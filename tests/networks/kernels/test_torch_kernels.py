@@ -12,6 +12,7 @@ from torch import nn
 from cdmpp.networks.graph.execution import Execution
 from cdmpp.networks.graph.torch_graph import torch_graph
 from cdmpp.networks.kernels.torch_kernels import (
+    COLUMNS,
     DATA_GRADIENT,
     FORWARD,
     KERNELS,
@@ -100,6 +101,12 @@ def test_eager_kernels_in_float32() -> None:
     convolution = _one(table, "convolution")
     assert (convolution["m"], convolution["n"], convolution["k"]) == (128, 16, 144)
     assert convolution["bytes"] == 4 * (2 * 2 * 16 * 64 + 16 * 144)
+
+
+@pytest.mark.parametrize("execution", [Execution(), Execution("float16", "nhwc", True, "train")])
+def test_views_have_no_kernels(execution) -> None:
+    graph = torch_graph(nn.Flatten, [(3, 8, 8)], batch=2, name="views")
+    assert torch_kernels(graph, execution).rows.shape == (0, len(COLUMNS))
 
 
 def test_autocast_casts_weights_once_and_inputs_of_products() -> None:
