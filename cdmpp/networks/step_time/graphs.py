@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow.parquet as parquet
@@ -110,7 +111,7 @@ def trace_architectures(
     try:
         failed = {str(entry["network"]): str(entry["reason"]) for entry in journal.entries}
         for done, (arch, size) in enumerate(wanted):
-            name, path = f"{arch}@{size}", pieces / f"{arch}-{size}.parquet"
+            name, path = f"{arch}@{size}", pieces / f"{quote(arch, safe='')}-{size}.parquet"
             if not path.is_file() and name not in failed:
                 try:
                     _trace(arch, size, path, make, source)

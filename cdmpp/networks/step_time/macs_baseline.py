@@ -28,12 +28,13 @@ def macs_roofline_logs(runs: Sequence[MeasuredRun]) -> FloatArray:
 
 def macs_factors(runs: Sequence[MeasuredRun], rows: IntArray) -> dict[str, float]:
     """Returns way (`way_of`) -> log of the factor from `macs_roofline_logs` to the measured
-    seconds, the median over the rows.
+    seconds, the median over the rows where it is known.
     """
     logs = np.log([run.step_s for run in runs]) - macs_roofline_logs(runs)
+    rows = rows[np.isfinite(logs[rows])]
     ways = np.array([way_of(run.execution) for run in runs])
     return {
-        str(way): float(np.nanmedian(logs[rows][ways[rows] == way]))
+        str(way): float(np.median(logs[rows][ways[rows] == way]))
         for way in np.unique(ways[rows])
     }
 

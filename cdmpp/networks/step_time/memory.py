@@ -57,7 +57,7 @@ class LargestBatch:
 
 def largest_batches(runs: Sequence[MeasuredRun], graphs: ArchitectureGraphs) -> list[LargestBatch]:
     """Returns the runs with a smaller batch size than the largest of their benchmark: their next
-    larger batch size did not run. Batch sizes outside the series are left out.
+    larger batch size did not run. The largest of the series, and sizes outside it, are left out.
     """
     first: dict[tuple[object, ...], int] = {}
     for run in runs:
@@ -65,7 +65,7 @@ def largest_batches(runs: Sequence[MeasuredRun], graphs: ArchitectureGraphs) -> 
     found = []
     for run in runs:
         limit = get_device(run.device).mem_bytes
-        if run.batch >= first[_benchmark(run)] or run.batch not in BATCH_SERIES or not limit:
+        if run.batch >= first[_benchmark(run)] or run.batch not in BATCH_SERIES[1:] or not limit:
             continue
         pair = [
             graphs.graph(run.arch, run.size, batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,11 +122,11 @@ def _run(row: Mapping[str, Any]) -> MeasuredRun:
     if layout not in ("nchw", "nhwc"):
         raise _UnusableError(f"unknown memory format {layout:.40}")
     name = str(row.get("arch") or row.get("model") or "").partition(".")[0]
-    batch, size = _number(row["batch_size"]), _number(row["img_size"])
+    batch, size = _number(row["batch_size"]) or 0.0, _number(row["img_size"]) or 0.0
     step_ms = _number(row.get("step_ms"))
     rate = _number(row.get("samples_per_s"))
-    step_s = step_ms / 1e3 if step_ms else (batch or 0.0) / rate if rate else 0.0
-    if not name or not batch or not size or step_s <= 0:
+    step_s = step_ms / 1e3 if step_ms else batch / rate if rate else 0.0
+    if not name or batch < 1 or size < 1 or step_s <= 0:
         raise _UnusableError("no architecture, batch, image size or time")
     macs = _number(row.get("gmacs_max")) or _number(row.get("gmacs"))
     execution = Execution(
@@ -139,8 +140,10 @@ def _run(row: Mapping[str, Any]) -> MeasuredRun:
 
 
 def _number(value: Any) -> float | None:
+    """Returns a number; None if it is missing, NaN or infinite."""
     try:
-        return float(value) if value not in (None, "") else None
+        number = float(value) if value not in (None, "") else math.nan
+        return number if math.isfinite(number) else None
     except (TypeError, ValueError):
         raise _UnusableError(f"cannot read {value!s:.40} as a number") from None
 

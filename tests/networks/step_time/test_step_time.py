@@ -27,8 +27,9 @@ from cdmpp.networks.step_time.fit import (
 )
 from cdmpp.networks.step_time.graphs import at_batch, read_graphs, trace_architectures
 from cdmpp.networks.step_time.inputs import StepQuestion, StepTimeInputs, rates_of, release
+from cdmpp.networks.step_time.macs_baseline import macs_factors
 from cdmpp.networks.step_time.memory import largest_batches
-from cdmpp.networks.step_time.model import StepTimeModel, StepWidths
+from cdmpp.networks.step_time.model import StepTimeModel, StepWidths, way_of
 from cdmpp.networks.step_time.runs import architectures, read_runs
 
 _FAMILIES = {"plain": (1, False), "wide": (2, False), "deep": (1, True), "both": (2, True)}
@@ -122,7 +123,7 @@ def test_tracing_continues_and_names_what_it_cannot(tmp_path) -> None:
             raise KeyboardInterrupt
         return _network("plain-1", size)
 
-    wanted = [("first", 32), ("broken", 32), ("stops", 32), ("twin", 32)]
+    wanted = [("first", 32), ("broken", 32), ("stops", 32), ("twin/b", 32)]
     with pytest.raises(KeyboardInterrupt):
         trace_architectures(wanted, tmp_path, make=make)
     before = len(made)
@@ -131,7 +132,7 @@ def test_tracing_continues_and_names_what_it_cannot(tmp_path) -> None:
     assert "no such network" in failed["broken@32"]
     assert "first" not in made[before:]
     found = read_graphs(tmp_path)
-    assert set(found.pairs) == {("first", 32), ("stops", 32), ("twin", 32)}
+    assert set(found.pairs) == {("first", 32), ("stops", 32), ("twin/b", 32)}
     assert len(read_dataset(tmp_path).graphs) == 2  # equal networks are stored once
     with pytest.raises(DataError, match=r"no architecture could be traced: .*no such network"):
         trace_architectures([("broken", 32)], tmp_path / "none", make=make)
@@ -152,6 +153,8 @@ def test_rows_that_cannot_be_used_are_counted(tmp_path, table) -> None:
                 lines[0], lines[1], changed(device="abacus"), changed(precision="int3"),
                 changed(step_ms=""), changed(step_ms="-1"), changed(batch_size="many"),
                 changed(mode="dream"), changed(compiled="perhaps"), changed(memory_format="chwn"),
+                changed(batch_size="nan"), changed(img_size="inf"), changed(step_ms="inf"),
+                changed(step_ms="nan"), changed(batch_size="0.5"),
             ]
         )
     )  # fmt: skip
@@ -160,7 +163,7 @@ def test_rows_that_cannot_be_used_are_counted(tmp_path, table) -> None:
     assert architectures(runs) == [("plain-1", 64)]
     assert left_out == {
         "unknown device abacus": 1, "unknown precision int3": 1,
-        "no architecture, batch, image size or time": 2, "cannot read many as a number": 1,
+        "no architecture, batch, image size or time": 7, "cannot read many as a number": 1,
         "unknown mode dream": 1, "`compiled` is perhaps": 1, "unknown memory format chwn": 1,
     }  # fmt: skip
     path.write_text("arch,mode\nresnet50,infer\n")
@@ -246,6 +249,15 @@ def test_largest_batches_are_those_below_the_first_that_was_tried(table, graphs)
     assert labels
     assert {one.run.batch for one in labels} == {64}  # 256 is what the benchmark began with
     assert all(one.fitted < one.failed for one in labels)
+    above = [replace(run, batch=16 * run.batch) for run in runs]  # 1,024 is the largest
+    assert largest_batches(above, graphs) == []
+
+
+def test_runs_without_multiply_adds_have_no_baseline(table) -> None:
+    runs = [replace(run, macs=None) for run in read_runs(table)[0]]
+    assert macs_factors(runs, np.arange(len(runs))) == {}
+    runs[0] = replace(runs[0], macs=1e9)
+    assert list(macs_factors(runs, np.arange(len(runs)))) == [way_of(runs[0].execution)]
 
 
 def test_releases_are_in_order() -> None:
