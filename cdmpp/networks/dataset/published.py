@@ -251,7 +251,7 @@ def _read_labels(file: PublishedFile, row: GraphRow, device: str) -> list[LabelR
     """Returns the labels of both modes from a label file."""
     try:
         value = ast.literal_eval(read_file(file).decode("utf-8").strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
         raise DataError(
             f"{file}: not a dictionary of values ({type(error).__name__}); expected "
             "{'train': '...|...', 'infer': '...|...'}"

@@ -139,11 +139,11 @@ def read_dataset(folder: Path) -> NetworkData:
         path = folder / name
         try:
             digest = sha256_file(path)
-            if digest != manifest["sha256"][name]:
+            written = str(manifest["sha256"].get(name))
+            if digest != written:
                 raise DataError(
-                    f"{path}: sha256 is {digest[:12]}..., {MANIFEST} has "
-                    f"{manifest['sha256'][name][:12]}...; the file was changed or truncated, "
-                    f"{_NEXT}"
+                    f"{path}: sha256 is {digest[:12]}..., {MANIFEST} has {written[:12]}...; the "
+                    f"file was changed or truncated, {_NEXT}"
                 )
             tables[name] = parquet.read_table(path)
         except (OSError, pa.ArrowException) as error:

@@ -34,8 +34,7 @@ def macs_factors(runs: Sequence[MeasuredRun], rows: IntArray) -> dict[str, float
     rows = rows[np.isfinite(logs[rows])]
     ways = np.array([way_of(run.execution) for run in runs])
     return {
-        str(way): float(np.median(logs[rows][ways[rows] == way]))
-        for way in np.unique(ways[rows])
+        str(way): float(np.median(logs[rows][ways[rows] == way])) for way in np.unique(ways[rows])
     }
 
 

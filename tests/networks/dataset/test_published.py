@@ -223,6 +223,7 @@ def test_files_that_are_none(tmp_path: Path, data: bytes) -> None:
     ("label", "message"),
     [
         ("__import__('os').system('true')", "not a dictionary of values"),
+        ("{[]: 1}", r"not a dictionary of values \(TypeError\)"),
         ("{'train': ", "not a dictionary of values"),
         ("[1]", "list, expected a dictionary"),
         ({"train": "1|2|3", "infer": INFER}, "3 fields, expected 7"),

@@ -157,6 +157,10 @@ def test_a_changed_file_is_refused(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(DataError, match="cannot read"):
         read_dataset(tmp_path)
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "sha256": {}}))
+    with pytest.raises(DataError, match=r"manifest\.json has None"):
+        read_dataset(tmp_path)
 
 
 def test_what_is_no_data_set(tmp_path: Path) -> None:
