@@ -98,17 +98,18 @@ class Uncovered:
 def uncovered(graph: NetworkGraph) -> Uncovered:
     """Returns the uncovered part of a network's work."""
     moved = graph.column("bytes")
+    accounts = accounts_of(graph)
     shares: dict[str, float] = {}
     times = most = 1.0
-    for kind, one, size in zip(graph.kinds, accounts_of(graph), moved.tolist(), strict=True):
+    for kind, one, size in zip(graph.kinds, accounts, moved.tolist(), strict=True):
         share = size / max(float(moved.sum()), 1.0)
         if one.passes > 1.0:
             times += share * (one.passes - 1.0)
             most += share * (one.passes / LEAST_SHARE - 1.0)
         if not one.is_covered or (one.passes > 1.0 and share >= _NAMED_SHARE):
             shares[kind] = shares.get(kind, 0.0) + share
-        if not one.is_covered:
-            most = max(most, times / LEAST_SHARE)
+    if not all(one.is_covered for one in accounts):
+        most = times / LEAST_SHARE
     if not shares:
         return Uncovered("", times, most)
     listed = ", ".join(

@@ -321,10 +321,11 @@ _COUNTS: dict[str, _Count] = {
     "_linalg_eigh": _of_matrix(lambda m, n: 9.0 * n**3),
     **dict.fromkeys(
         (
-            "argsort", "kthvalue", "median", "mode", "randperm", "sort", "unique_consecutive",
+            "argsort", "median", "mode", "randperm", "sort", "unique_consecutive",
             "unique_dim", "_unique2",
         ), _sorted,
     ),
+    "kthvalue": lambda args, out: _sorted((args[0], *args[2:]), out),  # without k
     "topk": _largest,
     "searchsorted": _searched(0),
     "bucketize": _searched(1),

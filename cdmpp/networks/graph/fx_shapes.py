@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,13 @@ _SAME = frozenset(
 )  # fmt: skip
 #: Modules whose output has the shape and type of their only input, and is contiguous.
 _ROW_BY_ROW = frozenset({nn.LayerNorm, nn.GroupNorm})
+#: Normalisations -> whether a module accepts an input; torch raises the error.
+_ACCEPTS: dict[type[nn.Module], Callable[[Any, torch.Tensor], bool]] = {
+    nn.BatchNorm1d: lambda norm, x: x.dim() in (2, 3) and x.shape[1] == norm.num_features,
+    nn.BatchNorm2d: lambda norm, x: x.dim() == 4 and x.shape[1] == norm.num_features,
+    nn.GroupNorm: lambda norm, x: x.dim() > 1 and x.shape[1] == norm.num_channels,
+    nn.LayerNorm: lambda n, x: x.shape[-len(n.normalized_shape) :] == n.normalized_shape,
+}
 _POOLS = frozenset({nn.MaxPool2d, nn.AvgPool2d})
 #: Functions of one tensor that keep its shape.
 _SAME_FUNCTIONS = frozenset(
@@ -43,6 +50,8 @@ def module_shape(
         return None
     x = args[0]
     kind = type(module)
+    if kind in _ACCEPTS and not _ACCEPTS[kind](module, x):
+        return None
     if kind in _SAME:
         return torch.empty_like(x)
     if kind in _ROW_BY_ROW:

@@ -203,6 +203,15 @@ def test_what_has_no_account_is_named(method: Literal["fx", "export"]) -> None:
     assert (found.times, found.most_times) == (1.0, 20.0)
 
 
+def test_the_order_of_operators_does_not_matter() -> None:
+    power = torch.linalg.matrix_exp
+    first, second = (
+        uncovered(torch_graph(Calls(nn.Identity(), call), [(8, 8)], batch=1, name="n"))
+        for call in (lambda m, x: power(x.cumsum(1)), lambda m, x: power(x).cumsum(1))
+    )
+    assert first.most_times == second.most_times == 20 * first.times
+
+
 def test_a_size_that_depends_on_the_data_is_refused() -> None:
     network = Calls(nn.Identity(), lambda m, x: x[x > 0] * 2)
     with pytest.raises(DataError, match="n: the size of what index makes depends on the data"):
@@ -226,7 +235,7 @@ def test_simple_operators_are_covered() -> None:
     [
         (lambda x: x.sort(1)[0], 10), (lambda x: x.argsort(dim=0), 2), (lambda x: x.topk(16)[0], 4),
         (lambda x: x.cumsum(1), 2), (lambda x: torch.searchsorted(x[:, :64].contiguous(), x), 6),
-        (lambda x: x.median(1)[0], 10),
+        (lambda x: x.median(1)[0], 10), (lambda x: x.kthvalue(2)[0], 10),
     ],
 )  # fmt: skip
 def test_sorts_and_searches_go_over_their_tensors_again(

@@ -226,6 +226,9 @@ def test_wrong_shapes(method: str) -> None:
         torch_graph(_Residual, [(4, 32, 32)], batch=2, name="net", method=method)  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"net: torch\.export cannot trace"):
         torch_graph(_Residual, [(3, 32, 32)] * 2, batch=2, name="net", method=method)  # type: ignore[arg-type]
+    for norm in (nn.BatchNorm2d(16), nn.BatchNorm1d(8), nn.LayerNorm(16), nn.GroupNorm(2, 16)):
+        with pytest.raises(DataError, match=r"net: .*check the input shapes"):
+            torch_graph(nn.Sequential(norm), [(8, 6, 6)], batch=2, name="net", method=method)  # type: ignore[arg-type]
 
 
 class _CallsCompiled(nn.Module):
