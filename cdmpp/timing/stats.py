@@ -163,11 +163,20 @@ class StatSet:
         return root
 
     def barrier(self, name: str, rank_count: int) -> BarrierStat:
-        """Returns the barrier of a name; creates it if needed."""
+        """Returns the barrier of a name; creates it if needed.
+
+        Raises:
+            UsageError: the barrier has another number of ranks, or there are fewer than two.
+        """
         with self._lock:
             if name not in self._barriers:
                 self._barriers[name] = BarrierStat(name, rank_count, clock=self.clock)
-            return self._barriers[name]
+            found = self._barriers[name]
+        if found.rank_count != rank_count:
+            raise UsageError(
+                f"barrier {name!r}: got {rank_count} ranks, expected {found.rank_count} as before"
+            )
+        return found
 
     def reset(self, name: str | None = None) -> None:
         """Deletes the samples of a name; None = all samples and barriers."""

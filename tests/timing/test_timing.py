@@ -348,6 +348,8 @@ def test_print_all_lists_timers_then_barriers_then_dashes():
     stats.add("segment", 10)
     for rank in range(2):
         stats.barrier("sync", 2).arrive(rank)
+    with pytest.raises(UsageError, match="got 3 ranks, expected 2"):
+        stats.barrier("sync", 3)
     lines = stats.text().splitlines()
     assert "GlobalStatInfo" in lines[0]
     assert lines[1].startswith("Stat=segment")
