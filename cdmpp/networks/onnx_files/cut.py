@@ -171,7 +171,7 @@ def _with_work(node: Any, shapes: Mapping[str, Any]) -> CutOperator:
     outs = [sizes[key] for key in node.output if key in sizes]
     try:
         account = _work(node, ins, outs)
-    except (IndexError, TypeError, ValueError):  # inputs are missing or do not fit
+    except (ArithmeticError, IndexError, TypeError, ValueError):  # inputs are missing or do not fit
         account = None
     flop, least = None, 0.0
     if account is not None:

@@ -13,6 +13,7 @@ import pytest
 from cdmpp.cli.main import main
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError, UsageError
+from cdmpp.networks.onnx_files.cut import cut_out
 from cdmpp.networks.onnx_files.sizes import InputSizes
 from cdmpp.predict.cut_costs import CutCosts
 from tvm_helper.measure.options import MeasureOptions
@@ -246,6 +247,13 @@ def test_an_operator_that_tvm_lacks_has_its_roofline(kind: str, tmp_path: Path) 
         if steps > 1 and device is GPU:
             assert device.launch_s is not None
             assert cost.latency_s >= steps * device.launch_s
+
+
+def test_an_operator_of_an_empty_tensor_has_no_known_work(tmp_path: Path) -> None:
+    weights = LACKING["QLinearMatMul"][3]
+    path = save(tmp_path / "net.onnx", [QMATMUL], [0, 48], weights, kind=INT8)
+    (cut,) = cut_out(onnx.load(path), lambda node: True, "net")
+    assert cut.flop is None
 
 
 def test_an_operator_of_unknown_work_is_named(tmp_path: Path) -> None:
