@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from cdmpp.errors import UsageError
 
+#: Maximum number of digits of a number: it fits into 64 bits.
+_MOST_DIGITS = 18
+
 
 def parse_numbers(text: str | None, option: str) -> list[int]:
     """Returns the unique numbers of a text such as `1,8,32`; empty for None.
@@ -16,7 +19,7 @@ def parse_numbers(text: str | None, option: str) -> list[int]:
     if text is None:
         return []
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdecimal() and int(part) >= 1 for part in parts):
+    if not parts or not all(map(_is_size, parts)):
         raise UsageError(f"{option} {text!r}, expected whole numbers from 1 up, e.g. 1,8,32")
     return list(dict.fromkeys(int(part) for part in parts))
 
@@ -24,9 +27,11 @@ def parse_numbers(text: str | None, option: str) -> list[int]:
 def parse_shape(text: str) -> tuple[int, ...] | None:
     """Returns the shape of a text such as `3x224x224`; None if the text is not a shape."""
     parts = text.lower().split("x")
-    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
-        return None
-    return tuple(int(part) for part in parts)
+    return tuple(int(part) for part in parts) if all(map(_is_size, parts)) else None
+
+
+def _is_size(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _MOST_DIGITS and int(text) >= 1
 
 
 def parse_input_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:

@@ -20,6 +20,7 @@ from cdmpp.networks.dataset.store import read_dataset, write_dataset
 from cdmpp.networks.graph.factory import load_factory
 from cdmpp.networks.predict import NetworkPredictor
 from cdmpp.networks.run import NetworkRun, train_run
+from cdmpp.networks.shape_text import parse_numbers, parse_shape
 from tests.networks.synthetic import DEVICE, convolutions, data
 from tests.paths import ROOT
 
@@ -237,6 +238,13 @@ def test_options_of_torch_go_with_torch_only(folder, capsys, option):
 def test_the_shipped_model_answers_where_none_is_named(capsys):
     assert main(["predict", "--records", "x.json"]) == 3
     assert "x.json" in capsys.readouterr().err
+
+
+def test_sizes_of_any_length_are_refused_in_a_sentence():
+    for text in ("9" * 19, "9" * 5000):
+        assert parse_shape(f"3x{text}") is None
+        with pytest.raises(UsageError, match="expected whole numbers from 1 up"):
+            parse_numbers(text, "--batch")
 
 
 @pytest.mark.parametrize(
