@@ -107,3 +107,19 @@ def test_what_is_no_archive_is_refused(saved: dict[str, bytes], tmp_path: Path) 
             _written(path, files)
         with pytest.raises(DataError, match="not an exported program"):
             read_exported(path)
+
+
+@pytest.mark.parametrize("graph", ["5", '{"guards_code": 5}', '{"expr_str": 5}'])
+def test_values_of_another_type_are_refused(tmp_path: Path, graph: str) -> None:
+    path = _written(tmp_path / "net.pt2", {GRAPH: graph.encode()})
+    with pytest.raises(DataError, match="not an exported program"):
+        check_archive(path)
+
+
+@pytest.mark.parametrize(("offset", "value"), [(8, 1), (10, 77)])  # encrypted; unknown compression
+def test_what_zipfile_cannot_unpack_is_refused(tmp_path: Path, offset: int, value: int) -> None:
+    content = bytearray(packed({GRAPH: b"{}"}))
+    content[offset - 2], content[content.index(b"PK\1\2") + offset] = value, value
+    (tmp_path / "net.pt2").write_bytes(content)
+    with pytest.raises(DataError, match="not an exported program"):
+        check_archive(tmp_path / "net.pt2")
