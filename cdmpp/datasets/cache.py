@@ -7,6 +7,7 @@ is never used.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -60,7 +61,7 @@ def load_samples(
     Args:
         extracted_dir: folder written by `cdmpp dataset extract`.
         devices: labels; None = all.
-        cache_dir: folder for the arrays; None = inside `extracted_dir`.
+        cache_dir: folder for the arrays, which datasets may share; None = inside `extracted_dir`.
 
     Raises:
         DataError: the dataset is incomplete, a label has no measurements, or no sample is usable.
@@ -68,7 +69,10 @@ def load_samples(
     """
     extracted_dir = Path(extracted_dir)
     manifest = read_manifest(extracted_dir)
-    parent = Path(cache_dir) if cache_dir is not None else extracted_dir
+    parent = extracted_dir
+    if cache_dir is not None:  # a folder of its own: `_build` removes all other caches in it
+        place = hashlib.sha256(str(extracted_dir.resolve()).encode()).hexdigest()[:12]
+        parent = Path(cache_dir) / f"samples-{place}"
     folder = parent / f"cache-v{_CACHE_VERSION}-{manifest['data_hash'][:32]}"
     if not (folder / _META).is_file():
         _build(extracted_dir, manifest, folder)
@@ -154,7 +158,10 @@ def _select(
 
 
 def _build(extracted_dir: Path, manifest: dict[str, Any], folder: Path) -> None:
-    """Writes the cache into a temporary folder, then moves it into place in one step."""
+    """Writes the cache into a temporary folder, then moves it into place in one step.
+
+    Removes the other caches of the same parent folder.
+    """
     make_folder(folder.parent, what="training cache")
     temporary = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)

@@ -21,7 +21,9 @@ Row = dict[str, Any]
 DEVICES = ("xeon-avx2-1c", "epyc-avx2-1c")
 
 
-def _extracted(folder: Path, programs: list[Row], measurements: list[Row]) -> Path:
+def _extracted(
+    folder: Path, programs: list[Row], measurements: list[Row], data_hash: str = "0" * 64
+) -> Path:
     tables = (("programs", programs, programs_schema()), ("measurements", measurements, None))
     shard = {}
     for name, rows, schema in tables:
@@ -30,7 +32,7 @@ def _extracted(folder: Path, programs: list[Row], measurements: list[Row]) -> Pa
         parquet.write_table(table, path, row_group_size=3)
         shard[name] = table_note(path, len(rows))
     manifest = {
-        "schema": schema_versions(), "data_hash": "0" * 64, "shards": [shard],
+        "schema": schema_versions(), "data_hash": data_hash, "shards": [shard],
         "leaf_extra_count": 0,
     }  # fmt: skip
     (folder / MANIFEST).write_text(json.dumps(manifest))
@@ -87,3 +89,21 @@ def test_programs_are_taken_once_and_repeats_pooled(
     assert found == sorted(costs, key=lambda key: (key[0], order[key[1]]))
     assert samples.latency_s.tolist() == [np.mean(costs[key]) for key in found]
     assert samples.latency_std_s.tolist() == [np.std(costs[key]) for key in found]
+
+
+def test_datasets_in_one_cache_folder_keep_their_arrays(tmp_path: Path) -> None:
+    def load(name: str, data_hash: str) -> set[Path]:
+        measured = {
+            "program_id": "a", "device": DEVICES[0], "costs_s": [1.0], "error_code": 0,
+            "measured_at": 0,
+        }  # fmt: skip
+        (tmp_path / name).mkdir(exist_ok=True)
+        folder = _extracted(tmp_path / name, [_program("a", "t", 1)], [measured], data_hash)
+        load_samples(folder, cache_dir=tmp_path / "cache")
+        return set((tmp_path / "cache").rglob("cache-v*"))
+
+    one, both = load("one", "1" * 64), load("two", "2" * 64)
+    assert one < both
+    changed = load("one", "3" * 64)
+    assert len(changed) == 2
+    assert not one & changed
