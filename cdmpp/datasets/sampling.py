@@ -64,7 +64,8 @@ def choose_tasks(
             taken.take(rng.permutation(len(tasks)).astype(np.float64))
     else:
         points = _Points.of(samples, tasks, rng)
-        choose = _by_kmeans if method == "kmeans" else _by_k_center
+        # Equal programs have no columns to cluster by.
+        choose = _by_kmeans if method == "kmeans" and points.values.size else _by_k_center
         choose(points, count, seed, taken)
     return tasks[np.array(taken.order, np.int64)]
 

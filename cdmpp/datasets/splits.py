@@ -292,8 +292,13 @@ def _by_test_tasks(
         for group, networks in zip(groups, programs.networks, strict=True)
         if any(plain_network(name) in wanted for name, _ in networks)
     }
-    share = fractions[0] / (fractions[0] + fractions[1])
-    drawn = _draw(groups, seed, np.array([share, 1.0, 1.0]))
+    rest = fractions[0] + fractions[1]
+    if rest == 0:
+        raise UsageError(
+            f"fractions are {fractions}, expected a share of training or validation for the tasks "
+            "of other networks"
+        )
+    drawn = _draw(groups, seed, np.array([fractions[0] / rest, 1.0, 1.0]))
     return np.where([group in tested for group in groups], 2, drawn).astype(np.int64)
 
 

@@ -128,3 +128,15 @@ def test_impossible_count_is_refused(count):
 def test_unknown_method_names_the_nearest():
     with pytest.raises(UsageError, match="did you mean 'kmeans'"):
         choose_tasks(SAMPLES, 2, method="kmean", seed=0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_equal_programs_are_chosen_too(method):
+    programs = SAMPLES.programs
+    equal = {
+        "leaf_features": np.ones_like(programs.leaf_features),
+        "leaf_extra": np.ones_like(programs.leaf_extra),
+        "leaf_offset": np.arange(len(programs.leaf_offset)),
+    }
+    samples = replace(SAMPLES, programs=replace(programs, **equal))
+    assert len(set(choose_tasks(samples, 3, method=method, seed=0).tolist())) == 3

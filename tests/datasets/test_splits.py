@@ -204,3 +204,5 @@ def test_every_task_of_the_test_networks_is_tested_whoever_else_has_it(
     assert not np.array_equal(again.validation, result.validation)
     with pytest.raises(DataError, match=r"no task of the test networks net7.*networks found: net0"):
         split(samples, "test-tasks", seed=0, test_networks=["net7"])
+    with pytest.raises(UsageError, match=r"fractions are \(0, 0, 1\)"):
+        split(samples, "test-tasks", seed=0, fractions=(0, 0, 1), test_networks=named)

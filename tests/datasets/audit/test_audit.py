@@ -210,6 +210,7 @@ def test_the_command_prints_tables_or_json(
     out = capsys.readouterr().out
     assert "noise floor" in out
     assert "found in two parts of a split" in out
+    assert "test-tasks" not in out
     assert main(["dataset", "audit", "--dataset", str(tiny_dataset), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["layout"] == "tenset"
     assert main(["dataset", "audit", str(tiny_dataset), "--seeds", "x"]) == 2
