@@ -139,8 +139,10 @@ def test_a_trace_its_overheads_and_its_walk(
         shared = run_json(capsys, trace, "--walk", version, "--overheads", saved)
         assert own == shared
         assert own["total_s"] >= own["host_s"] > 0
-    statistics = run_json(capsys, trace, "--statistics", "brief")
+    again = tmp_path / "again.json"
+    statistics = run_json(capsys, trace, "--statistics", "brief", "--save-overheads", again)
     assert [row["name"] for row in statistics] == ["linear", "relu", "view"]
+    assert json.loads(again.read_text()) == json.loads(saved.read_text())
 
 
 def test_several_processes(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,6 +221,7 @@ def test_drawn_records_cost_what_is_to_be_expected_and_the_fastest_what_is_likel
         (["{graph}", "--save-overheads", "{tmp}/o.json"], "can only be used with a trace", 2),
         (["{graph}", "--recorded"], "--recorded can only be used with tasks of Tenset", 2),
         (["{trace}", "--overheads", "{tmp}/keys.json"], "can only be used with --walk", 2),
+        (["{trace}", "--walk", "head", "--statistics", "brief"], "not both", 2),
         (["{trace}", "--iterations", "7:"], "4 iterations, none in 7:", 3),
         (["{trace}", "--iterations", "x"], "expected FIRST:LAST", 2),
         (["{preset}"], "needs one GPU, got none", 2),

@@ -156,6 +156,8 @@ def run(args: argparse.Namespace) -> int:
         ("--calibrate-gap", args.calibrate_gap, GAP_FORMAT, "a gap of a replay"),
     ):
         check_replaceable_json(file, form, what=what, option=option)
+    if args.walk and args.statistics:
+        raise UsageError("expected --walk or --statistics, not both; leave one out")
     instead = "--walk" if args.walk else "--statistics"
     check_goes_with(
         "a replay", not (args.walk or args.statistics), instead, out=args.out, times=args.times,
@@ -166,14 +168,14 @@ def run(args: argparse.Namespace) -> int:
     notes = list(traces.notes) if traces is not None else []
     if notes and args.statistics:
         print("\n".join(notes), file=sys.stderr)
-    if args.statistics and kind in ("chrome", "execution", "graph"):
-        rows = _statistics(paths, traces)
-        show_statistics(rows, args.statistics, as_json=args.json)
-        return 0
     if traces is not None and args.save_overheads:
         write_overheads(args.save_overheads, trace_overheads(traces, paths))
         if not (args.json or args.quiet):
             print(f"T1 to T5 written to {args.save_overheads}", file=sys.stderr)
+    if args.statistics and kind in ("chrome", "execution", "graph"):
+        rows = _statistics(paths, traces)
+        show_statistics(rows, args.statistics, as_json=args.json)
+        return 0
     if args.walk:
         # The overheads for an execution trace are from other runs.
         how = WalkOptions(args.walk, args.pooled_overheads or kind == "execution")
