@@ -7,6 +7,7 @@ import gzip
 import importlib
 import io
 import lzma
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +18,6 @@ from cdmpp.errors import DataError, UsageError
 
 #: Suffixes of compressed files.
 PACKED_SUFFIXES = (".gz", ".xz", ".zst")
-#: Errors of a damaged compressed stream.
-UNPACK_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 
 _GZIP, _XZ, _ZSTD = b"\x1f\x8b", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd"
 #: Modules that read zstd: the standard library's, its backport, and the older package.
@@ -31,7 +30,7 @@ def open_unpacked(path: Path) -> IO[bytes]:
     """Opens a file, decompressed if its content is gzip, xz or zstd.
 
     Raises:
-        OSError: the file cannot be opened; reading it raises this or one of `UNPACK_ERRORS`.
+        OSError: the file cannot be opened; reading it raises this or one of `unpack_errors`.
         UsageError: the file is zstd and no installed module reads zstd.
     """
     with path.open("rb") as plain:
@@ -43,6 +42,12 @@ def open_unpacked(path: Path) -> IO[bytes]:
     if start.startswith(_ZSTD):
         return cast(IO[bytes], _zstd(path).open(path, "rb"))
     return path.open("rb")
+
+
+def unpack_errors() -> tuple[type[Exception], ...]:
+    """Returns the errors of a damaged compressed stream."""
+    zstd = [sys.modules[name].ZstdError for name in _ZSTD_MODULES if name in sys.modules]
+    return EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, *zstd
 
 
 def _zstd(path: Path) -> Any:
@@ -76,7 +81,7 @@ def open_binary(path: Path, *, expected: str = "a profile, trace or graph") -> I
         raise DataError(
             f"{path}: the packed stream ends too early, so the file is truncated; copy it again"
         ) from None
-    except UNPACK_ERRORS as error:
+    except unpack_errors() as error:
         raise DataError(f"{path}: damaged packed stream ({error}); copy the file again") from None
     except IsADirectoryError:
         raise DataError(f"{path}: is a folder, expected a file; give a file in it") from None

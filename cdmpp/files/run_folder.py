@@ -41,7 +41,7 @@ def claim_run_folder(run_dir: Path, config: str) -> None:
 
 def _check_claim(run_dir: Path, config: str) -> None:
     path = run_dir / "config.yaml"
-    if path.exists() and path.read_text("utf-8") != config:
+    if path.exists() and path.read_text("utf-8", errors="replace") != config:
         raise UsageError(
             f"{run_dir} has a run with other options (see {path}); choose another folder with "
             f"--out, or remove {run_dir}"

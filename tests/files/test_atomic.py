@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import (
     read_json,
     replaced_folder,
@@ -18,6 +18,7 @@ from cdmpp.files.atomic import (
     write_columns,
     write_text,
 )
+from cdmpp.files.run_folder import check_run_folder
 
 
 def test_a_folder_is_replaced_whole_or_stays(tmp_path):
@@ -95,3 +96,9 @@ def test_the_name_of_a_folder_is_no_place_for_a_file(tmp_path, monkeypatch, name
     with pytest.raises(DataError, match="it is a folder"):
         write_text(Path(name), "text")
     assert [path.name for path in tmp_path.rglob("*")] == ["inner"]
+
+
+def test_a_config_that_is_not_text_is_of_another_run(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_bytes(b"\xff")
+    with pytest.raises(UsageError, match="has a run with other options"):
+        check_run_folder(tmp_path, "seed: 0\n")

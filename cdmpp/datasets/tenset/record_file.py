@@ -11,7 +11,7 @@ from typing import BinaryIO, Protocol, cast
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.record_line import RecordLineError, parse_record
 from cdmpp.errors import DataError
-from cdmpp.files.open_text import UNPACK_ERRORS, open_unpacked
+from cdmpp.files.open_text import open_unpacked, unpack_errors
 from cdmpp.records import MeasureRecord
 
 #: Maximum length of a measure record (the longest lines in Tenset have about ten thousand bytes).
@@ -126,7 +126,7 @@ def _read_lines(path: Path, report: ReadReport) -> Iterator[tuple[int, bytes]]:
             while line := _read_line(stream):
                 number += 1
                 yield number, line
-    except UNPACK_ERRORS as error:
+    except unpack_errors() as error:
         detail = str(error).splitlines()[0] if str(error) else type(error).__name__
         report.skip(path.name, number + 1, "truncated or damaged file", detail=detail)
     except OSError as error:

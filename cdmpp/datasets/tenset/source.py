@@ -141,7 +141,7 @@ def _describe(dag_json: str) -> tuple[str, float | None]:
     try:
         graph = JsonGraph(dag_json)
         return operator_name(graph), flop_count(graph)
-    except DataError:
+    except (DataError, LookupError):
         return "unknown", None
 
 

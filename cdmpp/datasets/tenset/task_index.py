@@ -126,6 +126,10 @@ def _search_tasks(value: Any, path: Path) -> list[TensetTask]:
         return [_to_task(stub) for stub in value]
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
+    except (LookupError, TypeError, ValueError, RecursionError) as error:
+        raise DataError(
+            f"{path}: damaged search task ({error!r}); unpack network_info again"
+        ) from None
 
 
 def _to_task(stub: SearchTaskStub) -> TensetTask:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from cdmpp.datasets.tenset.folder import (
 )
 from cdmpp.datasets.tenset.record_line import RecordLineError, parse_record
 from cdmpp.errors import DataError
+from cdmpp.files import open_text
 from cdmpp.records import normalise_workload_key, program_id
 
 KEY = '["matmul", 4, 8, "SAME"]'
@@ -316,6 +319,23 @@ def test_a_missing_dataset_says_what_to_do(tmp_path: Path) -> None:
         find_device_files(tmp_path / "none", "t4")
     with pytest.raises(DataError, match="tenset-gpu-full"):
         find_devices(tmp_path)
+
+
+def test_a_damaged_zstd_file_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class ZstdError(Exception):
+        pass
+
+    def fail(path: Path, mode: str) -> None:
+        raise ZstdError("Data corruption detected")
+
+    monkeypatch.setattr(open_text, "_ZSTD_MODULES", ("zstd_here",))
+    module = SimpleNamespace(open=fail, ZstdError=ZstdError)
+    monkeypatch.setitem(sys.modules, "zstd_here", module)
+    path = tmp_path / "a.json.zst"
+    path.write_bytes(b"\x28\xb5\x2f\xfd...")
+    assert read(path)[1].skipped["truncated or damaged file"] == 1
+    with pytest.raises(DataError, match="damaged packed stream"):
+        open_text.read_text(path)
 
 
 @settings(

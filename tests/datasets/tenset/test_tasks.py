@@ -6,13 +6,17 @@ import gzip
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cdmpp.datasets.tenset import task_index
 from cdmpp.datasets.tenset.flops import flop_count
 from cdmpp.datasets.tenset.folder import TaskIndex, load_tasks
 from cdmpp.datasets.tenset.operator_name import operator_name
+from cdmpp.datasets.tenset.source import _describe
 from cdmpp.errors import DataError
+from cdmpp.files.restricted_pickle import ComputeDagStub, SearchTaskStub, TargetStub
 from cdmpp.programs.ansor.json_graph import JsonGraph
 from tests.paths import ROOT, SHARED_DATA
 
@@ -80,6 +84,36 @@ def test_a_pickle_of_something_else(tmp_path: Path, name: str, value: object, me
     (tmp_path / name).write_bytes(pickle.dumps(value))
     with pytest.raises(DataError, match=message):
         load_tasks(tmp_path)
+
+
+@pytest.mark.parametrize("value", [{"data": [9]}, {"data": [3]}])
+def test_a_damaged_target_is_a_data_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: dict[str, Any]
+) -> None:
+    nodes = [
+        {"type_key": ""}, {"type_key": "Target", "attrs": {"kind": "2", "keys": "5"}},
+        {"type_key": "TargetKind", "attrs": {"name": "4"}},
+        {"type_key": "String", "repr_b64": "bGx2b"}, {"type_key": "String", "repr_str": "llvm"},
+        {"type_key": "Array", **value},
+    ]  # fmt: skip
+    target, dag, task = TargetStub(), ComputeDagStub(), SearchTaskStub()
+    target.state = {"handle": json.dumps({"root": 1, "nodes": nodes})}
+    dag.state = {"tensors": "{}"}
+    task.state = {"compute_dag": dag, "workload_key": "[]", "target": target}
+    monkeypatch.setattr(task_index, "load_restricted", lambda path: [task])
+    (tmp_path / "all_tasks.pkl").write_bytes(b"")
+    with pytest.raises(DataError, match=r"all_tasks.pkl: damaged search task"):
+        load_tasks(tmp_path)
+
+
+def test_a_task_whose_flop_count_is_no_node_is_unknown(tasks: TaskIndex) -> None:
+    key = '["9847f8cc0b305137f49f2c5c0c8ab25d", 1, 512, 400, 512, 400, 1, 400]'
+    graph = json.loads(tasks.tasks[key, "llvm"].dag_json)
+    graph["nodes"].append({"type_key": "Map", "keys": ["FLOP"], "data": [10**6]})
+    for node in graph["nodes"]:
+        if node["type_key"] == "ComputeOp":
+            node["attrs"]["attrs"] = str(len(graph["nodes"]) - 1)
+    assert _describe(json.dumps(graph)) == ("unknown", None)
 
 
 def test_an_empty_network_is_no_error(tmp_path: Path) -> None:
