@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import sys
 
 import numpy as np
 
@@ -64,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.counters:
         titles = r"(device|operator),[\w,]*time_ms"
         check_replaceable(args.out, titles, what="a CSV of measured layers", option="--out")
+    if args.limit is not None and args.limit < 1:
+        raise UsageError(f"--limit must be at least 1, got {args.limit}")
     asked = [parse_algorithm(text) for text in args.algorithm]
     if args.grid is not None:
         algorithm = ConvAlgorithm[args.grid.upper()]
@@ -96,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
             for name, times in unmatched.items():
                 print(
                     f"no pattern matches the kernel {name!r} ({times} launches); add it with "
-                    "--kernels")  # fmt: skip
+                    "--kernels", file=sys.stderr)  # fmt: skip
         rows = collected_rows(layers, measured, device=args.gpu or "")
     if args.out is not None and not args.counters:
         # Rows without a time have a reason instead: they are printed but not stored.

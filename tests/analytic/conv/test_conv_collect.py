@@ -318,3 +318,10 @@ def test_the_command(
     table = read_layers(out)
     assert table.devices[0].name == "t4"
     assert len(table) == 6
+    monkeypatch.setattr("cdmpp.cli.analytic.conv_collect.write_counters", lambda *_, **__: {"k": 2})
+    assert main([*words, "--out", str(tmp_path), "--json", "--counters", "--repeats", "3"]) == 0
+    said = capsys.readouterr()
+    assert len(json.loads(said.out)) == len(rows)
+    assert "no pattern matches the kernel 'k' (2 launches)" in said.err
+    assert main([*words, "--limit", "0"]) == 2
+    assert "--limit must be at least 1, got 0" in capsys.readouterr().err
