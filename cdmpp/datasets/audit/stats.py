@@ -143,11 +143,11 @@ def stats_text(stats: dict[str, Any]) -> str:
     lines = [f"dataset ({stats['layout']})", aligned(rows, "lr"), ""]
     if "programs" in stats:
         leaves = stats["leaves"]
+        sizes = f" ({leaves['smallest']} to {leaves['largest']} leaves, median {leaves['median']})"
         lines.append(
             f"{counted(stats['programs'], 'program')} of {counted(stats['tasks'], 'task')}, "
-            f"{stats['featurised']} with "
-            f"features ({leaves['smallest']} to {leaves['largest']} leaves, median "
-            f"{leaves['median']}), {stats['bytes'] / 1e6:.1f} MB"
+            f"{stats['featurised']} with features{sizes if leaves['largest'] else ''}, "
+            f"{stats['bytes'] / 1e6:.1f} MB"
         )
         lines.append(
             f"{stats['valid']} valid; {stats['featurised'] - stats['valid']} with features are "

@@ -30,6 +30,7 @@ from cdmpp.records import MeasureRecord
 
 #: Maximum number of records of a shard with several tasks; a task never spans two shards.
 SHARD_RECORDS = 1024
+_LEFT_OUT = "records of another device or target, left out"
 
 TaskKey: TypeAlias = tuple[str, str]
 #: Lines of one task: log number -> line numbers.
@@ -208,13 +209,16 @@ def _find_lines(
     def add(key: TaskKey, log: int, line: int) -> None:
         tasks.setdefault(key, {}).setdefault(log, array("L")).append(line)
 
+    seen: set[Path] = set()
     for number, log in enumerate(logs):
         drawn: dict[TaskKey, list[tuple[int, int]]] = {}
-        for record in read_autotvm_log(log.path, report, device=log.label):
+        own = ReadReport() if log.path in seen else report
+        seen.add(log.path)
+        for record in read_autotvm_log(log.path, own, device=log.label):
             if not log.takes(record, target):
-                report.records -= 1
-                report.failed -= record.error_code != 0
-                report.notes["records of another device or target, left out"] += 1
+                own.records -= 1
+                own.failed -= record.error_code != 0
+                own.notes[_LEFT_OUT] += 1
                 continue
             key = (record.workload_key, record.target_kind)
             if per_task is None:
@@ -224,6 +228,11 @@ def _find_lines(
         for key, lines in drawn.items():
             for line in sorted(line for _, line in lines):
                 add(key, number, line)
+        if own is not report:  # another label of a file that is counted already
+            report.records += own.records
+            report.failed += own.failed
+            report.notes[_LEFT_OUT] -= own.records
+    report.notes = +report.notes
     return tasks
 
 

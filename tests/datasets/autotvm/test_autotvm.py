@@ -327,6 +327,8 @@ def test_a_log_of_several_devices_is_refused_or_has_a_label_each(
     out = tmp_path / "both"
     report = extract(AutotvmLogs(log, ["tx2", "v100"], fake_features), out, jobs=1)
     assert report.devices == ["tx2", "v100"]
+    assert (report.read.files, report.read.lines, report.read.records) == (1, 5, 3)
+    assert report.read.notes["records of another device or target, left out"] == 2
     measured = rows(out, "measurements", ["device", "latency_s"])
     assert sorted((one["device"], one["latency_s"]) for one in measured) == [
         ("tx2", 0.004), ("tx2", 0.005), ("v100", 0.006),

@@ -411,6 +411,8 @@ def test_rejected_programs_with_features_are_samples(
     assert (stats["programs"], stats["featurised"], stats["valid"]) == (18, 12, 6)
     text = stats_text(stats)
     assert "6 valid; 6 with features are rejected by the original toolchain" in text
+    none = {"smallest": None, "median": None, "largest": None}
+    assert "12 with features, 0.0 MB" in stats_text({**stats, "leaves": none, "bytes": 0})
 
 
 def test_the_cache_follows_the_data(
