@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from cdmpp.cli.shared.option_table import add_table
-from cdmpp.cli.shared.options import add_output_options
+from cdmpp.cli.shared.options import add_output_options, check_goes_with
 from cdmpp.errors import EXIT_DEVICE, UsageError
 from tvm_helper.measure.doctor import folder_report, live_report, report_text
 
@@ -23,20 +23,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         --live  time a reference program on this machine's CPU now
     """)  # fmt: skip
     add_table(parser, """
-        --seconds N: float = 20.0  with --live: duration of the timing (default: 20)
-        --threads N: int           with --live: threads (default: all CPUs)
-        --strict                   exit with 4 if there is a warning
+        --seconds N: float  with --live: duration of the timing (default: 20)
+        --threads N: int    with --live: threads (default: all CPUs)
+        --strict            exit with 4 if there is a warning
     """)  # fmt: skip
     add_output_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs `cdmpp doctor`; returns the exit code."""
+    check_goes_with("--live", args.live, args.folder, seconds=args.seconds, threads=args.threads)
     if args.live:
-        if not args.seconds > 0 or (args.threads is not None and args.threads < 1):
+        seconds = 20.0 if args.seconds is None else args.seconds
+        if not seconds > 0 or (args.threads is not None and args.threads < 1):
             raise UsageError("--seconds must be above 0 and --threads at least 1")
         show = None if args.json or args.quiet else _show
-        report = live_report(args.seconds, threads=args.threads, on_progress=show)
+        report = live_report(seconds, threads=args.threads, on_progress=show)
     else:
         report = folder_report(args.folder)
     print(json.dumps(report) if args.json else report_text(report))

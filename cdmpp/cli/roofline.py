@@ -54,7 +54,10 @@ def run(args: argparse.Namespace) -> int:
     """Runs `cdmpp roofline`; returns the exit code."""
     vars(args).update(taken_file(args.file, _FILES))
     check_goes_with("a program", args.program, set=args.set)
-    if args.program and str(args.program).endswith(".py"):
+    check_goes_with("--op", args.op, shape=args.shape)
+    is_file = str(args.program).endswith(".py")
+    check_goes_with("a program of a dataset", not (args.op or is_file), dataset=args.dataset)
+    if is_file:
         rows = _file_bounds(Path(args.program), labels_of(args.device), sizes_of(args.set))
     elif not args.op:
         samples = dataset_of(

@@ -180,6 +180,10 @@ def test_sigterm_ends_a_command_as_ctrl_c_does(capsys, monkeypatch):
             "--help",
         ),
         (["predict", "--dtype"], "--dtype: expected one argument; see: cdmpp predict --help"),
+        (
+            ["device", "show", "t4", "--run", "r", "--device-spec", "d.yaml"],
+            "--device-spec: not allowed with argument --run; see: cdmpp device show --help",
+        ),
     ],
 )
 def test_usage_errors_are_one_sentence_with_code_2(capsys, words, said):

@@ -117,6 +117,9 @@ def test_doctor_refuses_a_folder_without_campaign(
 ) -> None:
     assert main(["doctor", str(tmp_path)]) == 3
     assert "no campaign at" in capsys.readouterr().err
+    for option in ("--seconds", "--threads"):
+        assert main(["doctor", str(tmp_path), option, "3"]) == 2
+        assert f"{option} can only be used with --live" in capsys.readouterr().err
 
 
 def campaign_folder(folder: Path, references: list[float], spread: float) -> Path:

@@ -131,6 +131,20 @@ def test_roofline_needs_shape_and_device(capsys: pytest.CaptureFixture[str]) -> 
     assert "--shape" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["--op", "add", "--shape", "rows=2,cols=2", "--dataset", "x"], "--dataset"),
+        (["--program", "file.py", "--shape", "rows=2,cols=2"], "--shape"),
+    ],
+)
+def test_roofline_refuses_what_it_does_not_use(
+    words: list[str], option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["roofline", *words, "--device", "t4"]) == 2
+    assert f"{option} can only be used with" in capsys.readouterr().err
+
+
 def test_roofline_of_a_program(
     capsys: pytest.CaptureFixture[str], dataset: Path, tmp_path: Path
 ) -> None:

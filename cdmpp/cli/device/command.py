@@ -44,12 +44,13 @@ def add_list_options(parser: argparse.ArgumentParser) -> None:
 def add_show_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `device show`."""
     parser.add_argument("name", nargs="?", metavar="NAME", help="label or alias, e.g. t4")
-    _add_device_file(parser)
+    where = parser.add_mutually_exclusive_group()
+    _add_device_file(where)
+    _add_run(where)
     add_table(parser, """
         --json  print one JSON object
     """)  # fmt: skip
     add_devices_option(parser)
-    _add_run(parser)
 
 
 def add_occupancy_options(parser: argparse.ArgumentParser) -> None:
@@ -137,14 +138,14 @@ def _this_cpu(known: Sequence[DeviceSpec]) -> str:
     return textwrap.fill(text, shutil.get_terminal_size().columns, break_on_hyphens=False)
 
 
-def _add_run(parser: argparse.ArgumentParser) -> None:
+def _add_run(parser: argparse._ActionsContainer) -> None:
     add_table(parser, """
         --run RUN: Path as run_folder  devices that the model of a run folder was trained on, e.g.
             by `device add`
     """)  # fmt: skip
 
 
-def _add_device_file(parser: argparse.ArgumentParser) -> None:
+def _add_device_file(parser: argparse._ActionsContainer) -> None:
     add_table(parser, """
         --device-spec YAML: Path  file that describes one device
     """)  # fmt: skip

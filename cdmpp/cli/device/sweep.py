@@ -124,13 +124,15 @@ def _new(name: str, file: Path | None, told: DeviceSpec) -> DeviceSpec:
 
     Raises:
         UsageError: no file is given and the registry has the GPU.
-        DeviceError: numbers that the models need are missing.
+        DeviceError: the file is not of a GPU, or numbers that the models need are missing.
     """
     if file is None:
         check_not_known(_product(told))
         given = told
     else:
         given = replace(load_device_spec(file), name=name, kernel_sweep=None)
+        if given.kind != "gpu":
+            raise DeviceError(f"{file}: kind is {given.kind!r}, expected 'gpu' for --sweep")
         more = {
             one.name: getattr(told, one.name)
             for one in fields(DeviceSpec)

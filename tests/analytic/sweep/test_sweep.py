@@ -329,9 +329,12 @@ def test_the_command_adds_a_gpu_and_later_commands_use_it(
     sheet = tmp_path / "sheet.yaml"
     from cdmpp.devices.write_file import device_file_text
 
-    sheet.write_text(device_file_text(replace(NEW, name="sheet"), comment="A data sheet."))
     out = tmp_path / "run"
     add = ["device", "add", "my-gpu", "--sweep", "--device-spec", str(sheet), "--out", str(out)]
+    sheet.write_text("devices:\n  box:\n    kind: cpu\n")
+    assert main(add) == 4
+    assert "kind is 'cpu', expected 'gpu'" in capsys.readouterr().err
+    sheet.write_text(device_file_text(replace(NEW, name="sheet"), comment="A data sheet."))
     assert main([*add, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     path = Path(said["device_file"])
