@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from cdmpp.errors import UsageError
 
-#: Maximum number of digits of a number: it fits into 64 bits.
-_MOST_DIGITS = 18
+#: Maximum number of digits of a number, so that it fits into a float.
+_MOST_DIGITS = 300
 
 
 def parse_numbers(text: str | None, option: str) -> list[int]:
