@@ -307,10 +307,13 @@ class _Row:
 def _moving(row: _Row) -> Work:
     """Returns an element-wise operator that moves the same bytes."""
     elements = max(1, row["bytes"] // (2 * _FLOAT_BYTES))
-    columns = min(
-        elements, max(1, row["output_w"] if row["output_w"] > 1 else row["output_channels"])
-    )
+    columns = min(elements, _last_side(row))
     return row.work("elementwise", _ELEMENT_WISE, rows=-(-elements // columns), cols=columns)
+
+
+def _last_side(row: _Row) -> int:
+    """Returns the last side of the output, which is in `output_channels` below four axes."""
+    return max(1, row["output_w"] if row["output_w"] > 1 else row["output_channels"])
 
 
 def _convolution(row: _Row) -> Work | None:
@@ -358,7 +361,7 @@ def _longest(sizes: Mapping[str, int]) -> int:
 
 
 def _softmax(row: _Row) -> Work | None:
-    columns, outputs = row["output_w"], row["output_size"] // _FLOAT_BYTES
+    outputs, columns = row["output_size"] // _FLOAT_BYTES, _last_side(row)
     return row.work("softmax", "softmax", rows=outputs // columns, cols=columns)
 
 

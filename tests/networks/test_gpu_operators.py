@@ -110,6 +110,16 @@ def test_a_batch_of_products_takes_the_same_in_three_axes_and_in_four() -> None:
         assert ends_of(three, device) == ends_of(four, device)
 
 
+def test_a_softmax_takes_the_same_in_two_to_four_axes() -> None:
+    shapes: tuple[tuple[int, ...], ...] = ((196,), (16, 196), (8, 16, 196))
+    graphs = [
+        graph_of(lambda x: x.softmax(-1), shape, batch=batch)
+        for shape, batch in zip(shapes, (1536, 96, 12), strict=True)
+    ]
+    for device in GPUS:
+        assert len({ends_of(graph, device) for graph in graphs}) == 1
+
+
 def test_attention_does_its_operations() -> None:
     """825 GFLOP: at peak, or as three TF32 products where the GPU has those."""
     graph = graph_of(lambda x: functional.scaled_dot_product_attention(x, x, x), (12, 16384, 64))
