@@ -124,7 +124,7 @@ def refine(
         return "flatten" if is_flatten else None
     if name in VIEWS:
         return None
-    if name == "mean" and len(first) == 4 and len(last) >= 2 and last[:2] == first[:2]:
+    if name == "mean" and len(first) == 4 and last in (first[:2], (*first[:2], 1, 1)):
         return "global_mean"
     if name in ("matmul", "mm", "bmm") and weights == 1 and len(before) == 1:
         return "linear"

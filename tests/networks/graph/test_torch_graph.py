@@ -95,6 +95,16 @@ def test_a_module_is_left_as_it_was(
     assert all(torch.equal(state[name], value) for name, value in module.state_dict().items())
 
 
+class _Means(nn.Module):
+    def forward(self, x: Tensor) -> list[Tensor]:
+        return [x.mean((2, 3)), x.mean((2, 3), keepdim=True), x.mean(-1), x.mean(2, keepdim=True)]
+
+
+def test_only_means_of_whole_images_are_global() -> None:
+    kinds = torch_graph(_Means, [(3, 32, 32)], batch=2, name="net").kinds
+    assert kinds == ("GlobalAveragePool", "GlobalAveragePool", "Mean", "Mean")
+
+
 def test_operators_of_a_convolutional_network() -> None:
     graph = torch_graph(_Residual, [(3, 32, 32)], batch=2, name="net")
     assert graph.kinds == (
