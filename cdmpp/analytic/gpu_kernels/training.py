@@ -50,13 +50,16 @@ def fit_kernels(
     errors: DeviceErrors = {}
     rows: dict[str, Any] = {}
     frameworks: dict[Family, Frameworks] = {}
+    own_families = asked_families(folder, families)
     if onto is not None:
         fitted.update(onto.families)
         devices.update(onto.devices)
         frameworks.update(onto.frameworks)
-        errors = {label: dict(own) for label, own in onto.errors.items()}
+        for label, groups in onto.errors.items():
+            errors[label] = {
+                name: one for name, one in groups.items() if name.split()[0] not in own_families
+            }
         rows.update(onto.about["families"])
-    own_families = asked_families(folder, families)
     for family in own_families:
         measured = read_measured(folder, family)
         logger.info("fitting %s on %d rows", family, len(measured.table))

@@ -206,7 +206,7 @@ def test_what_was_learned_fades_beyond_the_largest_call(fitted):
         assert beyond == pytest.approx(within * np.exp(power - 1.0))
 
 
-def test_a_folder_with_a_single_device_is_fitted_and_evaluated(tmp_path, capsys):
+def test_a_folder_with_a_single_device_is_fitted_and_evaluated(fitted, tmp_path, capsys):
     folder = str(write_kernels(tmp_path, systems=["h100_sxm"]))
     arguments = ["--data", folder, "--families", "gemm"]
     assert main(["analytic", "kernels", "evaluate", *arguments, "--seeds", "0", "--json"]) == 0
@@ -216,6 +216,10 @@ def test_a_folder_with_a_single_device_is_fitted_and_evaluated(tmp_path, capsys)
     assert set(model.errors) == {"h100"}
     with pytest.raises(DataError, match="no errors of gemm bfloat16 for b200"):
         model.times(CALLS[:1], get_device("b200"))
+    both = fit_kernels(tmp_path, families=["gemm"], onto=fitted)
+    places = [label for label, own in both.errors.items() if "gemm bfloat16" in own]
+    assert places == ["h100"]
+    assert both.errors["b200"]["decode"] == fitted.errors["b200"]["decode"]
 
 
 @pytest.mark.exhaustive
