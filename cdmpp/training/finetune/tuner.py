@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from cdmpp.arrays import FloatArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.models.loop.loop import train_loop
+from cdmpp.models.loop.pace import LoopPace
 from cdmpp.models.loop.progress import OnTrain
 from cdmpp.models.nets.options import LoopOptions
 from cdmpp.models.parts.leaf_batches import samples_digest
@@ -164,8 +165,21 @@ class Tuner:
         run_dir: Path | None,
         budget: Samples,
     ) -> list[FloatArray]:
-        """Tunes in place; returns predictions of the held-out samples (not with `wanted_steps`)."""
-        options = self._options
+        """Tunes in place; returns predictions of the held-out samples at each validation.
+
+        Args:
+            wanted_steps: steps after which tuning stops and validates once; None = all steps, with
+                a validation at each of `_looks`.
+        """
+        options, loop = self._options, self._loop(what)
+        pace = _Pace(loop)
+        if wanted_steps is not None:
+            loop = replace(
+                loop,
+                max_steps=wanted_steps,
+                validate_every=wanted_steps,
+                checkpoint_every=options.validate_every,
+            )
         select_parameters(network, what)
         tuning = TuningTrainee(
             trainee,
@@ -173,17 +187,16 @@ class Tuner:
             l2_to_start=options.l2_to_start,
             rehearsal=options.replay,
             source=self._trainee(self._source, self._source, what) if self._source else None,
-            validate_every=options.validate_every,
-            wanted_steps=wanted_steps,
         )
         result = train_loop(
             network,
             tuning,
-            self._loop(what),
+            loop,
             seed=self._seed,
             fingerprint=self._fingerprint(network, budget, what, wanted_steps),
             run_dir=run_dir,
             on_progress=self._on_progress,
+            pace=pace,
         )
         network.load_state_dict(result.weights)
         network.requires_grad_(True).eval()
@@ -200,6 +213,15 @@ class Tuner:
         for value in network.state_dict().values():
             digest.update(value.numpy().tobytes())
         return digest.hexdigest()
+
+
+class _Pace(LoopPace):
+    """The learning rate of a tuning of all steps, also if it stops earlier."""
+
+    def rate(
+        self, history: Sequence[dict[str, Any]], *, step: int, place: float, steps: int
+    ) -> float:
+        return super().rate(history, step=step, place=place, steps=self.options.max_steps)
 
 
 def _nearest_start(model: Tunable, budget: Samples) -> Tunable:

@@ -35,9 +35,8 @@ class HeldOut(Protocol):
 class TuningTrainee:
     """A trainee for `train_loop` with regularisation towards its start and recorded predictions.
 
-    The loop selects the weights of the lowest validation value. That value is the distance of the
-    number of steps from `wanted_steps`, so that training stops there; without `wanted_steps` it is
-    the negative number of validations, so that all steps are done.
+    The loop selects the weights of the lowest validation value. That value is the negative number
+    of validations, so that all steps are done and the last weights are selected.
 
     Attributes:
         predicted: one float64 [validation sample] per validation, predicted log seconds.
@@ -51,8 +50,6 @@ class TuningTrainee:
         l2_to_start: float,
         rehearsal: float,
         source: HeldOut | None,
-        validate_every: int,
-        wanted_steps: int | None,
     ) -> None:
         self._trainee = trainee
         self._l2_to_start = l2_to_start
@@ -60,10 +57,7 @@ class TuningTrainee:
         self._rehearsal = rehearsal
         self._source = source
         self._source_batches = source.batches(0) if source else []
-        self._validate_every = validate_every
-        self._wanted_steps = wanted_steps
         self.predicted: list[FloatArray] = []
-        self._looks = 0
 
     def batches(self, epoch: int) -> list[IntArray]:
         """Returns the budget's batches of an epoch."""
@@ -86,12 +80,9 @@ class TuningTrainee:
         return loss, count
 
     def validate(self, network: nn.Module) -> float:
-        """Returns a value that makes the loop stop at the wanted number of steps."""
-        self._looks += 1
-        if self._wanted_steps is None:
-            self.predicted.append(self._trainee.predict_validation(network))
-            return -float(self._looks)
-        return float(abs(self._looks * self._validate_every - self._wanted_steps))
+        """Records the predictions; returns a value below the previous one."""
+        self.predicted.append(self._trainee.predict_validation(network))
+        return -float(len(self.predicted))
 
 
 def error(predicted_s: FloatArray, measured_s: FloatArray) -> float:

@@ -25,6 +25,7 @@ from cdmpp.training.finetune.few_shot import (
 )
 from cdmpp.training.finetune.folds import budget_folds
 from cdmpp.training.finetune.options import FinetuneOptions, TuneWhat
+from cdmpp.training.finetune.tuner import Tuner
 from cdmpp.training.finetune.tuning_trainee import select_parameters
 
 pytestmark = pytest.mark.training
@@ -280,6 +281,22 @@ def test_same_seed_same_predictions_also_of_a_tuning_that_continues(base, parts,
     second = finetuned(base, parts[0], parts[1], options=QUICK, seed=0, run_dir=tmp_path)
     for model in (first, second):
         assert np.array_equal(model.predict(parts[2]), result.model.predict(parts[2]))
+
+
+def test_a_tuning_does_all_wanted_steps_also_after_an_interruption(base, parts, tmp_path):
+    def tuned(every, folder, on_progress=None):
+        options = replace(QUICK, steps=25, validate_every=every)
+        tuner = Tuner(base, parts[0], options, 0, None, on_progress)
+        return tuner.tuned(parts[0], {"adapters": 25}, tmp_path / folder).predict(parts[2])
+
+    def interrupt(progress):
+        if progress.step == 23:
+            raise KeyboardInterrupt
+
+    whole = tuned(25, "whole")
+    with pytest.raises(KeyboardInterrupt):
+        tuned(10, "parts", interrupt)
+    assert np.array_equal(tuned(10, "parts"), whole)
 
 
 @pytest.mark.exhaustive
