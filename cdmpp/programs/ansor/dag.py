@@ -195,7 +195,7 @@ def parse_dag(dag_json: str) -> Dag:
     except DataError:
         raise
     except (
-        KeyError, IndexError, ValueError, TypeError, AttributeError, OverflowError, RecursionError,
+        LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError,
     ) as error:  # fmt: skip
         raise DataError(
             f"Cannot read the computation graph of a task: {type(error).__name__}: {error}; "

@@ -100,6 +100,12 @@ def test_unknown_expression_is_refused() -> None:
         parse_dag(_changed(record, '"tir.Mul"', '"tir.Ramp"'))
 
 
+def test_extent_that_divides_by_zero_is_refused() -> None:
+    record = next(r for r in fixture_records() if '"adaptive_pool_sum"' in r.dag_json)
+    with pytest.raises(DataError, match="Cannot read the computation graph of a task: ZeroDiv"):
+        parse_dag(_changed(record, '"tir.Sub"', '"tir.FloorDiv"'))
+
+
 def test_graph_with_a_cycle_is_refused() -> None:
     graph = json.loads(fixture_records()[0].dag_json)
     nodes = graph["nodes"]
