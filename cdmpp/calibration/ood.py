@@ -288,7 +288,7 @@ class TrainingTasks:
             threshold, count = described["threshold"], int(described["count"])
             names = parse_json(_unpacked(packed_names, _MOST_NAME_BYTES))
             tasks, operators = (tuple(map(str, names[name])) for name in _NAMES)
-            content = _unpacked(packed, len(mean) * count)
+            content = _unpacked(packed, len(mean) * len(tasks))
             if not len(tasks) == len(operators) == count or len(content) != len(mean) * count:
                 raise ValueError(f"it does not have {count} tasks of {len(mean)} columns")
             if not all(np.isfinite(one).all() for one in (mean, deviation, step)):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cdmpp.calibration.ood import FILE_NAME, FORMAT, TrainingTasks
+from cdmpp.calibration.ood import FILE_NAME, FORMAT, TrainingTasks, _packed
 from cdmpp.errors import DataError
 from cdmpp.testing.synthetic import FLOAT_ADD, make_samples, split_by_task
 
@@ -143,6 +143,17 @@ def test_packed_centres_of_another_size_are_refused(known, tmp_path, size):
         save_file(cut, tmp_path / FILE_NAME, metadata=metadata)
         with pytest.raises(DataError, match="damaged"):
             TrainingTasks.load(tmp_path)
+
+
+def test_centres_unpack_to_no_more_than_the_named_tasks(known, tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    known.save(tmp_path)
+    parts = {**load_file(tmp_path / FILE_NAME), "centre": _packed(bytes(1 << 20))}
+    metadata = {"training_tasks": json.dumps({"format": FORMAT, "count": -1, "threshold": 1.5})}
+    save_file(parts, tmp_path / FILE_NAME, metadata=metadata)
+    with pytest.raises(DataError, match=r"unpacks to more than \d"):
+        TrainingTasks.load(tmp_path)
 
 
 def test_missing_damaged_and_foreign_files(samples, known, tmp_path):
