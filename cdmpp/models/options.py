@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cdmpp.analytic.prior import PriorModelName
+from cdmpp.errors import UsageError
 from cdmpp.models.nets.options import (
     ADDED_LATER,
     LoopOptions,
@@ -13,6 +14,8 @@ from cdmpp.models.nets.options import (
     NetOptions,
     PriorKind,
     TorchPeerOptions,
+    check_heads,
+    check_ranges,
 )
 
 PeerLossKind = Literal["mse", "lambda_rank"]
@@ -64,6 +67,9 @@ class GbdtOptions:
         prior: use of an analytic model's time, as in `TransformerOptions`; with the objective
             `rank` only `none` or `feature`.
         prior_model: the analytic model, see `cdmpp.analytic.prior`.
+
+    Raises:
+        UsageError: a value is out of range.
     """
 
     trees: int = 500
@@ -80,6 +86,17 @@ class GbdtOptions:
     extra_blocks: tuple[str, ...] | None = None
     prior: PriorKind = field(default="none", metadata=ADDED_LATER)
     prior_model: PriorModelName = field(default="auto", metadata=ADDED_LATER)
+
+    def __post_init__(self) -> None:
+        check_ranges(
+            self,
+            {
+                "at least 1": ("trees", "depth", "patience"),
+                "0 or more": ("min_child_weight", "threads"),
+                "above 0": ("learning_rate",),
+                "above 0, at most 1": ("subsample", "column_share"),
+            },
+        )
 
 
 @dataclass(frozen=True)
@@ -125,6 +142,9 @@ class TlpOptions(RankablePeerOptions):
     Attributes:
         hidden: width of a step's state; 256 in the paper.
         heads: number of attention heads; divides `hidden`.
+
+    Raises:
+        UsageError: `heads` does not divide `hidden`.
     """
 
     hidden: int = 256
@@ -141,6 +161,9 @@ class TlpOptions(RankablePeerOptions):
         )
     )
 
+    def __post_init__(self) -> None:
+        check_heads(self)
+
 
 @dataclass(frozen=True)
 class RecursiveLstmOptions(RankablePeerOptions):
@@ -151,6 +174,9 @@ class RecursiveLstmOptions(RankablePeerOptions):
             state.
         dropout: share of activations dropped in training, in [0, 1).
         collapse_chains: whether a loop whose only child is a loop is merged with that child.
+
+    Raises:
+        UsageError: a value is out of range.
     """
 
     embed: tuple[int, ...] = (600, 350, 200, 180)
@@ -166,6 +192,11 @@ class RecursiveLstmOptions(RankablePeerOptions):
             patience=15,
         )
     )
+
+    def __post_init__(self) -> None:
+        check_ranges(self, {"from 0 to below 1": ("dropout",)})
+        if min(self.embed, default=0) < 1:
+            raise UsageError(f"embed must have widths of at least 1, got {list(self.embed)}")
 
 
 @dataclass(frozen=True)

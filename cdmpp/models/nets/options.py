@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from types import MappingProxyType
 from typing import Any, Literal
@@ -30,6 +30,14 @@ Precision = Literal["fp32", "bf16"]
 #: an input feature, or both.
 PriorKind = Literal["none", "residual", "feature", "both"]
 
+_RANGES: Mapping[str, Callable[[float], bool]] = MappingProxyType({
+    "at least 1": lambda value: value >= 1,
+    "0 or more": lambda value: value >= 0,
+    "above 0": lambda value: value > 0,
+    "above 0, at most 1": lambda value: 0 < value <= 1,
+    "from 0 to below 1": lambda value: 0 <= value < 1,
+})  # fmt: skip
+
 _LATER = "added_later"
 
 #: Metadata of fields added after results were stored under an identity of their options: `identity`
@@ -53,6 +61,32 @@ def identity(options: Any) -> dict[str, Any]:
         elif is_dataclass(value) and not isinstance(value, type):
             values[entry.name] = identity(value)
     return values
+
+
+def check_ranges(options: Any, ranges: Mapping[str, tuple[str, ...]]) -> None:
+    """Checks the ranges of options.
+
+    Args:
+        ranges: range (see `_RANGES`) -> names of fields.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+    for expected, names in ranges.items():
+        for name in names:
+            if not _RANGES[expected](getattr(options, name)):
+                raise UsageError(f"{name} must be {expected}, got {getattr(options, name)}")
+
+
+def check_heads(options: Any) -> None:
+    """Checks that `heads` divides `hidden`.
+
+    Raises:
+        UsageError: it does not, or one of them is below 1.
+    """
+    check_ranges(options, {"at least 1": ("hidden", "heads")})
+    if options.hidden % options.heads:
+        raise UsageError(f"heads must divide hidden ({options.hidden}), got {options.heads}")
 
 
 def is_base(kind: PriorKind) -> bool:
@@ -83,6 +117,9 @@ class NetOptions:
         ratios: whether inputs include ratios of each leaf's demand to the device's supply: times at
             peak rates, bytes over cache sizes, parallel iterations over cores.
         traffic: whether these ratios include the time to fetch each cache's misses.
+
+    Raises:
+        UsageError: a value is out of range.
     """
 
     hidden: int = 64
@@ -96,6 +133,17 @@ class NetOptions:
     members: int = 2
     ratios: bool = True
     traffic: bool = True
+
+    def __post_init__(self) -> None:
+        check_heads(self)
+        check_ranges(
+            self,
+            {
+                "at least 1": ("feed_forward", "head_hidden", "members"),
+                "0 or more": ("layers",),
+                "from 0 to below 1": ("dropout",),
+            },
+        )
 
 
 @dataclass(frozen=True)
@@ -180,21 +228,20 @@ class LoopOptions:
     compile: bool = False
 
     def __post_init__(self) -> None:
-        for name in (
-            "epochs", "programs_per_batch", "programs_per_task", "patience", "checkpoint_every",
-            "half_period",
-        ):  # fmt: skip
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("threads", "validate_every", "max_steps", "cpu_seconds", "weight_decay"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"{name} must be 0 or more, got {getattr(self, name)}")
-        for name in ("learning_rate", "gradient_clip"):
-            if getattr(self, name) <= 0:
-                raise UsageError(f"{name} must be above 0, got {getattr(self, name)}")
-        for name in ("warmup_fraction", "average_decay"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UsageError(f"{name} must be from 0 to below 1, got {getattr(self, name)}")
+        check_ranges(
+            self,
+            {
+                "at least 1": (
+                    "epochs", "programs_per_batch", "programs_per_task", "patience",
+                    "checkpoint_every", "half_period",
+                ),
+                "0 or more": (
+                    "threads", "validate_every", "max_steps", "cpu_seconds", "weight_decay",
+                ),
+                "above 0": ("learning_rate", "gradient_clip"),
+                "from 0 to below 1": ("warmup_fraction", "average_decay"),
+            },
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

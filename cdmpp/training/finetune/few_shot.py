@@ -208,6 +208,7 @@ def _check(options: FinetuneOptions) -> None:
         "folds": 2,
         "learning_rate": 0.0,
         "learning_rate_all": 0.0,
+        "l2_to_start": 0.0,
         "replay": 0.0,
     }
     for name, value in least.items():

@@ -11,7 +11,8 @@ import torch
 from cdmpp.errors import DataError, UsageError
 from cdmpp.models.loop.loop import train_loop
 from cdmpp.models.loop.pace import triangle
-from cdmpp.models.nets.options import LoopOptions
+from cdmpp.models.nets.options import LoopOptions, NetOptions
+from cdmpp.models.options import GbdtOptions, RecursiveLstmOptions, TlpOptions
 
 
 class Line:
@@ -148,12 +149,26 @@ def test_cpu_time_of_an_interrupted_training_counts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"epochs": -1}, {"learning_rate": -1.0}, {"weight_decay": -0.1}, {"average_decay": 1.0}],
+    ("kind", "options"),
+    [
+        (LoopOptions, {"epochs": -1}),
+        (LoopOptions, {"learning_rate": -1.0}),
+        (LoopOptions, {"weight_decay": -0.1}),
+        (LoopOptions, {"average_decay": 1.0}),
+        (NetOptions, {"heads": 5, "hidden": 64}),
+        (NetOptions, {"members": 0}),
+        (NetOptions, {"dropout": 1.5}),
+        (NetOptions, {"layers": -1}),
+        (TlpOptions, {"heads": 0}),
+        (GbdtOptions, {"trees": 0}),
+        (GbdtOptions, {"subsample": 0.0}),
+        (RecursiveLstmOptions, {"embed": ()}),
+        (RecursiveLstmOptions, {"dropout": -0.1}),
+    ],
 )
-def test_numbers_that_no_training_can_have(options):
-    with pytest.raises(UsageError, match=f"{next(iter(options))} must be"):
-        LoopOptions(**options)
+def test_numbers_that_no_training_can_have(kind, options):
+    with pytest.raises(UsageError, match=f"{next(iter(options))} must"):
+        kind(**options)
 
 
 def test_triangle_goes_from_a_tenth_to_ten_times_and_back():

@@ -346,6 +346,7 @@ def test_parts_of_different_data_are_refused(base, parts):
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"folds": 1}, "folds must be at least 2, got 1"),
         ({"learning_rate": -1.0}, "got -1.0"),
+        ({"l2_to_start": -1.0}, "l2_to_start must be at least 0.0"),
         ({"what": "everything"}, "what is 'everything'"),
     ],
 )
