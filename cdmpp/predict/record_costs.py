@@ -190,7 +190,7 @@ class RecordCosts(CostSource):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | str:
         assert self._trained is not None
         asked = []
-        for program in record_programs(task, records, lambda _: self._device):
+        for program in record_programs(task, records, [lambda _: self._device]):
             if isinstance(program, str):
                 return f"a record cannot be predicted ({program})"
             asked.append(program)

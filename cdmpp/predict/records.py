@@ -134,12 +134,11 @@ def predict_records(
         if task is None:
             failures[f"its task{_task_name(workload_key)} is not in network_info"] += len(records)
             continue
-        for place in places:
-            for program in record_programs(task, records, place.of, elsewhere):
-                if isinstance(program, str):
-                    failures[program] += 1
-                else:
-                    asked.append(program)
+        for program in record_programs(task, records, [place.of for place in places], elsewhere):
+            if isinstance(program, str):
+                failures[program] += 1
+            else:
+                asked.append(program)
     if not asked:
         return RecordPredictions((), report, failures)
     steps: list[Correction] = []
@@ -248,35 +247,28 @@ def _asked(
 def record_programs(
     task: TensetTask,
     records: Sequence[MeasureRecord],
-    device_of: Callable[[MeasureRecord], DeviceSpec],
+    devices_of: Sequence[Callable[[MeasureRecord], DeviceSpec]],
     elsewhere: DeviceSpec | None = None,
 ) -> list[AskedProgram | str]:
     """Returns the program of each record of a task, or the reason why it cannot be predicted.
 
-    Reasons of records that their device cannot run come first.
+    The programs of all records on the first device come first, then those on the next one.
 
     Args:
-        device_of: returns the requested device of a record.
+        devices_of: one function per requested device; it returns the device of a record.
         elsewhere: source device of the records' times; None = they do not correct predictions.
     """
     operator = operator_name(JsonGraph(task.dag_json))
-    found: list[AskedProgram | str] = []
-    fitting: list[MeasureRecord] = []
-    for record in records:
-        reason = misfit(device_of(record), is_gpu=record.target_kind in GPU_TARGET_KINDS)
-        if reason is None:
-            fitting.append(record)
-        else:
-            found.append(reason)
-    for record, ast in zip(fitting, featurise_records(task, fitting), strict=True):
-        key, kind = record.workload_key, record.target_kind
-        identity = program_id_of_text("tenset", key, record.schedule, kind)
-        found.append(
-            _asked(
-                identity, record, ast, device_of(record), operator, elsewhere, record.schedule
-            )
-        )  # fmt: skip
-    return found
+    asts = featurise_records(task, records)
+    names = [
+        program_id_of_text("tenset", one.workload_key, one.schedule, one.target_kind)
+        for one in records
+    ]
+    return [
+        _asked(name, record, ast, device_of(record), operator, elsewhere, record.schedule)
+        for device_of in devices_of
+        for name, record, ast in zip(names, records, asts, strict=True)
+    ]
 
 
 class _Device:

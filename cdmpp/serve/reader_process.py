@@ -96,9 +96,9 @@ def _records(entry: Row, devices: Sequence[DeviceSpec], version: int) -> Iterato
             if known is None:
                 raise DataError("not a shipped task; send its `dag` too")
             task = known
-        for number, device in enumerate(devices):
-            asked = record_programs(task, [records[p] for p in places], _always(device))
-            found |= {(place, number): one for place, one in zip(places, asked, strict=True)}
+        asked = record_programs(task, [records[p] for p in places], [*map(_always, devices)])
+        keys = [(place, number) for number in range(len(devices)) for place in places]
+        found |= dict(zip(keys, asked, strict=True))
     for (_, number), program in sorted(found.items(), key=lambda pair: pair[0]):
         if isinstance(program, str):
             yield reason_row("", "", devices[number], program), None

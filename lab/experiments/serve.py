@@ -101,7 +101,7 @@ def asked_programs(count: int) -> list[AskedProgram]:
         records = [one for one, _ in zip(read_records(path, ReadReport()), range(16), strict=False)]
         task = tasks.find(records[0].workload_key, records[0].target_kind)
         assert task is not None
-        asked = record_programs(task, records, lambda record: spec)
+        asked = record_programs(task, records, [lambda record: spec])
         found += [one for one in asked if not isinstance(one, str)]
         if len(found) >= count:
             return found[:count]

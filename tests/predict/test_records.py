@@ -20,6 +20,8 @@ from cdmpp.models.constant import ConstantCostModel
 from cdmpp.predict.estimates import TrainedModel, load_trained
 from cdmpp.predict.records import predict_records
 from cdmpp.pretrained import model_folder
+from cdmpp.programs.featurise import featurise_records
+from cdmpp.records import MeasureRecord, TensetTask
 from tests.paths import ROOT
 
 DEVICE, OTHER = "epyc-avx2-1c", "xeon-avx2-1c"
@@ -86,6 +88,20 @@ def test_several_devices_side_by_side(
     assert {row["device"] for row in rows if row["measured_s"]} == {DEVICE}
     assert main(words) == 0
     assert "xeon-avx2-1c" in capsys.readouterr().out
+
+
+def test_a_record_is_featurised_once_for_all_devices(
+    trained: TrainedModel, records: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[MeasureRecord] = []
+
+    def watched(task: TensetTask, records: list[MeasureRecord]) -> list[Any]:
+        read.extend(records)
+        return featurise_records(task, records)
+
+    monkeypatch.setattr("cdmpp.predict.records.featurise_records", watched)
+    assert len(predict_records(trained, records, devices=[DEVICE, OTHER]).programs) == 2 * COUNT
+    assert len(read) == COUNT
 
 
 def test_a_record_of_a_cpu_has_no_latency_on_a_gpu(
