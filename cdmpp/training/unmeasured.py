@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdmpp.arrays import FloatArray, IntArray
@@ -25,7 +26,7 @@ from cdmpp.datasets.splits import Split, workload_of
 from cdmpp.devices.device_file import DeviceKind
 from cdmpp.devices.registry import check_known, find_device, get_devices
 from cdmpp.devices.spec import DeviceSpec, architecture_of
-from cdmpp.errors import DataError, UsageError
+from cdmpp.errors import DataError, UsageError, last_line
 from cdmpp.files.atomic import write_columns, write_json
 from cdmpp.metrics import mean_metrics
 from cdmpp.models.loop.progress import RunProgress, TrainProgress
@@ -290,11 +291,21 @@ def _leave_out(
 
 
 def _read(path: Path, test: Samples) -> dict[str, FloatArray] | None:
-    """Reads the predictions of a finished training; None if there are none for these samples."""
+    """Reads the predictions of a finished training; None if there are none for these samples.
+
+    Raises:
+        DataError: the file is damaged.
+    """
     if not path.is_file():
         return None
-    table = pq.read_table(path)
-    if table["program_id"].to_pylist() != list(test.programs.program_id[test.program]):
+    try:
+        table = pq.read_table(path)
+        identities = table["program_id"].to_pylist()
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise DataError(
+            f"{path} is damaged ({last_line(error)}); delete it and start the training again"
+        ) from None
+    if identities != list(test.programs.program_id[test.program]):
         return None
     names = [name for name in table.column_names if name != "program_id"]
     return {name: table[name].to_numpy() for name in names}

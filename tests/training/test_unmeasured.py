@@ -195,6 +195,14 @@ def test_the_worst_device_decides_the_width() -> None:
     assert worst.pooled == found.by_device["slow"] > found.by_device["fast"]
 
 
+def test_a_damaged_finished_training_is_named(tmp_path: Path) -> None:
+    damaged = tmp_path / "left-out" / "fast" / "left_out.parquet"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"PAR1")
+    with pytest.raises(DataError, match=r"left_out\.parquet is damaged"):
+        trained(tmp_path)
+
+
 @pytest.mark.exhaustive
 def test_finished_trainings_are_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
