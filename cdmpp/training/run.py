@@ -184,7 +184,11 @@ def assist_run(options: TrainOptions, samples: Samples, run_dir: Path) -> None:
     """
     parts = split_samples(options, samples)
     train, validation = samples.take(parts.train), samples.take(parts.validation)
-    new_model(options.model, options).fit(train, validation, seed=options.seed, run_dir=run_dir)
+    for kind in dict.fromkeys([options.model, *judged_baselines(options.baselines)]):
+        model = new_model(kind, options)
+        if hasattr(model, "history"):  # it trains in the loop that the processes share
+            own = run_dir if kind == options.model else None
+            model.fit(train, validation, seed=options.seed, run_dir=own)
 
 
 def split_samples(options: TrainOptions, samples: Samples) -> Split:

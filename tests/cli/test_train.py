@@ -131,7 +131,8 @@ def test_split_by_record_is_marked_as_leaking(dataset, cache, tmp_path, capsys):
 def test_two_processes_write_one_run_folder_and_one_finds_it(dataset, cache, tmp_path, capsys):
     words = [
         "scripts/train.py", "--dataset", str(dataset), "--cache", str(cache), "--jobs", "1",
-        "--out", str(tmp_path / "run"), "--json", *QUICK, "--set", "baselines=[constant]",
+        "--out", str(tmp_path / "run"), "--json", *QUICK, "--set", "baselines=[segment-mlp]",
+        "--set", "segment_mlp.loop.epochs=1",
     ]  # fmt: skip
     done = torchrun(*words)
     assert done.returncode == 0, done.stderr
