@@ -151,8 +151,8 @@ def train_run(
     )
     add_interval_metrics(judged[options.model], test, estimates.low_s, estimates.high_s)
     history = list(getattr(model, "history", []))
-    # The history includes the seconds spent before an interruption.
-    training_s = history[-1]["elapsed_s"] if history else training_s
+    if history:  # it includes the seconds spent before an interruption
+        training_s = max(training_s, history[-1]["elapsed_s"])
     metrics = run_metrics(
         options.model,
         card,
@@ -161,7 +161,7 @@ def train_run(
         training_s=training_s,
         predict_s=predict_s,
     )
-    if history:
+    if history and model.tunable_part() is model:  # not that of an ensemble's transformer
         metrics["samples_per_s"] = float(np.mean([e["samples_per_s"] for e in history]))
     if recognised:
         metrics["recognised"] = recognised

@@ -21,6 +21,8 @@ from cdmpp.models.roofline import RooflineCostModel
 from cdmpp.models.transformer import TransformerCostModel
 from cdmpp.testing.cost_model import check_cost_model
 from cdmpp.testing.synthetic import make_samples, split_by_task
+from cdmpp.training.options import TrainOptions
+from cdmpp.training.run import train_run
 
 pytestmark = pytest.mark.training
 
@@ -72,6 +74,14 @@ def test_ensemble_shares_add_up_to_one(tmp_path):
     assert EnsembleCostModel.load(tmp_path, state).shares == model.shares
     with pytest.raises(ValueError, match="unpack"):  # `load_model` says that model.json is damaged
         EnsembleCostModel.load(tmp_path, {**state, "shares": [1 / 33] * 33})
+
+
+def test_training_time_of_an_ensemble_includes_all_parts(tmp_path):
+    ensemble = EnsembleOptions(SMALL, SMALL_MLP, SMALL_TREES, least_tasks=1)
+    options = TrainOptions(model="ensemble", baselines=(), ensemble=ensemble)
+    result = train_run(options, make_samples(20, 6), tmp_path)
+    assert result.metrics["training_s"] > result.history[-1]["elapsed_s"]
+    assert result.metrics["samples_per_s"] is None
 
 
 def test_a_device_with_enough_validation_tasks_has_a_factor_of_its_own(tmp_path, monkeypatch):
