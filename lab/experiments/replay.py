@@ -66,6 +66,7 @@ class Replays:
         is_predicted_again: whether the model is asked about these networks too.
         trials: of a search (`cdmpp search`) a task, whose best programs are a second schedule of
             `searched`.
+        seed: drew the networks; rows of another one are not reused. None = they were not drawn.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Replays:
     folder: Path = RESULTS
     is_predicted_again: bool = False
     trials: int = 0
+    seed: int | None = None
 
 
 def exported(stem: str, make: Callable[[], Network], folder: Path) -> Path:
@@ -201,8 +203,8 @@ def drawn(
         seed: draws the networks.
     """
     asked = Replays(
-        "replay-drawn", device, model, ROOT / "runs" / "replay-drawn", trials=trials,
-        is_predicted_again=is_predicted_again,
+        "replay-drawn", device, model, ROOT / "runs" / f"replay-drawn-{seed}", trials=trials,
+        is_predicted_again=is_predicted_again, seed=seed,
     )  # fmt: skip
     write(asked, replayed(asked, drawn_files(seed)))
 
@@ -214,8 +216,8 @@ def elsewhere(seed: int = 2029) -> None:
     model = "runs/device-measured-here"
     _added("measured-here", model)
     untold = Replays(
-        "replay-drawn", "this-cpu", PRETRAINED, ROOT / "runs" / "replay-drawn",
-        ROOT / "runs" / "replay-untold",
+        "replay-drawn", "this-cpu", PRETRAINED, ROOT / "runs" / f"replay-drawn-{seed}",
+        ROOT / "runs" / "replay-untold", seed=seed,
     )  # fmt: skip
     added = replace(
         untold, device="measured-here", model=model, folder=ROOT / "runs" / "replay-added",
@@ -232,7 +234,7 @@ def _added(device: str, model: str) -> None:
 
 def drawn_files(seed: int) -> dict[str, Callable[[], Path]]:
     """Returns the files of the drawn networks, made where they are missing."""
-    folder = ROOT / "runs" / "drawn"
+    folder = ROOT / "runs" / f"drawn-{seed}"
     if not folder.is_dir():
         varied_networks.experiment(folder, 12, seed, (1, 2, 4), 4e9, wide=True)
     return {path.stem: partial(Path, path) for path in sorted(folder.glob("*.pt2"))}
@@ -248,7 +250,8 @@ def replayed(
     """
     make_folder(asked.work, what="networks and searches")
     kept = asked.folder / f"{asked.name}.json"
-    found = json.loads(kept.read_text(encoding="utf-8"))["rows"] if kept.is_file() else []
+    written = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
+    found = written["rows"] if written and written.get("seed") == asked.seed else []
     rows = {**(known or {}), **{(row["network"], row["schedule"]): row for row in found}}
     predictor = Predictor(asked.model, [asked.device], compiles=True)
     calibrating = partial(exported, _CALIBRATING, short_operators, asked.work)
@@ -346,7 +349,7 @@ def write(asked: Replays, found: Rows) -> None:
     command = f"python -m lab run {asked.name}"
     parts = [row.get("stamp") for row in rows]
     origin = stamp(command, schemas=COMPILED, models=[asked.model], parts=parts)
-    values = {"device": asked.device, "model": asked.model, "rows": rows}
+    values = {"device": asked.device, "model": asked.model, "seed": asked.seed, "rows": rows}
     write_page(asked.name, page(rows, asked, command), values, origin, folder=asked.folder)
 
 
