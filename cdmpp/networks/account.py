@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from cdmpp.analytic.conv.algorithms import least_product_share
+
 Shape = Sequence[int]
 #: How an operator computes its products; a `view` has no work.
 Form = Literal["plain", "attention", "convolution", "recurrent", "view"]
-
-#: Minimum share of a convolution's operations that algorithms in use perform. With a stride of 1,
-#: Winograd's algorithms for 3x3 windows save three of four products. For windows of more elements
-#: than this, Fourier transforms may save more, down to one product per output and input channel.
-_CONVOLUTION_SHARE, _WINOGRAD_WINDOW = 0.25, 49
 
 
 @dataclass(frozen=True)
@@ -103,9 +100,7 @@ def convolution_account(
     else:
         places = outputs // max(weight[0], 1)
         product = Product(groups, places, weight[0] // groups, weight[1] * window)
-    share = 1.0
-    if window > 1 and stride == 1:
-        share = _CONVOLUTION_SHARE if window <= _WINOGRAD_WINDOW else 1.0 / window
+    share = float(least_product_share(max(window, 1), stride))
     return Account((product,), form="convolution", least_share=share)
 
 

@@ -7,10 +7,10 @@ from enum import IntEnum
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from cdmpp.analytic.conv.shapes import ConvShapes
-from cdmpp.arrays import IntArray
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.errors import DataError
 
 AlgoConvention = Literal["cudnn", "readme"]
@@ -36,6 +36,9 @@ ALGORITHM_COUNT = len(ConvAlgorithm)
 _README_TO_CUDNN = (0, 1, 2, 3, 6, 7, 4, 5)
 _LARGEST_FFT_WIDTH = 256
 _NONFUSED_TILE = {3: 4, 5: 9}
+#: Products that the largest Winograd tile in use leaves: F(6x6, 3x3) takes 8 x 8 for 6 x 6 outputs
+#: of 9 each. Source: NNPACK (`wt8x8`), which torch calls on CPUs; MIOpen has it too.
+_LARGEST_WINOGRAD = 64 / (36 * 9)
 
 
 @dataclass(frozen=True)
@@ -196,6 +199,22 @@ def is_supported(algorithm: ConvAlgorithm, shapes: ConvShapes) -> NDArray[np.boo
     elif algorithm == ConvAlgorithm.WINOGRAD_NONFUSED:
         served = unit & np.isin(shapes.kernel, tuple(_NONFUSED_TILE))
     return np.asarray(served, np.bool_)
+
+
+def least_product_share(window: ArrayLike, stride: ArrayLike) -> FloatArray:
+    """Returns float64 [R], the share of a convolution's products that no algorithm in use saves.
+
+    With a stride of 1, Winograd's algorithms save most for windows of up to 3x3. For larger ones,
+    Fourier transforms of large tiles leave at least one product for each output and pair of
+    channels.
+
+    Args:
+        window: elements of a filter in one channel, from 1 up.
+        stride: of all axes, or their mean.
+    """
+    window = np.asarray(window, np.float64)
+    fast = np.maximum(1.0 / window, np.where(window <= 9, _LARGEST_WINOGRAD, 0.0))
+    return np.asarray(np.where(np.asarray(stride) == 1, fast, 1.0), np.float64)
 
 
 def nonfused_tile(kernel: int) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cdmpp.analytic.conv.algorithms import ConvAlgorithm
+from cdmpp.analytic.conv.algorithms import ConvAlgorithm, least_product_share
 from cdmpp.analytic.conv.errors import LAYER
 from cdmpp.analytic.conv.layers.model import (
     LayerModel,
@@ -28,7 +28,6 @@ from cdmpp.errors import UsageError
 from cdmpp.pretrained import PRETRAINED
 
 _FLOP_PER_PRODUCT, _BYTES = 2.0, 4
-_WINOGRAD_SHARE = 0.25
 
 
 def load_model(path: Path | str) -> SeerModel | LayerModel:
@@ -72,12 +71,10 @@ def predict_layers(
 
 def least_ms(shapes: ConvShapes, device: DeviceSpec) -> FloatArray:
     """Returns float64 [R], a lower bound of all algorithms in milliseconds: every tensor once, and
-    the products at the peak. With a stride of 1, Winograd needs a quarter of the products of a 3x3
-    filter, and Fourier transforms one product per larger filter and position.
+    the products that no algorithm saves at the peak.
     """
     skipped = (1.0 - np.minimum(shapes.kernel / shapes.stride, 1.0) ** 2) * shapes.inputs
-    saving = np.where(shapes.kernel > 3, 1.0 / shapes.kernel**2, _WINOGRAD_SHARE)
-    share = np.where((shapes.kernel > 1) & (shapes.stride == 1), saving, 1.0)
+    share = least_product_share(shapes.kernel**2, shapes.stride)
     nothing = np.zeros(len(shapes))
     work = LeastWork(
         wide_flop=_FLOP_PER_PRODUCT * share * shapes.multiplications, narrow_flop=nothing,

@@ -8,7 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cdmpp.analytic.conv.algorithms import ConvAlgorithm, find_variant
+from cdmpp.analytic.conv.algorithms import (
+    ConvAlgorithm,
+    find_variant,
+    least_product_share,
+    nonfused_tile,
+)
 from cdmpp.analytic.conv.errors import LAYER
 from cdmpp.analytic.conv.layers.closed_form_model import POOLED, fit_latent
 from cdmpp.analytic.conv.layers.closed_forms import fft_work, latent_work, roofline_ms
@@ -23,12 +28,14 @@ from cdmpp.analytic.conv.layers.model import (
 )
 from cdmpp.analytic.conv.layers.table import LayerTable, read_layers
 from cdmpp.analytic.conv.layers.validation import fit_validated_layers
+from cdmpp.analytic.conv.predict import least_ms
 from cdmpp.analytic.conv.seer.evaluate import time_errors
 from cdmpp.analytic.conv.seer.splits import family_split
 from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError, DeviceError
 from cdmpp.files.stored import from_json, to_json
+from cdmpp.networks.account import convolution_account
 from tests.analytic.conv.written import write_layers
 from tests.paths import shared
 
@@ -94,6 +101,30 @@ def test_winograd_multiplies_less() -> None:
     assert fft_work(ConvAlgorithm.FFT, shapes, device).helpers_ms[0] > 0
     with pytest.raises(DeviceError, match="needs peak_fp32_flop_per_s"):
         roofline_ms(shapes, replace(device, core_count=None))
+
+
+@pytest.mark.parametrize("kernel", [1, 2, 3, 5, 7, 11])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_lower_bounds_of_layers_and_networks_agree(kernel: int, stride: int) -> None:
+    device, width = get_device("v100"), 56
+    shapes = ConvShapes.of(256, 512, width, 512, kernel, stride, kernel // 2)
+    flop_per_s = device.peak_fp32_flop_per_s
+    assert flop_per_s is not None
+    products_s = 2 * float(shapes.multiplications[0]) / flop_per_s
+    account = convolution_account(
+        (256, 512, width, width), (512, 512, kernel, kernel), int(shapes.outputs[0]),
+        groups=1, stride=stride, is_transposed=False,
+    )  # fmt: skip
+    assert account.product_flop == 2 * float(shapes.multiplications[0])
+    assert least_ms(shapes, device)[0] == pytest.approx(1e3 * account.least_share * products_s)
+
+
+def test_no_winograd_algorithm_is_below_the_lower_bound() -> None:
+    """A tile of m x m outputs takes (m + k - 1) x (m + k - 1) products of its m x m x k x k."""
+    tiles = [(2, 3), (6, 3), *((nonfused_tile(kernel), kernel) for kernel in (3, 5))]
+    for tile, kernel in tiles:
+        share = ((tile + kernel - 1) / (tile * kernel)) ** 2
+        assert least_product_share(kernel**2, 1) <= share
 
 
 def test_a_drift_is_found_and_taken_out() -> None:

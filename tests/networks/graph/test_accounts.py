@@ -155,7 +155,8 @@ def test_only_what_cannot_be_saved_is_a_least() -> None:
         ).least_share
 
     assert share(kernel_size=1) == 1.0
-    assert share(kernel_size=3) == 0.25, "Winograd"
+    assert share(kernel_size=3) == pytest.approx((8 / 18) ** 2), "Winograd"
+    assert share(kernel_size=5) == 1 / 5**2, "Fourier"
     assert share(kernel_size=3, stride=2) == 1.0
     assert share(kernel_size=31) == 1 / 31**2, "Fourier"
 
