@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -60,7 +61,7 @@ class CutCosts(CostSource):
         nominal = CPU_CLOCK_RATIO if device.kind == "cpu" else 1.0
         latency_s = max(nominal * _floor_s(one, one.flop, device), one.steps * least_s)
         latency_s = max(latency_s, float(bound_s(device, 0.0, one.bytes)))
-        if one.dtype not in (*_HALVES, _BYTES):
+        if _column(one.dtype) == "wide_flop":
             latency_s = max(latency_s, plain.latency_s)
         return OperatorCost(
             latency_s, low_s, max(high_s, latency_s), "bound",
@@ -71,13 +72,14 @@ class CutCosts(CostSource):
 
 def _floor_s(one: CutOperator, operations: float, device: DeviceSpec) -> float:
     """Returns the lower bound in seconds of one kernel with these operations and its bytes."""
-    flop = {
-        name: np.array([operations if is_its else 0.0])
-        for name, is_its in (
-            ("wide_flop", one.dtype not in (*_HALVES, _BYTES)),
-            ("narrow_flop", one.dtype in _HALVES),
-            ("int8_op", one.dtype == _BYTES),
-        )
-    }
-    work = LeastWork(bytes=np.array([one.bytes]), kernels=np.ones(1), **flop)
+    nothing = np.zeros(1)
+    work = LeastWork(nothing, nothing, np.array([one.bytes]), kernels=np.ones(1))
+    work = replace(work, **{_column(one.dtype): np.array([operations])})
     return float(floor_on(device, work).seconds[0])
+
+
+def _column(dtype: str) -> str:
+    """Returns the field of `LeastWork` that counts operations of a type."""
+    if dtype.startswith("float8"):
+        return "fp8_flop"
+    return "narrow_flop" if dtype in _HALVES else "int8_op" if dtype == _BYTES else "wide_flop"

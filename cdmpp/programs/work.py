@@ -40,7 +40,7 @@ from cdmpp.programs.loops.simplify import Linear, Simplifier
 
 #: Classes of arithmetic with different rates on devices, narrowest first within a domain.
 OperationClass = Literal[
-    "int8_op", "int16_op", "int32_op", "narrow_flop", "wide_flop", "double_flop"
+    "int8_op", "int16_op", "int32_op", "fp8_flop", "narrow_flop", "wide_flop", "double_flop"
 ]
 _ARITHMETIC = frozenset(
     ("add", "sub", "mul", "div", "mod", "floordiv", "floormod", "min", "max",
@@ -69,7 +69,8 @@ class ProgramWork:
     Attributes:
         wide_flop: floating-point operations on values of 4 bytes or more.
         double_flop: floating-point operations on values of 8 bytes, included in `wide_flop`.
-        narrow_flop: floating-point operations on narrower values (possibly on other pipes).
+        narrow_flop: floating-point operations on values of 2 bytes (possibly on other pipes).
+        fp8_flop: floating-point operations on values of 1 byte or less.
         int32_op: integer operations on values of 4 bytes or more, including comparisons.
         int16_op, int8_op: integer operations on narrower values, also with wide sums.
         bytes: bytes of the distinct elements of parameters that are read and written.
@@ -87,12 +88,13 @@ class ProgramWork:
     kernels: float = 1.0
     threads: float = 0.0
     double_flop: float = 0.0
+    fp8_flop: float = 0.0
     uncounted: tuple[str, ...] = ()
 
     @property
     def flop(self) -> float:
         """Floating-point operations of any width."""
-        return self.wide_flop + self.narrow_flop
+        return self.wide_flop + self.narrow_flop + self.fp8_flop
 
     @property
     def integer_op(self) -> float:
@@ -694,7 +696,9 @@ def _classes_of(expr: Expr) -> tuple[OperationClass, ...]:
     is_float, bits = min(types)
     if is_float:
         wide: tuple[OperationClass, ...] = ("wide_flop", "double_flop")
-        return wide if bits >= 64 else wide[:1] if bits >= 32 else ("narrow_flop",)
+        if bits >= 32:
+            return wide if bits >= 64 else wide[:1]
+        return ("narrow_flop" if bits >= 16 else "fp8_flop",)
     return ("int32_op" if bits >= 32 else "int16_op" if bits >= 16 else "int8_op",)
 
 

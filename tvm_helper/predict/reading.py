@@ -173,13 +173,16 @@ def _at_least(work: ProgramWork, source: Any) -> ProgramWork:
     """Returns the maximum of the work of a program that calls matrix units and of its source.
 
     All FLOPs of the source count as narrow: matrix units multiply narrow operands into a wide sum,
-    which the source counts as wide.
+    which the source counts as wide. Those of a
+    program with a parameter in fp8 may all be fp8.
     """
     tree = None if source is None else read_loop_tree(source, is_gpu=False)
     if tree is None or isinstance(tree, ReplayError):
         return work
     found = program_work(tree)
-    found = replace(found, narrow_flop=found.flop, wide_flop=0.0, double_flop=0.0)
+    kinds = dict.fromkeys(("wide_flop", "double_flop", "narrow_flop", "fp8_flop"), 0.0)
+    is_fp8 = any(one.dtype.startswith("float8") for one in tree.parameters)
+    found = replace(found, **{**kinds, "fp8_flop" if is_fp8 else "narrow_flop": found.flop})
     return replace(
         work, **{name: max(getattr(work, name), getattr(found, name)) for name in WORK_COLUMNS}
     )

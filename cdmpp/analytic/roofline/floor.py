@@ -106,12 +106,13 @@ class LeastWork:
 
     Attributes:
         wide_flop: sums and products with results of 4 bytes or more.
-        narrow_flop: sums and products with narrower results (fp16, bfloat16), which may run on
+        narrow_flop: sums and products with results of 2 bytes (fp16, bfloat16), which may run on
             other pipes.
         bytes: inputs that are read and outputs that are written, each once.
         kernels: kernels on a GPU, at least 1.
         threads: maximum number of GPU threads that run at once; 0 and None = unknown.
         double_flop: operations of `wide_flop` on values of 8 bytes; None = not counted.
+        fp8_flop: sums and products with results of 1 byte or less; None = not counted.
         int32_op, int16_op, int8_op: integer operations with a narrowest operand of more than 2
             bytes, of 2 bytes and of 1 byte; None = not counted.
     """
@@ -125,6 +126,13 @@ class LeastWork:
     int8_op: FloatArray | None = None
     threads: FloatArray | None = None
     double_flop: FloatArray | None = None
+    fp8_flop: FloatArray | None = None
+
+    @property
+    def flop(self) -> FloatArray:
+        """float64 [P], floating-point operations of any width."""
+        plain = self.wide_flop + self.narrow_flop
+        return plain if self.fp8_flop is None else plain + self.fp8_flop
 
 
 @dataclass(frozen=True)
@@ -292,6 +300,9 @@ def _compute_s(device: DeviceSpec, work: LeastWork) -> FloatArray:
     if narrow:
         fastest = max(narrow, wide or 0.0)
         seconds = np.maximum(seconds, work.narrow_flop / (ratio * fastest))
+        if work.fp8_flop is not None:
+            fastest = max(fastest, device.peak_fp8_flop_per_s or 0.0)
+            seconds = np.maximum(seconds, work.fp8_flop / (ratio * fastest))
     if wide:
         int8 = max(INT8_RATIO * wide, device.peak_int8_op_per_s or 0.0)
         rates = (
@@ -345,14 +356,15 @@ def _least_work(
     """
     if not has_added_columns(leaf_extra):  # without them no work is certain
         none, one = np.zeros(count), np.ones(count)
-        return LeastWork(none, none, none, one, none, none, none, none, none)
+        return LeastWork(none, none, none, one, none, none, none, none, none, none)
     leaf = np.asarray(leaf_features[leaves[:, None], _LEAF_COLUMNS], np.float64)
     extra = np.asarray(leaf_extra[leaves[:, None], _EXTRA_COLUMNS], np.float64)
     products, sums = _undo_log(leaf[:, _PRODUCTS]), _undo_log(leaf[:, _SUMS])
     written = np.where(leaf[:, _READ] > 0, 0.0, _undo_log(leaf[:, _UNIQUE])).max(axis=1)
     is_sure = extra[:, _GUARDS] <= 0
     flop = np.where(is_sure, products + sums, 0.0) / _repeats(leaf, extra, owner, written)
-    is_wide = _undo_log(extra[:, _STORE_BYTES]) > 3.5
+    store_bytes = _undo_log(extra[:, _STORE_BYTES])
+    is_wide, is_narrow = store_bytes > 3.5, (store_bytes > 1.5) & (store_bytes <= 3.5)
     outputs, inputs, kernels = np.zeros(count), np.zeros(count), np.ones(count)
     if len(owner):
         final = np.flatnonzero(np.diff(owner, append=count))
@@ -365,7 +377,9 @@ def _least_work(
         most[owner[final]] = _undo_log(extra[final, _INPUT_BYTES])
         inputs = np.minimum(_input_bytes(leaf, extra, owner, terms, outputs), most)
     wide = np.asarray(np.bincount(owner, np.where(is_wide, flop, 0.0), count), np.float64)
-    narrow = np.asarray(np.bincount(owner, np.where(is_wide, 0.0, flop), count), np.float64)
+    narrow = np.asarray(np.bincount(owner, np.where(is_narrow, flop, 0.0), count), np.float64)
+    is_fp8 = ~(is_wide | is_narrow)
+    fp8 = np.asarray(np.bincount(owner, np.where(is_fp8, flop, 0.0), count), np.float64)
     return LeastWork(
         wide_flop=_ROUNDING * wide,
         narrow_flop=_ROUNDING * narrow,
@@ -376,6 +390,7 @@ def _least_work(
         int8_op=np.zeros(count),
         threads=np.zeros(count),
         double_flop=np.zeros(count),
+        fp8_flop=_ROUNDING * fp8,
     )
 
 

@@ -108,7 +108,7 @@ def schedule_columns(samples: Samples) -> ScheduleColumns:
         if not (len(here) and has_columns(spec)):
             continue
         program = place[here]
-        flop = (work.wide_flop + work.narrow_flop)[program]
+        flop = work.flop[program]
         floor = floor_on(spec, work)
         launch_s = floor.terms[program, 0]
         found = _on(

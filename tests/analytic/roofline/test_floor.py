@@ -124,6 +124,19 @@ def test_half_precision_may_use_the_fastest_pipe() -> None:
     assert floor_on(tensor, work).seconds[0] == pytest.approx(2e12 / 8e12, rel=1e-4)
 
 
+def test_eight_bits_may_use_the_fp8_units() -> None:
+    work = work_of(leaf(mul=1e12, add=1e12, dtype__store__bytes=1))
+    assert work.fp8_flop is not None
+    assert (work.wide_flop[0], work.narrow_flop[0]) == (0, 0)
+    assert work.flop[0] == work.fp8_flop[0] == pytest.approx(2e12, rel=1e-4)
+    tensor = replace(GPU, peak_tensor_flop_per_s=8e12)
+    assert floor_on(tensor, work).seconds[0] == pytest.approx(2e12 / 8e12, rel=1e-4)
+    units = replace(tensor, peak_fp8_flop_per_s=16e12)
+    assert floor_on(units, work).seconds[0] == pytest.approx(2e12 / 16e12, rel=1e-4)
+    halves = work_of(leaf(mul=1e12, add=1e12, dtype__store__bytes=2))
+    assert floor_on(units, halves).seconds[0] == pytest.approx(2e12 / 8e12, rel=1e-4)
+
+
 def test_every_kernel_of_a_gpu_is_launched() -> None:
     work = work_of(leaf(program__kernels=3))
     assert floor_on(GPU, work).seconds[0] == pytest.approx(6e-6)

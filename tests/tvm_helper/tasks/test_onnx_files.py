@@ -13,9 +13,10 @@ import pytest
 from cdmpp.cli.main import main
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError, UsageError
-from cdmpp.networks.onnx_files.cut import cut_out
+from cdmpp.networks.onnx_files.cut import CutOperator, cut_out
 from cdmpp.networks.onnx_files.sizes import InputSizes
 from cdmpp.predict.cut_costs import CutCosts
+from cdmpp.replay.graph import Operator, OperatorGraph
 from tvm_helper.measure.options import MeasureOptions
 from tvm_helper.measure.sources import campaign_tasks
 from tvm_helper.replay.graph import network_graph
@@ -254,6 +255,15 @@ def test_an_operator_of_an_empty_tensor_has_no_known_work(tmp_path: Path) -> Non
     path = save(tmp_path / "net.onnx", [QMATMUL], [0, 48], weights, kind=INT8)
     (cut,) = cut_out(onnx.load(path), lambda node: True, "net")
     assert cut.flop is None
+
+
+@pytest.mark.parametrize(("dtype", "peak"), [("float16", "tensor"), ("float8_e4m3fn", "fp8")])
+def test_an_operator_is_bounded_by_the_peak_of_its_type(dtype: str, peak: str) -> None:
+    cut = CutOperator("x", "Gemm", 1e15, 0.0, dtype=dtype, least_flop=1e15)
+    graph = OperatorGraph("n", operators=(Operator("x", "x"),))
+    (cost,) = CutCosts({"x": cut}, get_device("h100")).costs(graph).values()
+    rate = getattr(get_device("h100"), f"peak_{peak}_flop_per_s")
+    assert cost.low_s == cost.latency_s == pytest.approx(1e15 / rate)
 
 
 def test_an_operator_of_unknown_work_is_named(tmp_path: Path) -> None:

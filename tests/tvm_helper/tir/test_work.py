@@ -15,7 +15,7 @@ from cdmpp.programs.loops.expr import dtype_bytes
 from cdmpp.programs.work import ProgramWork, as_floats, program_work
 from tvm_helper.compat import te, tirx, tvm
 from tvm_helper.predict.predictor import Predictor, program_samples
-from tvm_helper.predict.reading import ProgramReading, features_of, read_program
+from tvm_helper.predict.reading import ProgramReading, _at_least, features_of, read_program
 from tvm_helper.tasks.program_file import NamedProgram
 from tvm_helper.tasks.script import read_script
 from tvm_helper.tasks.target import device_target
@@ -185,6 +185,7 @@ def test_the_bytes_of_a_type(dtype: str, size: int) -> None:
         ("float32", "float32", "wide_flop"), ("float16", "float16", "narrow_flop"),
         ("float16", "float32", "wide_flop"), ("int8", "int32", "int8_op"),
         ("int16", "int32", "int16_op"), ("int32", "int32", "int32_op"),
+        ("float8_e4m3fn", "float8_e4m3fn", "fp8_flop"),
     ],
 )  # fmt: skip
 def test_operations_count_by_their_type(dtype: str, out: str, column: str) -> None:
@@ -253,6 +254,16 @@ def test_a_function_of_another_library_is_named() -> None:
     (one,) = Predictor("pretrained", ["epyc-avx512-1c"]).programs([NamedProgram("f", module)])
     assert one.latency_s
     assert "it calls heavy, whose operations are not counted" in one.reasons
+
+
+@pytest.mark.parametrize(
+    ("dtype", "column"), [("float16", "narrow_flop"), ("float8_e4m3fn", "fp8_flop")]
+)
+def test_matrix_units_may_do_all_in_the_type_of_the_operands(dtype: str, column: str) -> None:
+    """A program that calls them counts as its source does, whose sums are wide."""
+    called = replace(work_of(product(dtype, "float32")), wide_flop=0.0, uncounted=("mma",))
+    found = _at_least(called, product(dtype, "float32"))
+    assert found.flop == getattr(found, column) == 2 * 64 * 32 * 48
 
 
 def test_a_bound_without_a_rate_is_not_compared() -> None:
