@@ -173,8 +173,7 @@ def _at_least(work: ProgramWork, source: Any) -> ProgramWork:
     """Returns the maximum of the work of a program that calls matrix units and of its source.
 
     All FLOPs of the source count as narrow: matrix units multiply narrow operands into a wide sum,
-    which the source counts as wide. Those of a
-    program with a parameter in fp8 may all be fp8.
+    which the source counts as wide. In a program with a parameter in fp8 they count as fp8.
     """
     tree = None if source is None else read_loop_tree(source, is_gpu=False)
     if tree is None or isinstance(tree, ReplayError):

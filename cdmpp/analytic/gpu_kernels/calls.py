@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from cdmpp.analytic.gpu_kernels.call_checks import check_sizes, check_word
 from cdmpp.analytic.gpu_kernels.serving_calls import (
+    NODE_RANKS,
     HyperConnections,
     LatentDecode,
     LatentPrefill,
@@ -233,6 +234,18 @@ def _value(text: str) -> int | str:
 def family_of(call: GpuCall) -> Family:
     """Returns the family of a call."""
     return _FAMILY[type(call)]
+
+
+def taken_for_one_machine(call: GpuCall) -> str:
+    """Returns why the prediction of a collective is low-confidence: more GPUs take part than the
+    machines have whose collectives were measured. Empty for all other calls.
+    """
+    if getattr(call, "gpus", 0) <= NODE_RANKS:
+        return ""
+    return (
+        f"more than {NODE_RANKS} devices are taken to be joined by the links of one machine; "
+        "networks between machines are slower"
+    )
 
 
 def field_names(family: Family) -> tuple[str, ...]:

@@ -6,7 +6,12 @@ import argparse
 import json
 from dataclasses import asdict
 
-from cdmpp.analytic.gpu_kernels.calls import KERNELS, SOFTWARE, make_call
+from cdmpp.analytic.gpu_kernels.calls import (
+    KERNELS,
+    SOFTWARE,
+    make_call,
+    taken_for_one_machine,
+)
 from cdmpp.analytic.gpu_kernels.evaluate import (
     EvaluatedKernels,
     evaluate_kernels,
@@ -160,6 +165,7 @@ def run_predict(args: argparse.Namespace) -> int:
             "version_was_measured": times.is_seen_version,
             "answered_by": times.versions[0] or None,
             "is_in_16_bits": is_in_16_bits(call, device),
+            "is_taken_for_one_machine": bool(taken_for_one_machine(call)),
             "is_corrected_by_sweep": is_corrected,
         }
         rows.append(row)
@@ -177,6 +183,8 @@ def run_predict(args: argparse.Namespace) -> int:
             print(f"{device.name:14}{text:>24}   {share}{note}")
     if args.json:
         print(json.dumps(rows))
+    elif reason := taken_for_one_machine(call):
+        print(f"\n{reason}")
     return 0
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import singledispatch
 
-from cdmpp.analytic.gpu_kernels.calls import Collective, Gemm, GpuCall
+from cdmpp.analytic.gpu_kernels.calls import Collective, Gemm, GpuCall, taken_for_one_machine
 from cdmpp.analytic.gpu_kernels.serving_calls import (
     DIRECT_LINK_BYTES_PER_S,
-    NODE_RANKS,
     LatentDecode,
     LatentPrefill,
     MoeLayer,
@@ -42,10 +41,6 @@ _DISTRIBUTION = "power_law_1.01"
 #: `max_size` of CustomAllreduce in vLLM and SGLang, and TensorRT-LLM's workspace
 #: (NVIDIA/TensorRT-LLM #9145). More than two GPUs need a direct link between all of them.
 _ONE_SHOT_BYTES, _ONE_SHOT_GPUS = 8 * 2**20, 8
-_ONE_MACHINE = (
-    f"more than {NODE_RANKS} devices that share products are taken to be joined by the links of "
-    "one machine; networks between machines are slower"
-)
 #: Measured sizes of latent attention.
 _LATENT = LatentAttention(0, 0, 512, 128, 64, 128)
 #: Types of the products of sparse attention, and the nearest type for other formats.
@@ -94,7 +89,7 @@ def _sum(call: Collective, device: DeviceSpec) -> AskedCall:
     )
     if is_one_shot:
         return AskedCall(OneShotReduce(call.message_bytes, call.gpus))
-    return AskedCall(call, _ONE_MACHINE if call.gpus > NODE_RANKS else "")
+    return AskedCall(call, taken_for_one_machine(call))
 
 
 @measured_call.register

@@ -174,6 +174,18 @@ def test_fp8_of_a_gpu_without_fp8_units_is_said_to_be_in_16_bits(capsys):
     assert [row["is_in_16_bits"] for row in rows] == [True, False]
 
 
+@pytest.mark.parametrize("kernel", ["all_reduce", "one_shot"])
+def test_collectives_beyond_a_machine_are_marked(kernel, capsys):
+    arguments = ["analytic", "kernels", "predict", "--kernel", kernel, "--device", "h100"]
+    for gpus, is_beyond in ((8, False), (64, True)):
+        call = ["--call", f"message_bytes=67108864,gpus={gpus}"]
+        assert main([*arguments, *call]) == 0
+        assert ("the links of one machine" in capsys.readouterr().out) == is_beyond
+        assert main([*arguments, *call, "--json"]) == 0
+        (row,) = json.loads(capsys.readouterr().out)
+        assert row["is_taken_for_one_machine"] is is_beyond
+
+
 def test_products_in_16_bits_of_a_trace_have_the_kernel_model():
     shapes = ((4096, 4096), (4096, 4096))
     work = work_of(Call("aten::mm", shapes, ("c10::BFloat16", "c10::BFloat16")))
