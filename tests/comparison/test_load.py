@@ -246,7 +246,16 @@ def test_a_sweep_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> No
     assert cells[1]["tpot_s"] > cells[0]["tpot_s"]
     assert cells[1]["tokens_per_s_gpu"] > cells[0]["tokens_per_s_gpu"]
     assert main([*words, *load, "--target-tpot", "0.5s"]) == 0
-    assert "cheapest within 500 ms per token" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert main([*words, *load, "--target-tpot", "0.5s", "--json"]) == 0
+    (best,) = (
+        cell for cell in json.loads(capsys.readouterr().out) if cell["is_best_within_target"]
+    )
+    named = f"{best['device']} x 1 with {best['concurrency']} users"
+    assert f"cheapest within 500 ms per token: {named}" in said
+    assert main([*words, *load, "--target-tpot", "0.001ms", "--json"]) == 0
+    cells = json.loads(capsys.readouterr().out)
+    assert not any(cell["is_best_within_target"] for cell in cells)
 
 
 LOAD = ["--concurrency", "4", "--input-tokens", "9", "--output-tokens", "9"]

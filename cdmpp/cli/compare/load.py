@@ -42,8 +42,8 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
         --input-tokens N: int   tokens of a prompt; lengths are drawn from 80 %% of N to N
         --output-tokens N: int  tokens of an answer; lengths are drawn in the same way
         --backend {"|".join(BACKENDS)}  serving framework: its scheduler and kernels (default: vllm)
-        --target-tpot TIME   also print the cheapest configuration within this time per token, e.g.
-            20ms
+        --target-tpot TIME   also name the cheapest configuration within this time per token, e.g.
+            20ms; with --json, by is_best_within_target
         --measured FILE: Path  a few measured loads of this server, which calibrate the predictions:
             CSV or Parquet with concurrency, isl, osl, ttft_ms, tpot_ms
         --disaggregated      separate servers for prefill and decode (not supported)
@@ -123,7 +123,7 @@ def print_load(
         hypothetical, measured,
     )  # fmt: skip
     if is_json:
-        print(json.dumps(sweep_json(cells), allow_nan=False))
+        print(json.dumps(sweep_json(cells, target_s), allow_nan=False))
         return
     for name in dict.fromkeys(cell.network for cell in cells):
         part = [cell for cell in cells if cell.network == name]

@@ -182,27 +182,50 @@ def sweep_notes(cells: Sequence[LoadCell], target_tpot_s: float | None) -> list[
     return found
 
 
+def best_within(cells: Sequence[LoadCell], target_tpot_s: float) -> int | None:
+    """Returns the place of the cheapest cell within a time per token, of the one with most tokens a
+    second and GPU where no price is known; None where no cell is within.
+    """
+    inside = [
+        place
+        for place, cell in enumerate(cells)
+        if cell.tpot_s is not None and cell.tpot_s[0] <= target_tpot_s
+    ]
+    key = _cost if any(_cost(cells[place]) is not None for place in inside) else _slowness
+    known = [(value, place) for place in inside if (value := key(cells[place])) is not None]
+    return min(known)[1] if known else None
+
+
 def _within(cells: Sequence[LoadCell], target_s: float) -> str:
-    inside = [cell for cell in cells if cell.tpot_s is not None and cell.tpot_s[0] <= target_s]
+    place = best_within(cells, target_s)
     goal = f"{1e3 * target_s:g} ms per token"
-    if not inside:
+    if place is None:
         return f"no configuration is within {goal}"
-    key = _cost if any(_cost(cell) is not None for cell in inside) else _slowness
-    known = [(value, cell) for cell in inside if (value := key(cell)) is not None]
-    _, best = min(known, key=lambda one: one[0])
+    best = cells[place]
     assert best.tpot_s is not None
     sure = "surely" if best.tpot_s[2] <= target_s else "uncertain: its interval exceeds the target"
-    what = "cheapest" if key is _cost else "highest tokens per second and GPU"
+    what = "highest tokens per second and GPU" if _cost(best) is None else "cheapest"
     return (
         f"{what} within {goal}: {best.device} x {best.parallel.gpus} with {best.load.concurrency} "
         f"users ({sure})"
     )
 
 
-def sweep_json(cells: Sequence[LoadCell]) -> list[dict[str, Any]]:
-    """Returns a flat JSON object per cell, in order, with `is_on_front` among its model's cells."""
+def sweep_json(
+    cells: Sequence[LoadCell], target_tpot_s: float | None = None
+) -> list[dict[str, Any]]:
+    """Returns a flat JSON object per cell, in order, with `is_on_front` among its model's cells,
+    and with a target `is_best_within_target` (see `best_within`).
+    """
     places: set[int] = set()
+    best: set[int] = set()
     for name in dict.fromkeys(cell.network for cell in cells):
         own = [place for place, cell in enumerate(cells) if cell.network == name]
-        places |= {own[one] for one in on_front([cells[place] for place in own])}
-    return [cell.to_json() | {"is_on_front": place in places} for place, cell in enumerate(cells)]
+        part = [cells[place] for place in own]
+        places |= {own[one] for one in on_front(part)}
+        found = None if target_tpot_s is None else best_within(part, target_tpot_s)
+        best |= set() if found is None else {own[found]}
+    rows = [cell.to_json() | {"is_on_front": place in places} for place, cell in enumerate(cells)]
+    if target_tpot_s is None:
+        return rows
+    return [row | {"is_best_within_target": place in best} for place, row in enumerate(rows)]
