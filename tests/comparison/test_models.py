@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -191,6 +192,15 @@ def test_files_that_are_not_covered_are_one_sentence(
 def test_sizes_that_do_not_divide(parallel: tuple[int, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         weight_bytes(read_model("Qwen/Qwen3-30B-A3B"), Parallel(*parallel))
+
+
+def test_a_vocabulary_is_padded_until_devices_divide_it() -> None:
+    model, padded = (replace(MODEL, vocab=vocab) for vocab in (50257, 50260))
+    shared, step = Parallel(tensor=4), ServingStep(sequences=3, context=9)
+    assert weight_bytes(model, shared) == weight_bytes(padded, shared)
+    assert memory_need(model, shared, step, 3, 9) == memory_need(padded, shared, step, 3, 9)
+    assert step_kernels(model, step, shared) == step_kernels(padded, step, shared)
+    assert weight_bytes(model, Parallel()) < weight_bytes(padded, Parallel())
 
 
 def test_a_dense_model_has_no_groups_of_experts() -> None:

@@ -351,6 +351,12 @@ class Decoder:
         )
         return layers + self.norms + (1 if self.is_tied else 2) * self.vocab * self.width
 
+    def vocab_on(self, devices: int) -> int:
+        """Returns the tokens on each of the devices that share the vocabulary: servers pad it until
+        they divide it.
+        """
+        return -(-self.vocab // devices)
+
 
 def matrix_weights(part: FeedForward, width: int) -> dict[str, int]:
     """Returns the elements of a feed-forward part's matrices: `dense`, `experts`, `router`."""
@@ -455,7 +461,7 @@ def check_parallel(model: Decoder, parallel: Parallel) -> None:
         kv_is_even = kv_heads % degree == 0 or degree % kv_heads == 0
         uneven = {
             f"{heads} heads": heads % degree, f"{kv_heads} kv_heads": not kv_is_even,
-            f"ffn {ffn}": ffn % degree, f"vocab {model.vocab}": model.vocab % degree,
+            f"ffn {ffn}": ffn % degree,
         }  # fmt: skip
         if any(uneven.values()):
             what = ", ".join(name for name, is_uneven in uneven.items() if is_uneven)

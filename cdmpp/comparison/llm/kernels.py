@@ -218,12 +218,11 @@ def step_kernels(
                 Launches("hyper-connections", layer.text, "element-wise", mixed, layer.count)
             )
     degree, wide = parallel.tensor, model.wide
-    launches.append(
-        _outside("logits", "products", WeightProduct(step.rows, model.vocab // degree, width, wide))
-    )
+    vocab = model.vocab_on(degree)
+    launches.append(_outside("logits", "products", WeightProduct(step.rows, vocab, width, wide)))
     if degree > 1:
         launches += _sums(model, step, parallel)
-        logits = WIDE_BYTES * step.rows * model.vocab
+        logits = WIDE_BYTES * step.rows * degree * vocab
         call = Collective("all_gather", logits, degree)
         launches.append(_outside("logits of all devices", "collectives", call))
     if parallel.pipeline > 1:

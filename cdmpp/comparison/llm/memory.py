@@ -78,9 +78,8 @@ def weight_bytes(model: Decoder, parallel: Parallel) -> float:
     """
     check_parallel(model, parallel)
     layers = sum(_layer_bytes(model, layer, parallel) for layer in model.layers)
-    wide = WIDE_BYTES * (
-        (1 if model.is_tied else 2) * model.vocab * model.width / parallel.tensor + model.norms
-    )
+    vocab = model.vocab_on(parallel.tensor)
+    wide = WIDE_BYTES * ((1 if model.is_tied else 2) * vocab * model.width + model.norms)
     return layers / parallel.pipeline + wide
 
 
@@ -129,7 +128,8 @@ def activation_bytes(model: Decoder, parallel: Parallel, step: ServingStep) -> f
             fed = round(copies * (2 * model.width + 3 * part.ffn // parallel.expert_tensor))
         widest = max(widest, model.width + attention, fed)
     alive = WIDE_BYTES * step.tokens * (model.streams * model.width + widest)
-    return float(alive + LOGIT_BYTES * step.rows * model.vocab)
+    vocab = parallel.tensor * model.vocab_on(parallel.tensor)
+    return float(alive + LOGIT_BYTES * step.rows * vocab)
 
 
 def memory_need(
@@ -158,7 +158,8 @@ def least_step_s(
     weights there.
     """
     whole = replace(parallel, pipeline=1)  # stages read their parts in sequence
-    embedding = 0.0 if model.is_tied else WIDE_BYTES * model.vocab * model.width / parallel.tensor
+    vocab = model.vocab_on(parallel.tensor)
+    embedding = 0.0 if model.is_tied else WIDE_BYTES * vocab * model.width
     read = weight_bytes(model, whole) - embedding - _idle_expert_bytes(model, whole)
     read += step.sequences * _read_bytes(model, whole, step.context)
     caches = parallel.pipeline * ((device.l2_bytes or 0) + (device.l3_bytes or 0))
