@@ -23,6 +23,7 @@ from cdmpp.cli.shared.options import (
     add_output_options,
     add_training_options,
     command_line,
+    given_options,
 )
 from cdmpp.cli.shared.progress import training_progress
 from cdmpp.cli.shared.samples import dataset_of, given_data
@@ -38,6 +39,7 @@ from cdmpp.training.run import RunResult, train_run
 _JOURNAL = "journal.log"
 _PAGE = "report.html"
 _PRESET = "best.yaml"
+_OF_REPORT = ("out", "storage", "study", "json", "autotune_command")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -73,13 +75,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             "coordinates, the Pareto front of error and prediction time, and all trials. Trains "
             "nothing; works while a study runs."
         ),
+        argument_default=argparse.SUPPRESS,  # keeps what stands before the word `report`
     )
     _add_study_options(report)
     add_table(report, """
         --study NAME  which study, if the storage has several
     """)  # fmt: skip
     add_output_options(report)
-    report.set_defaults(run=run_report)
+    report.set_defaults(run=run_report, study=None)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -128,6 +131,12 @@ def run(args: argparse.Namespace) -> int:
 
 def run_report(args: argparse.Namespace) -> int:
     """Runs `autotune report`; returns the exit code."""
+    unused = [name for name in given_options(add_options, vars(args)) if name not in _OF_REPORT]
+    if unused:
+        raise UsageError(
+            f"autotune report trains nothing: got --{unused[0].replace('_', '-')}, expected only "
+            "--out, --storage, --study and --json; leave it out"
+        )
     if args.out is None:
         raise UsageError("autotune report needs the folder of a study: give --out RUN")
     study = existing_study(args.storage or str(args.out / _JOURNAL), args.study)

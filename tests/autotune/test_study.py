@@ -372,8 +372,10 @@ def test_the_command_tunes_trains_and_reports(tmp_path, capsys, monkeypatch):
     assert value["test"]["mape"] > 0
     assert Path(value["run"], "model.json").exists()
     assert load_config(TrainOptions, Path(value["preset"])).model == "gbdt"
-    assert main(["autotune", "report", "--out", str(out), "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["trials"]) == 3
+    asked = ["--out", str(out), "--json"]
+    for report in (["report", *asked], [*asked, "report"]):
+        assert main(["autotune", *report]) == 0
+        assert len(json.loads(capsys.readouterr().out)["trials"]) == 3
     assert main([*words, "--no-train"]) == 0
     assert "began with" in capsys.readouterr().out
     assert main(["autotune", "report", "--out", str(tmp_path)]) == 3

@@ -164,6 +164,34 @@ def test_sigterm_ends_a_command_as_ctrl_c_does(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (
+            "predict --network x.onnx --machine-code --no-machine-code",
+            "--machine-code and --no-machine-code exclude each other: got both, expected one of "
+            "them; leave one out",
+        ),
+        (
+            "dataset stats here --dataset there",
+            "two datasets: got here and --dataset there, expected one; leave one out",
+        ),
+        (
+            "dataset audit here --dataset there",
+            "two datasets: got here and --dataset there, expected one; leave one out",
+        ),
+        (
+            "autotune --trials 3 report --out here",
+            "autotune report trains nothing: got --trials, expected only --out, --storage, --study "
+            "and --json; leave it out",
+        ),
+    ],
+)  # fmt: skip
+def test_options_without_effect_are_refused(capsys, words, said):
+    assert main(words.split()) == 2
+    assert capsys.readouterr().err == f"cdmpp: error: {said}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
         (["predikt"], "COMMAND: got 'predikt', did you mean 'predict'?; see: cdmpp --help"),
         (
             ["predict", "x.py", "--dtype", "float61"],

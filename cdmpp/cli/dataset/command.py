@@ -24,7 +24,7 @@ from cdmpp.datasets.find import record_folder
 from cdmpp.datasets.metaschedule.export import export_databases
 from cdmpp.datasets.sources import extract_any
 from cdmpp.datasets.tenset.folder import default_dataset_dir
-from cdmpp.errors import EXIT_DATA
+from cdmpp.errors import EXIT_DATA, UsageError
 from cdmpp.text import counted
 
 
@@ -158,7 +158,7 @@ def run_extract(args: argparse.Namespace) -> int:
 
 def run_stats(args: argparse.Namespace) -> int:
     """Runs `cdmpp dataset stats`; returns the exit code."""
-    stats = dataset_stats(args.folder or args.dataset or default_dataset_dir())
+    stats = dataset_stats(_asked_folder(args.folder, args.dataset))
     if args.json:
         print(json.dumps(stats))
     else:
@@ -168,7 +168,7 @@ def run_stats(args: argparse.Namespace) -> int:
 
 def run_audit(args: argparse.Namespace) -> int:
     """Runs `cdmpp dataset audit`; returns the exit code."""
-    folder = args.folder or args.dataset or default_dataset_dir()
+    folder = _asked_folder(args.folder, args.dataset)
     report = audit(folder, network_info=args.network_info, seeds=parse_seeds(args.seeds))
     if args.json:
         print(json.dumps(report))
@@ -176,6 +176,14 @@ def run_audit(args: argparse.Namespace) -> int:
         print(audit_text(report))
     has_errors = any(finding["severity"] == "error" for finding in report["findings"])
     return EXIT_DATA if args.strict and has_errors else 0
+
+
+def _asked_folder(folder: Path | None, dataset: Path | None) -> Path:
+    if folder is not None and dataset is not None:
+        raise UsageError(
+            f"two datasets: got {folder} and --dataset {dataset}, expected one; leave one out"
+        )
+    return folder or dataset or default_dataset_dir()
 
 
 def run_merge(args: argparse.Namespace) -> int:

@@ -114,6 +114,11 @@ def run(args: argparse.Namespace) -> int:
     check_goes_with(
         "--network or --torch", is_network, **{name: values[name] for name in _NETWORK_OPTIONS}
     )
+    if args.machine_code and args.no_machine_code:
+        raise UsageError(
+            "--machine-code and --no-machine-code exclude each other: got both, expected one of "
+            "them; leave one out"
+        )
     check_goes_with("--server", args.server, token_file=args.token_file)
     check_goes_with(
         "--records", args.records,
