@@ -182,6 +182,15 @@ def test_sigterm_ends_a_command_as_ctrl_c_does(capsys, monkeypatch):
             "autotune report trains nothing: got --trials, expected only --out, --storage, --study "
             "and --json; leave it out",
         ),
+        *(
+            (
+                f"device add my-gpu --sweep {option} {value}",
+                f"{option} can only be used with programs of TVM, got --sweep; leave it out",
+            )
+            for option, value in {
+                "--from": "run", "--seed": "3", "--per-task": "5", "--cache": "here",
+            }.items()
+        ),
     ],
 )  # fmt: skip
 def test_options_without_effect_are_refused(capsys, words, said):

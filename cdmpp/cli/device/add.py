@@ -26,6 +26,7 @@ from cdmpp.report.run_report import write_run_report
 from tvm_helper.device_add.options import DeviceAddOptions, run_folder
 
 _MINUTES = 10.0
+_CACHE = Path("cache")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -50,13 +51,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             cdmpp/devices
     """)  # fmt: skip
     add_force_option(parser)
-    add_table(parser, """
+    add_table(parser, f"""
         --from RUN as from_run = pretrained  model to start from (default: pretrained)
         --dataset DIR: Path                 folder in Tenset's layout, such as data/tenset-cpu:
             programs of its tasks, chosen by clustering, are measured instead
         --per-task N: int = 12              maximum number of programs per task (default: 12)
         --seed N: int = 0                   seed of task selection and training
-        --cache DIR: Path = cache           cache folder of extracted data (default: ./cache)
+        --cache DIR: Path = {_CACHE}           cache folder of extracted data (default: ./cache)
     """)  # fmt: skip
     add_output_options(parser)
 
@@ -87,9 +88,12 @@ def run(args: argparse.Namespace) -> int:
     options.check()
     folder = args.out or run_folder(options)
     if args.sweep:
+        usual = DeviceAddOptions(args.name)
         check_goes_with(
             "programs of TVM", False, "--sweep", target=args.target, dataset=args.dataset,
-            threads=args.threads,
+            threads=args.threads, per_task=options.per_task != usual.per_task,
+            seed=options.seed != usual.seed, cache=args.cache != _CACHE,
+            **{"from": options.from_run != usual.from_run},
         )  # fmt: skip
         return run_sweep_command(args, folder)
     from tvm_helper.device_add.run import add_device  # TVM takes a second
