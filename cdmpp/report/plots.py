@@ -9,11 +9,13 @@ import re
 import zlib
 from collections.abc import Iterator, Sequence
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from cdmpp.arrays import FloatArray, IntArray
+from cdmpp.files.atomic import check_replaceable
 from cdmpp.text import counted, seconds_text
 
 if TYPE_CHECKING:
@@ -272,6 +274,16 @@ def svg_text(
     content = text.getvalue()
     added = "".join([_dots_text(figure, *dots) if dots[0] else "", *_marks_text(figure, marks)])
     return content[content.index("<svg") : content.rindex("</svg>")] + added + "</svg>\n"
+
+
+def check_plot_files(folder: Path | None, names: Sequence[str]) -> None:
+    """Checks that plots are written to new files of a folder or over earlier plots.
+
+    Raises:
+        UsageError: something else has the name of one.
+    """
+    for path in [] if folder is None else [folder / name for name in names]:
+        check_replaceable(path, "<svg", what="an SVG plot", option="--plots")
 
 
 def svg_in_page(svg: str, caption: str) -> str:

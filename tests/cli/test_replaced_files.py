@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from cdmpp.analytic.conv.algorithms import find_variant
+from cdmpp.analytic.conv.seer.workbook import write_workbook
 from cdmpp.analytic.embedding.cpu import CONSTANTS_SCHEMA
+from cdmpp.cli.analytic.conv_models import error_histogram
 from cdmpp.cli.main import main
 from cdmpp.files.atomic import write_json
 from cdmpp.files.places import package_folder
 from cdmpp.replay.calibration import write_gap
 from cdmpp.replay.traces import overheads
+from tests.analytic.conv.conv_synthetic import grid, kernel_table
 
-CONV = ["analytic", "conv"]
+CONV, WORKBOOK = ["analytic", "conv"], "algo2_32x32"
 #: Command before the option, the option, the file below it that is written.
 COMMANDS = {
     "overheads": (["replay", "trace.json"], "--save-overheads", ""),
@@ -25,7 +30,16 @@ COMMANDS = {
     "layers": ([*CONV, "fit", "--layers", "x", "--device", "t4"], "--out", "conv.json"),
     "conv": ([*CONV, "fit", "--tables", "x", "--device", "t4"], "--out", ""),
     "rows": ([*CONV, "collect", "--list", "x"], "--out", ""),
-}
+    "counters": ([*CONV, "collect", "--list", "x", "--counters"], "--out", f"{WORKBOOK}.train.csv"),
+    "nvprof": (
+        [*CONV, "from-nvprof", "--trace", "x", "--metrics", "x", "--list", "x", "--algorithm",
+         "gemm", "--device", "titan-xp"], "--out", f"{WORKBOOK}.train.csv",
+    ),
+    "conv plots": ([*CONV, "evaluate", "--layers", "x"], "--plots", "errors.svg"),
+    "embedding plots": (
+        ["analytic", "embedding", "evaluate", "--data", "x"], "--plots", "histogram.svg"
+    ),
+}  # fmt: skip
 
 
 def written(name: str, path: Path) -> None:
@@ -42,6 +56,11 @@ def written(name: str, path: Path) -> None:
             "conv": {"format": "cdmpp-conv-seer/1"},
         }  # fmt: skip
         write_json(path, formats[name])
+    elif name in ("counters", "nvprof"):
+        table = kernel_table(find_variant(WORKBOOK), grid(kernels=(3,), strides=(1,), padding=1))
+        assert write_workbook(path.parent / WORKBOOK, {"train": table}) == [path]
+    elif "plot" in name:
+        path.write_text(error_histogram(np.zeros(3)))
     else:
         path.write_text({"curve": '<svg xmlns="x">', "rows": "device,n,time_ms,reason\n"}[name])
 

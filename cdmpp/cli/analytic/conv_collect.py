@@ -18,7 +18,7 @@ from cdmpp.analytic.conv.collect.cudnn_collect import (
 )
 from cdmpp.analytic.conv.collect.cudnn_counters import read_kernel_names
 from cdmpp.analytic.conv.collect.cudnn_library import CudnnError, open_cudnn
-from cdmpp.analytic.conv.collect.cudnn_profile import write_counters
+from cdmpp.analytic.conv.collect.cudnn_profile import check_workbooks, write_counters
 from cdmpp.analytic.conv.collect.torch_operators import time_operators
 from cdmpp.cli.analytic.conv import add_layer_options, given_layers, parse_algorithm
 from cdmpp.cli.shared.option_table import add_table
@@ -65,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.counters:
         titles = r"(device|operator),[\w,]*time_ms"
         check_replaceable(args.out, titles, what="a CSV of measured layers", option="--out")
+    elif args.out is not None:
+        check_workbooks(args.out)
     if args.limit is not None and args.limit < 1:
         raise UsageError(f"--limit must be at least 1, got {args.limit}")
     asked = [parse_algorithm(text) for text in args.algorithm]

@@ -29,6 +29,7 @@ from cdmpp.errors import UsageError
 from cdmpp.files.atomic import check_replaceable_json, make_folder, write_text
 from cdmpp.report.plots import (
     COLOURS,
+    check_plot_files,
     error_distribution,
     new_figure,
     predicted_against_measured,
@@ -36,6 +37,7 @@ from cdmpp.report.plots import (
 )
 from cdmpp.text import aligned, percent_text
 
+_PLOTS = ("predicted.svg", "errors.svg", "histogram.svg")
 _ERROR_HEADER = ["", "n", "RMSPE", "MAPE", "median APE", "≤ 10 %", "≤ 20 %"]
 
 
@@ -136,6 +138,7 @@ def run_fit(args: argparse.Namespace) -> int:
 
 def run_evaluate(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic conv evaluate`; returns the exit code."""
+    check_plot_files(args.plots, _PLOTS)
     model = load_model(args.model)
     if isinstance(model, SeerModel) != (args.tables is not None):
         is_kernels = isinstance(model, SeerModel)
@@ -222,20 +225,18 @@ def _plots(
 ) -> None:
     folder = make_folder(folder, what="plots")
     error = np.abs(predicted_ms / measured_ms - 1.0)
-    texts = {
-        "predicted.svg": predicted_against_measured(
-            measured_ms / 1e3, predicted_ms / 1e3, device, labels
-        ),
-        "errors.svg": error_distribution(
+    texts = (
+        predicted_against_measured(measured_ms / 1e3, predicted_ms / 1e3, device, labels),
+        error_distribution(
             {
                 label: error[device == index]
                 for index, label in enumerate(labels)
                 if (device == index).any()
             }
         ),
-        "histogram.svg": error_histogram(predicted_ms / measured_ms - 1.0),
-    }
-    for name, text in texts.items():
+        error_histogram(predicted_ms / measured_ms - 1.0),
+    )
+    for name, text in zip(_PLOTS, texts, strict=True):
         write_text(folder / name, text)
 
 

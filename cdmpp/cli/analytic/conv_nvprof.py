@@ -6,7 +6,7 @@ import argparse
 import json
 
 from cdmpp.analytic.conv.collect.cudnn_counters import read_kernel_names
-from cdmpp.analytic.conv.collect.cudnn_profile import write_profiled
+from cdmpp.analytic.conv.collect.cudnn_profile import check_workbooks, write_profiled
 from cdmpp.analytic.conv.collect.nvprof_launches import NVPROF_METRICS, nvprof_tables
 from cdmpp.cli.analytic.conv import add_layer_options, given_layers, parse_algorithm
 from cdmpp.cli.shared.option_table import add_table
@@ -35,6 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic conv from-nvprof`; returns the exit code."""
+    check_workbooks(args.out)
     layers = given_layers(args.layer, args.list)
     found = nvprof_tables(
         args.trace,

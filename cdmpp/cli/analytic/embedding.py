@@ -48,10 +48,18 @@ from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_output_options
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import check_replaceable_json, make_folder, write_text
-from cdmpp.report.plots import COLOURS, legend, new_figure, predicted_against_measured, svg_text
+from cdmpp.report.plots import (
+    COLOURS,
+    check_plot_files,
+    legend,
+    new_figure,
+    predicted_against_measured,
+    svg_text,
+)
 from cdmpp.text import counted, interval_text, seconds_text
 
 _time = partial(seconds_text, digits=5)
+_PLOTS = ("predicted.svg", "histogram.svg")
 _SIZES = ("batch", "rows", "tables", "lookups", "width", "rows_per_block")
 
 
@@ -214,6 +222,7 @@ def run_fit(args: argparse.Namespace) -> int:
 
 def run_evaluate(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic embedding evaluate`; returns the exit code."""
+    check_plot_files(args.plots, _PLOTS)
     errors: dict[str, dict[str, KernelErrors]]
     notes: dict[str, Any]
     if not 0 <= args.hit_floor < math.inf:
@@ -295,10 +304,8 @@ def error_plots(lines: Mapping[str, tuple[FloatArray, FloatArray]]) -> dict[str,
     axes.set_xlabel("error (%)")
     axes.set_ylabel("share of kernels (%)")
     legend(axes)
-    return {
-        "predicted.svg": predicted_against_measured(measured, predicted, which, list(lines)),
-        "histogram.svg": svg_text(figure),
-    }
+    plots = predicted_against_measured(measured, predicted, which, list(lines)), svg_text(figure)
+    return dict(zip(_PLOTS, plots, strict=True))
 
 
 def run_report(args: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cdmpp.analytic.conv.algorithms import conv_variants
 from cdmpp.analytic.conv.collect.cudnn_collect import Collected
 from cdmpp.analytic.conv.collect.cudnn_counters import (
     KernelCounters,
@@ -24,7 +25,7 @@ from cdmpp.analytic.conv.seer.table import ConvTable
 from cdmpp.analytic.conv.seer.workbook import write_workbook
 from cdmpp.analytic.conv.shapes import SHAPE_NAMES, ConvShapes
 from cdmpp.errors import DeviceError
-from cdmpp.files.atomic import make_folder
+from cdmpp.files.atomic import check_replaceable, make_folder
 
 #: Runs a command and returns its output; tests replace it by a recording.
 Runner = Callable[[Sequence[str]], str]
@@ -102,6 +103,19 @@ def write_counters(
     )
     write_profiled(folder, profiled)
     return profiled.unmatched
+
+
+def check_workbooks(folder: Path) -> None:
+    """Checks that `write_profiled` replaces workbooks only.
+
+    Raises:
+        UsageError: another file has the name of one.
+    """
+    for variant in conv_variants():
+        check_replaceable(
+            folder / f"{variant.name}.train.csv", ",".join((*SHAPE_NAMES, "algo_")),
+            what="a workbook of measured kernels", option="--out",
+        )  # fmt: skip
 
 
 def write_profiled(folder: Path, profiled: Profiled) -> None:
