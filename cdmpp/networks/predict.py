@@ -206,6 +206,7 @@ class NetworkPredictor:
         least = found["infer"].time_s  # a training step includes the forward pass
         found["train"] = replace(found["train"], time_s=found["train"].time_s.not_below(least))
         found = {mode: _with_its_weights(one, graph) for mode, one in found.items()}
+        found = {mode: _memory_marked(one, list(self._measured)) for mode, one in found.items()}
         modes = MODES if running.mode is None else (running.mode,)
         return [
             replace(found[mode], fits=_fits(found[mode].memory_bytes, limit, share))
@@ -237,6 +238,18 @@ def _with_its_weights(found: TorchPrediction, graph: NetworkGraph) -> TorchPredi
     """Returns a prediction whose memory is at least the network's minimum (`least_memory`)."""
     least = least_memory(graph, found.execution)
     return replace(found, memory_bytes=found.memory_bytes.at_least(least))
+
+
+def _memory_marked(found: TorchPrediction, measured: Sequence[str]) -> TorchPrediction:
+    """Returns a prediction that says where its memory is from, if that has no interval.
+
+    Args:
+        measured: labels of the devices on which networks were measured.
+    """
+    if found.memory_bytes.value is None or found.memory_bytes.low is not None:
+        return found
+    reason = f"memory is predicted as on {', '.join(measured)}, without an interval"
+    return replace(found, reasons=(*found.reasons, reason))
 
 
 def _with_unknown(found: TorchPrediction, unknown: Uncovered) -> TorchPrediction:

@@ -124,6 +124,21 @@ def test_a_module_does_and_stays_as_it_is(folder):
         assert torch.equal(value, before[name])
 
 
+def test_memory_without_an_interval_is_marked(folder, capsys):
+    words = f"{folder}/nets.py:net", "--device", DEVICE, "--device", "epyc-avx2-2c"
+    assert _predict(folder, *words, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    reason = f"memory is predicted as on {DEVICE}, without an interval"
+    for row in rows:
+        is_own = row["device"] == DEVICE
+        assert (row["memory_low_bytes"] is not None) == is_own
+        assert (reason in row["reasons"]) != is_own
+    assert _predict(folder, *words) == 0
+    own, other = capsys.readouterr().out.split("net on epyc-avx2-2c")
+    assert "B !" in other
+    assert "B !" not in own
+
+
 def test_nothing_is_run(folder):
     class Loud(torch.nn.Linear):
         def forward(self, values):

@@ -112,7 +112,7 @@ def _bytes(found: Estimate) -> str:
     if found.value is None:
         return "?"
     if found.low is None or found.high is None:
-        return _size(found.value)
+        return f"{_size(found.value)} !"
     return f"{_size(found.value)} [{_size(found.low)}, {_size(found.high)}]"
 
 
