@@ -127,14 +127,17 @@ def test_one_task_gives_a_factor_half_way_to_one(
 
 
 def test_what_cannot_be_learned_is_not_kept(base: EnsembleCostModel, samples: Samples) -> None:
-    """On the device it was trained on, with weights that fly away, the full fit is refused."""
+    """On the device it was trained on, with weights that fly away, the full fit is refused, and
+    what is half of it. A factor of eight tasks may suit twelve others a little worse than none.
+    """
     hopeless = replace(OPTIONS, what="all", learning_rate_all=1.0)
     known = of_device(samples, 0)
     budget = known.take((known.task_id >= 4) & (known.task_id < 12))
     adapted = adapt(base, budget, [samples.devices[0]], options=hopeless, seed=0)
-    assert adapted.choice.kept in ("unchanged", "one_factor", "shrunken")
+    assert adapted.choice.errors["full"] > adapted.choice.errors["unchanged"], "it is hopeless"
+    assert adapted.choice.kept in ("unchanged", "one_factor")
     test = known.take(known.task_id >= 12)
-    assert mape(adapted.model, test) < mape(base, test) + 0.02
+    assert mape(adapted.model, test) < 1.2 * mape(base, test)
 
 
 def test_several_devices_are_fitted_together(base: EnsembleCostModel, samples: Samples) -> None:
