@@ -16,12 +16,12 @@ help:
 # LOCKED=cpu or LOCKED=pypi: exactly the versions and hashes of locks/, torch as a CPU build or as on PyPI;
 # TORCH_WHEELS: where pip finds the CPU build, a folder or a page, if its own settings do not say.
 TORCH_WHEELS ?=
-REQUIRED = $(if $(LOCKED),--require-hashes -r locks/all.lock -r locks/torch-$(LOCKED).lock $(TORCH_WHEELS:%=--find-links %),-c requirements.txt --group dev -e ".[tvm]")
+REQUIRED = $(TORCH_WHEELS:%=--find-links %) $(if $(LOCKED),--require-hashes -r locks/all.lock -r locks/torch-$(LOCKED).lock,-c requirements.txt --group dev -e ".[tvm]")
 
 # pip shows its progress to a person.
 PIP_INSTALL = $(BIN)/pip install --disable-pip-version-check $(shell test -t 2 || echo --quiet)
 $(STAMP): requirements.txt pyproject.toml setup.py
-	@echo "installing about 130 packages into $(VENV), 2 GB: one to three minutes"
+	@echo "installing about 130 packages into $(VENV): 2 GB, one to three minutes, with a CPU build of torch; about 7 GB with the CUDA build that pip takes where it finds no other for this Python (TORCH_WHEELS=FOLDER names a place)"
 	$(PYTHON) -m venv $(VENV)
 	$(if $(LOCKED),,$(PIP_INSTALL) 'pip>=25.1')
 	$(PIP_INSTALL) --no-compile $(REQUIRED)

@@ -34,6 +34,15 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert versions[0] == __version__ == citation["version"]
 
 
+@pytest.mark.parametrize("lock", ["", "LOCKED=cpu"])
+def test_an_install_says_its_size_and_finds_a_cpu_build(tmp_path: Path, lock: str) -> None:
+    words = ["make", "-n", "venv", f"VENV={tmp_path}/venv", "TORCH_WHEELS=wheels", *lock.split()]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "about 7 GB with the CUDA build" in done.stdout
+    (install,) = [line for line in done.stdout.splitlines() if "--no-compile" in line]
+    assert "--find-links wheels" in install
+
+
 def test_a_tag_of_this_commit_is_the_version() -> None:
     done = subprocess.run(
         ["git", "tag", "--points-at", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
