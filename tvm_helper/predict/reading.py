@@ -179,9 +179,9 @@ def _at_least(work: ProgramWork, source: Any) -> ProgramWork:
     if tree is None or isinstance(tree, ReplayError):
         return work
     found = program_work(tree)
-    kinds = dict.fromkeys(("wide_flop", "double_flop", "narrow_flop", "fp8_flop"), 0.0)
     is_fp8 = any(one.dtype.startswith("float8") for one in tree.parameters)
-    found = replace(found, **{**kinds, "fp8_flop" if is_fp8 else "narrow_flop": found.flop})
+    narrow, fp8 = (0.0, found.flop) if is_fp8 else (found.flop, 0.0)
+    found = replace(found, wide_flop=0.0, double_flop=0.0, narrow_flop=narrow, fp8_flop=fp8)
     return replace(
         work, **{name: max(getattr(work, name), getattr(found, name)) for name in WORK_COLUMNS}
     )
