@@ -175,24 +175,11 @@ class _Hand:
         if self._happens(0.5):
             partial = self._try(schedule.rfactor, inner[0], 0)
             if partial is not None:
-                loops = schedule.get_loops(partial)
-                self._try(schedule.vectorize, self._moved_inside(partial, loops))
+                self._try(schedule.vectorize, schedule.get_loops(partial)[-1])
                 return
         self._try(schedule.unroll, inner[0])
         if self._happens(0.3):
             self._try(schedule.decompose_reduction, block, outer)
-
-    def _moved_inside(self, block: Any, loops: list[Any]) -> Any:
-        """Moves the loop at the position of the block's first spatial variable innermost; returns
-        the loop.
-        """
-        (place,) = [
-            number for number, one in enumerate(self.schedule.get(block).iter_vars)
-            if one.iter_type != _REDUCTION
-        ][:1]  # fmt: skip
-        self._try(self.schedule.reorder, *(one for one in loops if one != loops[place]),
-                  loops[place])  # fmt: skip
-        return loops[place]
 
     def _tiles(self, block: Any) -> None:
         """Tiles the last axes, with the reduction outside and vectors inside: a blocked product."""

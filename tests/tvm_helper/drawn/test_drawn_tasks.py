@@ -142,6 +142,20 @@ def test_sums_in_registers_are_vectors_with_their_first_values_apart() -> None:
 
 
 @pytest.mark.tvm
+def test_partial_sums_are_vectors() -> None:
+    pytest.importorskip("tvm", reason="apache-tvm is not installed")
+    from tvm_helper.compat import tvm
+    from tvm_helper.drawn.hand_schedule import hand_schedules
+    from tvm_helper.measure.tasks import named_function
+
+    module = tvm.IRModule({"main": named_function("reduce_sum:m=16,n=64")[1]})
+    made = hand_schedules(module, seed=0, threads=1, tries=60)
+    texts = [text for one in made if "_rf" in (text := one.mod.script())]
+    assert texts
+    assert all("for k1_1 in T.vectorized" in text for text in texts)
+
+
+@pytest.mark.tvm
 def test_a_product_scheduled_by_hand_is_the_product(tmp_path: Path) -> None:
     pytest.importorskip("tvm", reason="apache-tvm is not installed")
     from tvm_helper.compat import llvm_target, tvm
