@@ -370,7 +370,8 @@ class Campaign:
             column = columns.setdefault(entry["task"], [])
             column += [_Job(wanted[entry["task"]], **program) for program in entry["programs"]]
         rows = zip_longest(*columns.values())
-        jobs = [job for row in rows for job in row if job is not None]
+        # Two ways of drawing can give the same program.
+        jobs = list({job.program_id: job for row in rows for job in row if job}.values())
         if self._options.most_programs:
             jobs = jobs[: self._options.most_programs]
         return [job for job in jobs if job.program_id not in done]

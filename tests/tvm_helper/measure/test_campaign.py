@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from tests.tvm_helper.measure.campaigns import (
     FILES,
     PROGRAMS,
     RECORDED,
+    TARGET,
     campaign,
     options,
     program_ids,
@@ -419,6 +421,17 @@ def test_too_little_space_is_said_before_anything_is_built(tmp_path: Path) -> No
 def test_programs_take_turns_between_tasks_and_a_bound_is_kept(tmp_path: Path) -> None:
     campaign(tmp_path / "out", most_programs=5).run()
     assert list(codes(tmp_path / "out")) == program_ids()[:5]
+
+
+def test_a_program_that_is_drawn_twice_is_measured_once(tmp_path: Path) -> None:
+    tasks = [replace(task, programs=2 * (task.programs or ())) for task in replayed_tasks()]
+    shown: list[CampaignProgress] = []
+    Campaign(
+        options(per_task=2 * PROGRAMS), tmp_path, tasks, TARGET, command=FAKE_WORKER,
+        least_free_bytes=0,
+    ).run(shown.append)  # fmt: skip
+    assert list(codes(tmp_path)) == program_ids()
+    assert (shown[-1].done, shown[-1].total) == (12, 12)
 
 
 @pytest.mark.exhaustive
