@@ -55,7 +55,7 @@ class RecordChoice:
         name, _, value = text.partition(":")
         if text == "best":
             return cls(seed=seed)
-        if name == "draws" and value.isdigit() and int(value):
+        if name == "draws" and value.isdecimal() and int(value):
             return cls("draws", seed, int(value))
         raise UsageError(f"--schedule {text!r}: expected best or draws:N for Tenset's tasks")
 

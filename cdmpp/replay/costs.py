@@ -279,7 +279,7 @@ def _passes(one: Operator) -> float:
     if name in _SCANS:
         return 2.0
     length = one.shapes[0].rpartition("x")[2] if one.shapes else ""
-    if name not in _SORTS or not length.isdigit():
+    if name not in _SORTS or not length.isdecimal():
         return 1.0
     return math.log2(max(int(length), 2))
 

@@ -230,6 +230,7 @@ def test_drawn_records_cost_what_is_to_be_expected_and_the_fastest_what_is_likel
         (["{trace}", "--walk", "head", "--overheads", "{tmp}/keys.json"], "format None", 3),
         (["{tenset}"], "choose a device", 2),
         (["{tenset}", "--device", "xeon-avx2-1c", "--schedule", "worst"], "best or draws:N", 2),
+        (["{tenset}", "--schedule", "draws:²"], "best or draws:N", 2),
         (["{tenset}", "--device", "e5-2673", "--recorded"], "no measure records of device", 3),
         (
             ["{tenset}", "--device", "v100", "--records-of", "xeon-avx2-1c"],

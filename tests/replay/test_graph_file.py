@@ -178,6 +178,8 @@ def test_a_sort_goes_over_its_tensors_again() -> None:
     assert scan.latency_s == pytest.approx(2 * once.latency_s)
     assert sort.low_s == scan.low_s == once.low_s
     assert "of 16 passes over its tensors" in sort.reason
+    strange = Operator("a", kind="relax.topk", bytes=9e9, shapes=("64x²",))
+    assert bound(strange, device, "no model").latency_s == once.latency_s
 
 
 def test_without_a_device_there_is_no_bound() -> None:

@@ -65,7 +65,7 @@ class ScheduleChoice:
             return cls("first-valid", seed)
         if name == "database" and value:
             return cls("database", seed, Path(value))
-        if name == "draws" and value.isdigit() and int(value):
+        if name == "draws" and value.isdecimal() and int(value):
             return cls("draws", seed, draws=int(value))
         raise UsageError(
             f"--schedule {text!r}: expected default, first-valid, database:DIR or draws:N "

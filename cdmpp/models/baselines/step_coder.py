@@ -166,6 +166,6 @@ def _word(text: str) -> float:
     if text in _SCOPES:
         return 1.0 + _SCOPES.index(text)
     value = text.partition("$")[2]
-    if value.isdigit() and int(value) in _UNROLL_STEPS:
+    if value.isdecimal() and int(value) in _UNROLL_STEPS:
         return 1.0 + _UNROLL_STEPS.index(int(value))
     return 0.0

@@ -273,7 +273,7 @@ def test_a_file_is_replayed_on_every_device(network_file: Path) -> None:
     assert given.expected.total_s == len(graph.operators)
 
 
-@pytest.mark.parametrize("text", ["best", "draws:0", "draws:x", "database:", "database"])
+@pytest.mark.parametrize("text", ["best", "draws:0", "draws:²", "draws:x", "database:", "database"])
 def test_other_schedules_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="expected default, first-valid, database:DIR or draws:N"):
         ScheduleChoice.of(text, 0)
