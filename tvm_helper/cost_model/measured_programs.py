@@ -88,7 +88,7 @@ class MeasuredPrograms:
     @classmethod
     def load(cls, path: Path, device: DeviceSpec) -> MeasuredPrograms:
         """Reads a file written by `save`."""
-        with np.load(path, allow_pickle=False) as found:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
             arrays = {name: found[name] for name in found.files}
         latency_s = arrays["latency_s"].tolist()
         if not latency_s:

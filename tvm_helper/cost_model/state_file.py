@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zipfile import BadZipFile
 
 import torch
 
@@ -17,6 +18,7 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import write_atomic
 from cdmpp.files.json_text import parse_json
+from cdmpp.files.open_text import UNPACK_ERRORS
 from cdmpp.models.base import CostModel
 from cdmpp.predict.estimates import TrainedModel, load_trained
 from cdmpp.predict.saved_model import ModelCard, save_model
@@ -28,6 +30,7 @@ if TYPE_CHECKING:  # imports TVM, which reading and writing this file does not n
 
 FORMAT = 1
 _STATE = "search.json"
+_DAMAGED = (OSError, BadZipFile, tarfile.TarError, KeyError, TypeError, ValueError, *UNPACK_ERRORS)
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,7 @@ def read_state(path: Path, *, peer: XgbPeer | None) -> SearchState:
                 for task, (first, second) in values["reference_s"].items()
             }
             net = SafetyNet.from_json(values["net"])
-        except (OSError, tarfile.TarError, KeyError, TypeError, ValueError) as error:
+        except _DAMAGED as error:
             raise DataError(
                 f"{path} is not a saved cost model of a search ({type(error).__name__}: "
                 f"{error}); expected a file written by `save` of the cost model"

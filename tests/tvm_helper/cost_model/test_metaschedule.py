@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -305,8 +306,6 @@ def test_saved_and_loaded_through_tvm_it_goes_on(run_folder: Path, tmp_path: Pat
 
 
 def test_a_saved_file_holds_no_pickle(run_folder: Path, tmp_path: Path) -> None:
-    import tarfile
-
     batch = Batch(matmul(64), 16)
     model = CdmppCostModel(run_folder, DEVICE, finetune_every=1000)
     model.update(batch.context, batch.candidates, batch.results())
@@ -325,6 +324,23 @@ def test_a_file_of_another_kind_is_refused(run_folder: Path, tmp_path: Path) -> 
     path.write_text("no tar")
     with pytest.raises(DataError, match="not a saved cost model"):
         CdmppCostModel(run_folder, DEVICE)._inst.load(str(path))
+
+
+@pytest.mark.parametrize("kept", [0, 100])
+def test_a_damaged_table_of_measured_programs_is_named(
+    run_folder: Path, tmp_path: Path, kept: int
+) -> None:
+    path, inside = tmp_path / "search.tar", tmp_path / "inside"
+    model = CdmppCostModel(run_folder, DEVICE)
+    model.save(str(path))
+    with tarfile.open(path) as archive:
+        archive.extractall(inside, filter="data")
+    table = inside / "measured.npz"
+    table.write_bytes(table.read_bytes()[:kept])
+    with tarfile.open(path, "w") as archive:
+        archive.add(inside, arcname=".")
+    with pytest.raises(DataError, match="not a saved cost model"):
+        model._inst.load(str(path))
 
 
 def test_a_device_of_another_kind_is_refused(run_folder: Path, tmp_path: Path) -> None:
