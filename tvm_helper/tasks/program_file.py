@@ -73,13 +73,15 @@ def sized(programs: list[NamedProgram], sizes: Mapping[str, int]) -> list[NamedP
     """Returns the programs with numbers instead of symbolic sizes.
 
     Raises:
-        UsageError: no program has a size of a given name.
+        UsageError: no program has a size of a given name, or it is less than 1.
     """
     known = {name for one in programs if not one.fault for name in symbolic_sizes(one.module)}
-    for name in sizes:
+    for name, size in sizes.items():
+        if size < 1:
+            raise UsageError(f"--set {name}={size}: expected a size of at least 1")
         if name not in known:
             raise UsageError(
-                f"--set {name}={sizes[name]}: no program has that symbolic size; expected "
+                f"--set {name}={size}: no program has that symbolic size; expected "
                 f"{', '.join(sorted(known)) or 'none, as all sizes are numbers'}"
             )
     return [

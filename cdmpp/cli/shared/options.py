@@ -246,7 +246,7 @@ def sizes_of(texts: Sequence[str] | None) -> dict[str, int]:
     found = {}
     for text in texts or ():
         name, _, value = text.partition("=")
-        if not name.isidentifier() or not value.isdecimal() or int(value) < 1:
+        if not name.isidentifier() or not value.isdecimal():
             raise UsageError(f"--set {text!r}, expected a size of a program such as n=4096")
         found[name] = int(value)
     return found

@@ -206,6 +206,8 @@ def test_symbolic_sizes_are_named_and_given(tmp_path: Path, predictor: Predictor
     assert cpu.reason == "it has GPU threads, epyc-avx512-1c is a cpu"
     with pytest.raises(UsageError, match="--set m=3: no program has that"):
         sized(programs, {"m": 3})
+    with pytest.raises(UsageError, match="--set n=0: expected a size of at least 1"):
+        sized(programs, {"n": 0})
 
 
 def test_what_nobody_scheduled_is_as_dlight_schedules_it(
