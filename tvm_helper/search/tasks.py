@@ -148,12 +148,6 @@ def by_expected_share(
     return sorted(kept, key=_order), left_out
 
 
-def shares(seconds: Sequence[float | None]) -> list[float | None]:
-    """Returns each value's share of the sum; None if the value is unknown or the sum is 0."""
-    total = sum(value for value in seconds if value is not None)
-    return [None if value is None or not total else value / total for value in seconds]
-
-
 def _order(task: SearchTask) -> tuple[float, float, str]:
     seconds = math.nan if task.predicted_s is None else task.weight * task.predicted_s
     work = task.weight * (task.task.flop_count or 0.0)
