@@ -8,7 +8,7 @@ import shutil
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -53,6 +53,19 @@ class CampaignSource(RecordSource):
     def _settings(self) -> dict[str, Any]:
         return read_campaign(self.folder, COMMAND)
 
+    @cached_property
+    def _measured(self) -> list[dict[str, Any]]:
+        return [entry for entry in read_journal(self.folder) if entry["kind"] == "measured"]
+
+    @cached_property
+    def _schedules(self) -> dict[str, Any]:
+        return {
+            drawn["program_id"]: drawn["schedule"]
+            for entry in read_journal(self.folder)
+            if entry["kind"] == "drawn"
+            for drawn in entry["programs"]
+        }
+
     def devices(self) -> list[str]:
         """See `RecordSource.devices`."""
         return [self._settings["device"]]
@@ -60,7 +73,7 @@ class CampaignSource(RecordSource):
     def plan(self, report: ReadReport) -> list[ShardPlan]:
         """See `RecordSource.plan`."""
         (device,) = self.devices()
-        measured = _measured(self.folder)
+        measured = self._measured
         if not measured:
             raise DataError(
                 f"{self.folder}: no program is measured yet; continue with cdmpp measure"
@@ -78,17 +91,12 @@ class CampaignSource(RecordSource):
         self, plan: ShardPlan, report: ReadReport
     ) -> Iterator[tuple[str, str, MeasureRecord]]:
         """See `RecordSource.records`; the group is the task's key in the journal."""
-        settings, measured = self._settings, _measured(self.folder)
-        schedules = {
-            drawn["program_id"]: drawn["schedule"]
-            for entry in read_journal(self.folder)
-            if entry["kind"] == "drawn"
-            for drawn in entry["programs"]
-        }
+        settings = self._settings
         report.files += plan.number == 0
-        for entry in (measured[number] for number in plan.lines[0]):
+        for entry in (self._measured[number] for number in plan.lines[0]):
             task = read_task(self.folder, entry["task"])
-            record = measured_record(task, settings, entry, schedules[entry["program_id"]])
+            schedule = self._schedules[entry["program_id"]]
+            record = measured_record(task, settings, entry, schedule)
             costs_s = tuple(cost / self.slowdown for cost in record.costs_s)
             record = replace(record, costs_s=costs_s)
             report.lines += 1
@@ -162,10 +170,6 @@ def unpacked(place: Path, cache_dir: Path, *, on_progress: OnProgress = lambda _
     return folder
 
 
-def _measured(folder: Path) -> list[dict[str, Any]]:
-    return [entry for entry in read_journal(folder) if entry["kind"] == "measured"]
-
-
 def measured_record(
     task: dict[str, Any], settings: dict[str, Any], entry: dict[str, Any], schedule: Any
 ) -> MeasureRecord:
@@ -222,7 +226,6 @@ def _tenset_task(task: dict[str, Any]) -> TensetTask:
     )  # fmt: skip
 
 
-@lru_cache(maxsize=64)
 def read_task(folder: Path, key: str) -> dict[str, Any]:
     """Returns the content of a task's file in a campaign's folder.
 

@@ -42,7 +42,7 @@ from tests.tvm_helper.measure.campaigns import (
 from tvm_helper.measure.campaign import Campaign
 from tvm_helper.measure.health import mean_slowdown
 from tvm_helper.measure.journal import Journal, read_journal
-from tvm_helper.measure.tables import write_tables
+from tvm_helper.measure.tables import read_task, write_tables
 from tvm_helper.measure.target import MeasureTarget
 from tvm_helper.measure.trials import TrialRunner
 
@@ -261,6 +261,29 @@ def test_a_killed_campaign_leaves_no_worker_and_goes_on_where_it_was(
     assert (out / "journal.jsonl").read_bytes().startswith(before)
     assert sorted(codes(out)) == sorted(ids)
     assert not list(out.glob("*.tmp")), "what the killed run was building"
+
+
+def test_the_journal_is_not_read_again_for_every_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    campaign(tmp_path / "out", most_programs=4).run()
+    read: list[Path] = []
+
+    def counted(folder: Path) -> list[dict[str, Any]]:
+        read.append(folder)
+        return read_journal(folder)
+
+    monkeypatch.setattr("tvm_helper.measure.tables.read_journal", counted)
+    monkeypatch.setattr("tvm_helper.measure.tables.SHARD_PROGRAMS", 1)
+    assert write_tables(tmp_path / "out").shards == 4
+    assert len(read) == 2
+
+
+def test_a_task_is_read_as_its_file_is_now(tmp_path: Path) -> None:
+    (tmp_path / "tasks").mkdir()
+    for name in ("first", "second"):
+        (tmp_path / "tasks" / "key.json").write_text(json.dumps({"name": name}))
+        assert read_task(tmp_path, "key") == {"name": name}
 
 
 def test_an_interrupted_campaigns_tables_can_be_written(tmp_path: Path) -> None:
