@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, UsageError
 from cdmpp.networks.onnx_files.sizes import InputSizes
 from cdmpp.predict.cut_costs import CutCosts
 from cdmpp.predict.prediction import Prediction
@@ -59,9 +59,11 @@ def replay_network(
 
     Raises:
         DataError: the network or a database of schedules cannot be read.
-        UsageError: a time or factor matches no operator.
+        UsageError: a time or factor matches no operator, or `gap_file` with several devices.
         DeviceError: the network should be measured on a device that is not this machine.
     """
+    if gap_file is not None and len(predictor.devices) > 1:
+        raise UsageError("--calibrate-gap writes the gap of one device; give one --device")
     for device in predictor.devices if is_measured else ():
         check_machine(device.name, device_target(device), device, is_forced=is_forced)
     module = load_network(path, sizes)

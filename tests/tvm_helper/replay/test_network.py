@@ -271,6 +271,11 @@ def test_a_file_is_replayed_on_every_device(network_file: Path) -> None:
         network_file, predictor, ScheduleChoice(), ReplayOptions(), times=times
     )
     assert given.expected.total_s == len(graph.operators)
+    with pytest.raises(UsageError, match="--calibrate-gap writes the gap of one device"):
+        replay_network(
+            network_file, predictor, ScheduleChoice(), ReplayOptions(), is_measured=True,
+            is_forced=True, gap_file=network_file.with_name("gap.json"),
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["best", "draws:0", "draws:²", "draws:x", "database:", "database"])
