@@ -145,11 +145,11 @@ def _tune(
     chosen = resolve_cost_model(
         cost_model, model=model, device=device, **dict(cost_model_options or {})
     )
+    compiled_for = target if isinstance(target, Target) else Target(target)
     if isinstance(chosen, CdmppCostModel):
         # Checked here because TVM turns errors in its calls into a RuntimeError.
-        chosen.check_target(target if isinstance(target, Target) else Target(target))
-    kind = target.kind.name if isinstance(target, Target) else None
-    import_tensor_intrinsics(kind)  # before TVM imports them slowly
+        chosen.check_target(compiled_for)
+    import_tensor_intrinsics(compiled_for.kind.name)  # before TVM imports them slowly
     _drop_unnamed_handlers()
     if "builder" not in options:
         options["builder"] = local_builder()

@@ -383,6 +383,16 @@ def test_tune_tir_by_name(run_folder: Path, tmp_path: Path) -> None:
     assert len(runner.measured_s) == 8
 
 
+def test_a_target_as_text_needs_intrinsics_of_cpus_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kinds: list[str] = []
+    monkeypatch.setattr("tvm_helper.cost_model.tune.import_tensor_intrinsics", kinds.append)
+    monkeypatch.setattr(ms, "tune_tir", lambda *_, **__: None)
+    tune_tir(matmul(48), "llvm", tmp_path, 8, cost_model="random")
+    assert kinds == ["llvm"]
+
+
 def test_it_works_in_relax_tuning(run_folder: Path, tmp_path: Path) -> None:
     from tvm import relax
     from tvm.script import relax as R  # noqa: N812
