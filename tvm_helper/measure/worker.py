@@ -241,7 +241,8 @@ def _run(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
         raise ProgramError(_RUNTIME, error_text(error)) from None
     finally:
         if remote is not None:
-            remote.remove(artifact.name)
+            with contextlib.suppress(Exception):  # the connection may be lost
+                remote.remove(artifact.name)
 
 
 def _cpu_times(

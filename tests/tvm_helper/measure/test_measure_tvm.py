@@ -26,6 +26,7 @@ from cdmpp.predict.estimates import load_trained
 from cdmpp.pretrained import model_folder
 from cdmpp.processes.serve import ProgramError
 from tests.tvm_helper.measure.campaigns import FILES, small_dataset
+from tvm_helper.measure import worker
 from tvm_helper.measure.campaign import run_campaign
 from tvm_helper.measure.journal import read_journal
 from tvm_helper.measure.options import MeasureOptions, TimingOptions
@@ -312,6 +313,22 @@ def test_a_model_that_is_not_there_is_named_before_anything_is_drawn(tmp_path: P
     with pytest.raises(DataError, match="none"):
         run_campaign(options, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_lost_device_does_not_hide_why_a_program_failed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Lost:
+        def upload(self, path: str) -> None:
+            raise RuntimeError("no space on the board")
+
+        def remove(self, name: str) -> None:
+            raise RuntimeError("the connection is closed")
+
+    monkeypatch.setattr(worker, "_remote", lambda _: Lost())
+    request = {"artifact": str(tmp_path / "a.tar"), "timing": {}, "rpc": "h:1:k"}
+    with pytest.raises(ProgramError, match="no space on the board"):
+        worker._run(request, lambda: None)
 
 
 def free_port() -> int:
