@@ -154,7 +154,7 @@ def test_quantisation_is_read(
             "missing num_hidden_layers, num_attention_heads, num_experts$",
         ),
         ({"hidden_size": "big"}, "hidden_size is 'big', expected a whole number from 1 up"),
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, expected at most 100000"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, expected at most 1000"),
         ({"hidden_size": 10**400}, "hidden_size is 10000.*, expected at most 9223372036854775808$"),
         (
             {"text_config": ["a list"]},
@@ -169,6 +169,27 @@ def test_quantisation_is_read(
             "bitsandbytes is not supported",
         ),
         ({"quantization_config": {"quant_method": "gptq", "bits": 8}}, "gptq 8 is not supported"),
+        ({"mlp_only_layers": 3}, "mlp_only_layers is 3, expected a list"),
+        ({"attn_type_list": 3}, "attn_type_list is 3, expected a list"),
+        ({"quantization_config": {"quant_method": "fp8", "ignore": 5}}, "ignore is 5, expected a"),
+        (
+            {"quantization_config": {"quant_method": "compressed-tensors", "config_groups": []}},
+            "None weights of None bits",
+        ),
+        (
+            {"quantization_config": {"quant_method": "compressed-tensors", "config_groups": [1]}},
+            r"config_groups has \[1\], expected keys",
+        ),
+        *(
+            ({"quantization_config": {"quant_method": "fp8", "ignore": [f"re:{pattern}"]}}, message)
+            for pattern, message in (
+                ("(.+)+X", "without repeated groups"),
+                ("*bad", "is not supported"),
+                (".*" * 9 + "X", "too many"),
+                ("(.|..)" * 32 + "X", "too many"),
+                ("a{99999999999}", "is not supported"),
+            )
+        ),
     ],
 )
 def test_files_that_are_not_covered_are_one_sentence(

@@ -33,7 +33,7 @@ from cdmpp.text import nearest
 
 #: Layers to read for the keys that they need, if the number of layers is missing.
 _SOME_LAYERS = 100
-_MOST_LAYERS = 100_000
+_MOST_LAYERS = 1000
 _MOST_SIZE = 2**63
 _SPARSE = "sparse attention"
 #: Keys of models with unsupported parts -> description of the part.
@@ -86,6 +86,13 @@ class _Values:
             self.missing[f"{' (or '.join(names)}{')' * (len(names) - 1)}"] = None
             return least
         return default
+
+    def items(self, name: str) -> list[Any]:
+        """Returns the list under a name, empty if there is none."""
+        found = self.values.get(name)
+        if found is not None and (not isinstance(found, list) or len(found) > _MOST_LAYERS):
+            raise self.error(f"{name} is {found!r:.60}, expected a list, at most one per layer")
+        return found or []
 
     def or_else(self, **defaults: Any) -> _Values:
         """Returns the values with defaults for missing keys."""
@@ -277,7 +284,7 @@ def _gated(values: _Values, place: int) -> GatedFeedForward:
 
 
 def _qwen_experts(values: _Values, place: int) -> FeedForward:
-    dense = values.values.get("mlp_only_layers") or []
+    dense = values.items("mlp_only_layers")
     every = values.size("decoder_sparse_step", default=1)
     if place in dense or (place + 1) % every:
         return _gated(values, place)
@@ -473,7 +480,7 @@ def _check_covered(values: _Values, read: _Architecture) -> None:
     for key, what in _NOT_COVERED.items():
         if values.values.get(key) and not (read.is_sparse and what == _SPARSE):
             raise values.error(f"it has {what} ({key}), which is not supported")
-    if 0 in (values.values.get("attn_type_list") or ()):
+    if 0 in values.items("attn_type_list"):
         raise values.error("it has linear attention (attn_type_list), which is not supported")
 
 

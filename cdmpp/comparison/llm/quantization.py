@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Mapping, Sequence, Set
+from fnmatch import translate
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,13 @@ _MATRICES = {
 }
 #: Keys that list modules in 16 bits.
 _LISTS = ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers")
+#: Maximum number of steps of all patterns in all layers: each repeat multiplies those of a pattern
+#: by up to the length of a name, each alternative by 2.
+_MOST_STEPS = 2**29
+_MOST_NAME = 48
+_MOST_PATTERN = 200
+#: Repeated groups, which take exponential time if they have repeats, and flags.
+_UNBOUNDED = re.compile(r"\)[*+{]|\(\?[^:!=]")
 _KNOWN = "fp8, mxfp4, modelopt (FP8, NVFP4), compressed-tensors, awq and gptq of 4 bits"
 
 
@@ -44,9 +52,15 @@ def stored_formats(
     if not isinstance(found, dict):
         raise DataError(f"{path}: quantization_config is {found!r}, expected its keys")
     format = _format(found, path)
-    listed = [str(one) for name in _LISTS for one in found.get(name) or ()]
+    listed = {str(one) for name in _LISTS for one in _items(found, name, path)}
+    patterns = [one for one in sorted(listed) if one.startswith("re:") or "*" in one]
+    if sum(map(_steps, patterns)) * depth > _MOST_STEPS:
+        raise DataError(
+            f"{path}: the patterns of {', '.join(_LISTS)} are too many, or have too many *"
+        )
+    matchers = [_matcher(one, path) for one in patterns]
     parts = {
-        part: wide if _share(listed, matrix, depth) >= 0.5 else format
+        part: wide if _share(listed, matchers, matrix, depth) >= 0.5 else format
         for part, matrix in _MATRICES.items()
     }
     if format == "mxfp4" and not listed:  # MXFP4 is for experts
@@ -80,16 +94,19 @@ def _format(found: Mapping[str, Any], path: Path) -> Format:
     if method in ("awq", "gptq") and bits == 4:
         return "int4"
     if method == "compressed-tensors":
-        groups = list(found.get("config_groups", {}).values())
-        return _compressed(groups[0] if groups else {}, path)
+        groups = found.get("config_groups") or {}
+        group = next(iter(groups.values()), {}) if isinstance(groups, dict) else groups
+        return _compressed(group, path)
     what = f"{method or 'without quant_method'} {algorithm or bits or ''}".strip()
     raise DataError(
         f"{path}: quantisation {what} is not supported; expected {_KNOWN}, or --precision"
     )
 
 
-def _compressed(group: Mapping[str, Any], path: Path) -> Format:
-    weights = group.get("weights") or {}
+def _compressed(group: Any, path: Path) -> Format:
+    weights = (group.get("weights") or {}) if isinstance(group, dict) else None
+    if not isinstance(weights, dict):
+        raise DataError(f"{path}: config_groups has {group!r:.60}, expected keys with weights")
     bits, kind = weights.get("num_bits"), weights.get("type")
     is_wide = not group.get("input_activations")
     if (bits, kind) == (8, "float") and not is_wide:
@@ -105,21 +122,44 @@ def _compressed(group: Mapping[str, Any], path: Path) -> Format:
     )
 
 
-def _share(listed: Sequence[str], matrix: str, depth: int) -> float:
-    """Returns the share of layers whose matrix is listed."""
-    names = [matrix.format(place) for place in range(depth)]
-    return sum(any(_is_listed(name, one) for one in listed) for name in names) / depth
+def _items(found: Mapping[str, Any], name: str, path: Path) -> list[Any]:
+    items = found.get(name) or []
+    if not isinstance(items, list):
+        raise DataError(f"{path}: {name} is {items!r:.60}, expected a list of modules")
+    return items
 
 
-def _is_listed(name: str, pattern: str) -> bool:
-    """Whether a pattern matches a module: `re:` and an expression, a name with stars, or the name
-    of the module or a parent.
+def _share(
+    listed: Set[str], matchers: Sequence[Callable[[str], object]], matrix: str, depth: int
+) -> float:
+    """Returns the share of layers whose matrix, or a module that has it, is listed."""
+    count = 0
+    for place in range(depth):
+        name = matrix.format(place)
+        modules = accumulate(name.split("."), "{}.{}".format)
+        count += not listed.isdisjoint(modules) or any(matches(name) for matches in matchers)
+    return count / depth
+
+
+def _steps(pattern: str) -> int:
+    """Returns the maximum number of steps of a pattern for a name, at least those of a call."""
+    repeats, choices = (sum(map(pattern.count, of)) for of in ("*+{", "?|"))
+    return max(10_000, _MOST_NAME ** min(repeats, 9) * 2 ** min(choices, 50))
+
+
+def _matcher(pattern: str, path: Path) -> Callable[[str], object]:
+    """Returns a function that tells whether a module's name matches `re:` and an expression, or a
+    name with stars.
     """
-    if pattern.startswith("re:"):
-        return re.match(pattern[3:], name) is not None
-    starred = pattern if pattern.endswith("*") else f"{pattern}*"
-    return fnmatchcase(name, starred) and (
-        "*" in pattern or name == pattern or name.startswith(f"{pattern}.")
+    is_regex = pattern.startswith("re:")
+    try:
+        if len(pattern) <= _MOST_PATTERN and not (is_regex and _UNBOUNDED.search(pattern)):
+            return re.compile(pattern[3:] if is_regex else translate(f"{pattern}*")).match
+    except (re.error, OverflowError):
+        pass
+    raise DataError(
+        f"{path}: pattern {pattern!r:.60} of {', '.join(_LISTS)} is not supported; expected a "
+        f"regular expression without repeated groups, of at most {_MOST_PATTERN} characters"
     )
 
 
