@@ -22,6 +22,7 @@ from cdmpp.text import nearest
 
 Dtype = Literal["bf16", "fp16", "fp8", "fp4"]
 _DTYPES: tuple[Dtype, ...] = ("bf16", "fp16", "fp8", "fp4")
+_MOST_SIZE = 2**63
 _EXAMPLE = "layers=32,width=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256,dtype=bf16"
 _COVERED = (
     "covered: dense decoders with a gated feed-forward part. Mixtures of experts, latent attention "
@@ -46,7 +47,7 @@ class TransformerShape:
         name: display name.
 
     Raises:
-        UsageError: a number below 1, an unknown type, or heads that do not divide.
+        UsageError: a number below 1 or too large, an unknown type, or heads that do not divide.
     """
 
     layers: int
@@ -64,6 +65,8 @@ class TransformerShape:
         for name in ("layers", "width", "heads", "kv_heads", "ffn", "vocab"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{self.name}: {name}={getattr(self, name)}, expected at least 1")
+            if max(getattr(self, name), self.head_size) > _MOST_SIZE:
+                raise UsageError(f"{self.name}: {name} or head_size is more than {_MOST_SIZE}")
         if self.dtype not in _DTYPES:
             raise UsageError(
                 f"{self.name}: dtype={self.dtype}, expected one of {', '.join(_DTYPES)}; {_COVERED}"
@@ -109,7 +112,7 @@ class Pass:
         expert, data, pipeline: see `Parallel`; data-parallel replicas divide the sequences.
 
     Raises:
-        UsageError: a number below 1.
+        UsageError: a number below 1 or too large.
     """
 
     kind: Literal["prefill", "decode"]
@@ -124,6 +127,8 @@ class Pass:
         for name in ("length", "batch", "degree"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{self.kind}: {name} {getattr(self, name)}, expected at least 1")
+            if getattr(self, name) > _MOST_SIZE:
+                raise UsageError(f"{self.kind}: {name} is more than {_MOST_SIZE}")
 
     @property
     def parallel(self) -> Parallel:
@@ -200,9 +205,9 @@ def parse_transformer(text: str) -> TransformerShape:
     for key, value in named_values(text, "--transformer", f"e.g. {_EXAMPLE}").items():
         if key not in known:
             raise UsageError(f"--transformer has no key {key!r}{nearest(key, known)}; {form}")
-        if key not in words and not value.isdecimal():
+        if key not in words and not (value.isdecimal() and len(value) < 1000):
             raise UsageError(
-                f"--transformer '{key}={value}', expected a whole number of at least 1"
+                f"--transformer '{key}={value:.60}', expected a whole number of at least 1"
             )
         values[key] = value if key in words else int(value)
     missing = [one for one in ("layers", "width", "heads", "ffn", "vocab") if one not in values]

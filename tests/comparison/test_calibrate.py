@@ -131,6 +131,7 @@ def test_parquet_in_the_layout_of_evaluate_is_the_same(tmp_path: Path) -> None:
         (["8,1024,256,200"], "concurrency,isl,osl,ttft_ms", "no column tpot_ms"),
         ([GOOD, "8,1024,256,-3,40"], TITLES, "row 2, column 'ttft_ms': cannot read '-3'"),
         (["1.5,1024,1,200,40"], TITLES, "row 1, column 'concurrency': cannot read '1.5'"),
+        (["inf,1024,1,200,40"], TITLES, "row 1, column 'concurrency': cannot read 'inf'"),
         (["8,1024,1,200,40"], TITLES, "row 1: --output-tokens 1, expected at least 2"),
         (["8,1024,256,0.2,0.04"], TITLES, "row 1: ttft_ms is impossibly short: got 0.2"),
         (["8,1024,256,200,0.04"], TITLES, "row 1: tpot_ms is in another unit or of another"),

@@ -102,6 +102,8 @@ def test_devices_that_share_it_do_a_part_each_and_add_up() -> None:
         (eight_b(dtype="int3"), "dtype=int3, expected one of bf16, fp16, fp8, fp4"),
         (eight_b(layers=0), "layers=0, expected at least 1"),
         (eight_b(layers="many"), "expected a whole number"),
+        (eight_b(width="1" + "0" * 330), "width or head_size is more than 9223372036854775808"),
+        (eight_b(width="1" * 5000), "expected a whole number"),
         (eight_b(kv_heads=5), "expected a multiple of kv_heads=5"),
         (eight_b(kv_dtype="fp2"), "kv_dtype=fp2, expected bf16 or fp8"),
         ("layers=2,width=100,heads=3,ffn=8,vocab=8", "not a whole number"),
@@ -118,6 +120,8 @@ def test_devices_that_cannot_share_it() -> None:
         memory_need(MODEL, Pass("prefill", 8, degree=3))
     with pytest.raises(UsageError, match="batch 0, expected at least 1"):
         Pass("decode", 8, batch=0)
+    with pytest.raises(UsageError, match="length is more than 9223372036854775808"):
+        Pass("decode", 10**330)
 
 
 def test_a_model_with_one_kv_head_keeps_it_everywhere() -> None:

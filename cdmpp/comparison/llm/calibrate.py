@@ -184,6 +184,6 @@ def _impossible(
 def _whole(text: str) -> int:
     """Returns the integer in a cell; columns with empty cells contain 4.0 for 4."""
     value = float(text)
-    if value != int(value):
+    if not value.is_integer():
         raise ValueError(text)
     return int(value)
