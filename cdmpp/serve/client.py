@@ -48,8 +48,12 @@ class Client:
     def __init__(
         self, url: str, *, token: str | None = None, timeout_s: float = 60.0, tries: int = 4
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or tries < 1:
+        try:
+            parts = urlsplit(url)
+            is_server = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:
+            is_server = False
+        if not is_server or tries < 1:
             raise UsageError(
                 f"no server at {url!r}; expected an address such as http://127.0.0.1:8080, as "
                 "`cdmpp serve` prints it"
@@ -169,7 +173,8 @@ class Client:
                 failure = self._said(status, data)
                 if status not in _BUSY:
                     raise failure
-                pause_s = max(pause_s, float(headers.get("Retry-After") or 0))
+                after = headers.get("Retry-After", "")  # seconds, or a date
+                pause_s = max(pause_s, float(after) if after.isdecimal() else 0)
             if tries_left:
                 time.sleep(min(pause_s, _LONGEST_PAUSE_S))
                 pause_s *= 2

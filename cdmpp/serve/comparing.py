@@ -165,27 +165,30 @@ def _answer(request: CompareRequest) -> CompareAnswer:
     )
     prices = prices_of(own=[spec.name for spec in devices])
     decoders = _decoders(request)
+    parallels = _parallels(request) if decoders else []
+    languages = len(decoders) * len(parallels)
     if request.under_load is not None:
         load = request.under_load
-        _check_count(len(devices) * len(decoders) * len(load.concurrency))
+        _check_count(len(devices) * languages * len(load.concurrency))
         loads = [
             Load(users, load.input_tokens, load.output_tokens, LEAST_SHARE)
             for users in load.concurrency
         ]
         measured = [row.model_dump() for row in load.measured]
         found = load_cells(
-            decoders, _parallels(request), devices, loads, load.backend, SweptKernels.packaged(),
+            decoders, parallels, devices, loads, load.backend, SweptKernels.packaged(),
             prices, hypothetical, table_of_rows(measured, "measured") if measured else None,
         )  # fmt: skip
         return CompareAnswer(cells=[], loads=sweep_json(found))
+    asked = len(request.prefill) + len(request.decode_at)
+    of_batch = languages * asked + len(request.networks)
+    _check_count(len(devices) * len(request.batch) * of_batch)
     passes = [
         one
-        for parallel in (_parallels(request) if decoders else ())
+        for parallel in parallels
         for batch in request.batch
         for one in all_passes(request.prefill, request.decode_at, [batch], [parallel])
     ]
-    networks = len(request.networks) * len(request.batch)
-    _check_count(len(devices) * (len(passes) * len(decoders) + networks))
     question = Question(
         devices, hypothetical, passes=passes, transformers=decoders, prices=prices,
         graphs=[known_graph(name, batch) for name in request.networks for batch in request.batch],

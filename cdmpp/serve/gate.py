@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from cdmpp.errors import ServerError
 from cdmpp.serve.measures import Measures
-from cdmpp.serve.options import ServeOptions
+from cdmpp.serve.options import ServeOptions, is_loopback
 
 Result = TypeVar("Result")
 Scope = MutableMapping[str, Any]
@@ -28,7 +28,6 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
-_LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 #: Paths without token: they reveal nothing about models.
 _OPEN = frozenset({"/", "/healthz"})
 #: The page may only contact this server, and no other page may embed it.
@@ -136,7 +135,8 @@ class Gate:
             await answer.refuse(Refused(500, f"an error of the server; its log has {request_id}"))
         finally:
             seconds = time.perf_counter() - began
-            self._measures.request(scope["path"], answer.status, seconds)
+            route = getattr(scope.get("route"), "path", scope["path"])
+            self._measures.request(route, answer.status, seconds)
             _log.info("%s %s %s %d %.1f ms", request_id, scope["method"], _plain(scope["path"]),
                       answer.status, 1e3 * seconds)  # fmt: skip
 
@@ -172,7 +172,7 @@ class Gate:
         """Checks the token; without a token, checks the host name against DNS rebinding."""
         if self._token is None:
             name = headers.get(b"host", b"localhost").decode("latin-1")
-            if re.sub(r":\d+$", "", name) not in _LOCAL_NAMES:
+            if not is_loopback(re.sub(r":\d+$", "", name).strip("[]")):
                 raise Refused(421, "unknown host name; expected localhost")
         elif scope["path"] not in _OPEN and not scope["path"].startswith("/static/"):
             said = headers.get(b"authorization", b"")

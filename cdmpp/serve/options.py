@@ -89,16 +89,6 @@ class ServeOptions:
         """Returns the maximum body size of a request to a path."""
         return self.most_network_bytes if path == NETWORK_FILES else self.most_body_bytes
 
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can connect."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
-
     def token(self) -> str | None:
         """Returns the token that requests must send, or None if they need none.
 
@@ -107,7 +97,7 @@ class ServeOptions:
                 read or is too short.
         """
         if self.token_file is None:
-            if self.is_loopback:
+            if is_loopback(self.host):
                 return None
             raise UsageError(
                 f"--host {self.host}: other machines can connect, so a token is needed. Create "
@@ -120,3 +110,13 @@ class ServeOptions:
                 f"guessed; expected at least {_SHORTEST_TOKEN}, e.g. of `openssl rand -hex 32`"
             )
         return token
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine's own, which no other can connect to."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

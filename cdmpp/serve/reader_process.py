@@ -21,7 +21,7 @@ from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 from cdmpp.datasets.tenset.folder import default_dataset_dir
-from cdmpp.datasets.tenset.record_line import parse_record
+from cdmpp.datasets.tenset.record_line import RecordLineError, parse_record
 from cdmpp.datasets.tenset.task_index import TaskIndex, load_tasks
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import CdmppError, DataError
@@ -81,20 +81,27 @@ def _read(
 
 def _records(entry: Row, devices: Sequence[DeviceSpec], version: int) -> Iterator[ReadRow]:
     """Yields the programs of record lines, each on all devices."""
-    records = [parse_record(line) for line in entry["records"]]
+    records: dict[int, MeasureRecord] = {}
     by_task: dict[tuple[str, str], list[int]] = {}
-    for place, record in enumerate(records):
-        by_task.setdefault((record.workload_key, record.target_kind), []).append(place)
-    if entry.get("dag") is not None and len(by_task) != 1:
-        raise DataError(f"a dag and records of {len(by_task)} tasks; expected those of one")
     found: dict[tuple[int, int], AskedProgram | str] = {}
+    for place, line in enumerate(entry["records"]):
+        try:
+            record = records[place] = parse_record(line)
+        except RecordLineError as error:
+            found |= {(place, n): str(error) for n in range(len(devices))}
+        else:
+            by_task.setdefault((record.workload_key, record.target_kind), []).append(place)
+    if entry.get("dag") is not None and len(by_task) > 1:
+        raise DataError(f"a dag and records of {len(by_task)} tasks; expected those of one")
     for (key, kind), places in by_task.items():
         if entry.get("dag") is not None:
             task = TensetTask(key, entry.get("target") or kind, kind, entry["dag"], ())
         else:
             known = _tasks().find(key, kind)
             if known is None:
-                raise DataError("not a shipped task; send its `dag` too")
+                why = "not a shipped task; send its `dag` too"
+                found |= {(place, n): why for place in places for n in range(len(devices))}
+                continue
             task = known
         asked = record_programs(task, [records[p] for p in places], [*map(_always, devices)])
         keys = [(place, number) for number in range(len(devices)) for place in places]

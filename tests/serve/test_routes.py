@@ -90,6 +90,18 @@ def test_the_files_that_nobody_asks_for_go_first(tmp_path: Path) -> None:
     assert {file.name for file in tmp_path.iterdir()} == {f"{first}.onnx", f"{third}.pt2"}
 
 
+def test_a_file_cannot_be_removed_while_it_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uploads, locked = Uploads(tmp_path, 25), []
+    exists = Path.exists
+    monkeypatch.setattr(
+        Path, "exists", lambda path: locked.append(uploads._lock.locked()) or exists(path)
+    )
+    uploads.keep(b"a", ".onnx")
+    assert locked[0]
+
+
 def test_results_are_browsed_and_their_page_is_as_it_was_written(url: str) -> None:
     with Client(url, tries=1) as client:
         found = client.ask("GET", "/v1/results")
@@ -105,6 +117,8 @@ def test_results_are_browsed_and_their_page_is_as_it_was_written(url: str) -> No
         for path in ("/v1/results/nothing", "/v1/results/..%2Fboard", "/v1/results/loose/page"):
             with pytest.raises(UsageError, match=r"no (page of )?results|answers 404|Not Found"):
                 client.ask("GET", path)
+        metrics = client._once("GET", "/metrics", None)[2]
+        assert b'cdmpp_requests_total{route="/v1/results/{name}",status="200"}' in metrics
 
 
 def test_runs_are_compared_and_their_report_is_served(url: str) -> None:

@@ -23,10 +23,14 @@ pytest.importorskip("fastapi", reason="fastapi is not installed")
 
 from cdmpp.cli.main import main
 from cdmpp.comparison.llm.config_file import known_models
+from cdmpp.datasets.tenset.folder import default_dataset_dir
+from cdmpp.devices.registry import get_device
 from cdmpp.errors import CdmppError, DataError, DeviceError, ServerError, UsageError
 from cdmpp.serve.client import Client
 from cdmpp.serve.options import ServeOptions
+from cdmpp.serve.reader_process import _records
 from cdmpp.serve.run import listening
+from tests.comparison.llama import EIGHT_B
 from tests.serve.serving import (
     DEVICE,
     connect,
@@ -153,6 +157,17 @@ def test_a_comparison_is_that_of_the_command(url: str, capsys: pytest.CaptureFix
         ({"transformers": ["layers=1"]}, "lacks"),
         ({"devices": ["t5"]}, "unknown device"),
         ({"all_devices": True, "batch": list(range(1, 65))}, "in one request; expected at most"),
+        (
+            {
+                "under_load": {"concurrency": [1], "input_tokens": 9, "output_tokens": 9},
+                "prefill": [],
+                "decode_at": [],
+                "all_devices": True,
+                "tensor_parallel": [1] * 64,
+                "transformers": [EIGHT_B] * 16,
+            },
+            "in one request; expected at most",
+        ),
         ({"transformers": ["x.onnx"]}, "expected e.g."),
         ({"transformers": []}, "expected transformers, models, configs or networks"),
         ({"models": ["meta/lama"]}, "no shipped config"),
@@ -430,6 +445,10 @@ def test_other_names_than_this_machines_are_refused(url: str) -> None:
     with connect(url) as connection:
         connection.sendall(b"GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n")
         assert b"421" in said(connection).split(b"\r\n")[0]
+    for name in (b"127.0.0.2:80", b"[::1]"):
+        with connect(url) as connection:
+            connection.sendall(b"GET /v1/models HTTP/1.1\r\nHost: " + name + b"\r\n\r\n")
+            assert b"200" in said(connection).split(b"\r\n")[0]
 
 
 @pytest.mark.slow
@@ -518,6 +537,28 @@ def test_the_error_of_the_server_is_that_of_the_client(url: str) -> None:
         client_of(url).predict([leaves(1)], model="other")
     with pytest.raises(UsageError, match="no server at"):
         Client("127.0.0.1:80")
+    for wrong in ("http://localhost:port", "http://localhost:99999", "http://[::1"):
+        with pytest.raises(UsageError, match="no server at"):
+            Client(wrong)
+
+
+def test_a_date_to_retry_after_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client("http://localhost:1", tries=1)
+    date = {"Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}
+    monkeypatch.setattr(client, "_once", lambda *_: (503, date, b""))
+    with pytest.raises(ServerError, match="answers with status 503"):
+        client.health()
+
+
+def test_a_damaged_record_costs_itself_only() -> None:
+    device = get_device("epyc-avx2-1c")
+    source = min((default_dataset_dir() / "measure_records" / device.name).iterdir())
+    with gzip.open(source, "rt") as file:
+        first, second = file.readline(), file.readline()
+    unknown = first.replace(json.loads(first)["i"][0][0].split('"')[1], "0" * 32)
+    entry = {"records": [first, "damaged", unknown, second]}
+    reasons = [row["reason"] or "" for row, _ in _records(entry, [device], 0)]
+    assert [reason[:13] for reason in reasons] == ["", "not JSON (col", "not a shipped", ""]
 
 
 def test_answers_do_not_wait_for_acknowledgements() -> None:

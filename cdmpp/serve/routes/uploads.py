@@ -35,9 +35,9 @@ class Uploads:
         """
         key = hashlib.sha256(data).hexdigest()
         path = self._folder / f"{key}{suffix}"
-        if not path.exists():
-            write_bytes(path, data)
         with self._lock:
+            if not path.exists():
+                write_bytes(path, data)
             self._files.pop(key, None)
             self._files[key] = path, len(data)
             while sum(size for _, size in self._files.values()) > self._most_bytes:
