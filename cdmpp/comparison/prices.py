@@ -175,7 +175,7 @@ def _entry(entry: Any, hours: Any, where: str) -> tuple[float, str]:
     for key in entry:
         if key not in _ENTRY:
             raise DataError(f"{where}: unknown key {key!r}{nearest(str(key), _ENTRY)}")
-    instance = str(entry.get("instance", ""))
+    instance = str(entry.get("instance") or "")
     if "per_hour" in entry:
         return _positive(entry["per_hour"], f"{where}: per_hour"), instance
     if hours is None:

@@ -123,7 +123,7 @@ def number(value: float | None) -> str:
     """Returns three significant digits, e.g. `1,230` or `0.0456`; an exponent below 1e-4."""
     if value is None:
         return _UNKNOWN
-    if value >= 1000:
+    if value >= 999.5:
         digits = len(str(int(value))) - 3
         return f"{round(value, -digits):,.0f}"
     return f"{value:#.3g}".rstrip(".") if value >= 1e-4 else f"{value:.2e}"

@@ -118,8 +118,8 @@ def test_memory_that_is_nearly_full_is_not_sure() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "unknown"), (1234567.0, "1,230,000"), (999.4, "999"), (0.04561, "0.0456"),
-     (12.0, "12.0"), (3e-6, "3.00e-06")],
+    [(None, "unknown"), (1234567.0, "1,230,000"), (999.4, "999"), (999.7, "1,000"),
+     (0.04561, "0.0456"), (12.0, "12.0"), (3e-6, "3.00e-06")],
 )  # fmt: skip
 def test_numbers(value, text) -> None:
     assert number(value) == text

@@ -94,6 +94,12 @@ def test_kinds_of_layers() -> None:
     assert [(layer.count, layer.attention.window) for layer in oss.layers] == [(18, 128), (18, 0)]
 
 
+def test_devices_beyond_the_kv_heads_have_one_each() -> None:
+    attention = GroupedAttention(32, 4, 128)
+    assert attention.weights_on(2048, 4) == attention.weights(2048) / 4
+    assert attention.weights_on(2048, 8) == 2048 * 128 * 2 * (32 / 8 + 1)
+
+
 def test_what_a_window_and_a_latent_keep() -> None:
     one = Parallel()
     oss = read_model("openai/gpt-oss-20b")
@@ -234,10 +240,11 @@ def test_experts_are_shared_whole_or_in_parts() -> None:
     eighth, groups = Parallel(tensor=8), Parallel(tensor=8, expert=8)
     assert weight_bytes(model, eighth) == weight_bytes(model, groups)
     replicas = Parallel(tensor=1, data=8, expert=8)  # attention is on every device
-    attention = 48 * model.layers[0].attention.weights(model.width)
+    attention = model.layers[0].attention  # 8 devices have 4 heads of keys and values
+    more_elements = 48 * (attention.weights(model.width) - attention.weights_on(model.width, 8))
     wide = 2 * 2 * model.vocab * model.width
     more = weight_bytes(model, replicas) - weight_bytes(model, groups)
-    assert more == pytest.approx((2 * attention + wide) * 7 / 8)
+    assert more == pytest.approx(2 * more_elements + wide * 7 / 8)
 
 
 def test_replicas_send_their_tokens_to_the_experts() -> None:

@@ -41,9 +41,12 @@ def test_shipped_prices_are_of_known_devices_with_a_source() -> None:
 
 
 def test_a_users_price_counts_before_the_shipped_ones(tmp_path: Path) -> None:
-    path = written(tmp_path, {"h100": {"per_hour": 99}, "NVIDIA L40S": {"per_hour": 0.5}})
+    path = written(
+        tmp_path, {"h100": {"per_hour": 99, "instance": None}, "NVIDIA L40S": {"per_hour": 0.5}}
+    )
     found = prices_of([path])
     assert found["h100"].per_hour == 99
+    assert found["h100"].text == "$99 an hour, Mine, here, 2026-05-01"
     assert found["l40s"].provider == "Mine"
     assert found["b200"] == prices_of()["b200"]
 

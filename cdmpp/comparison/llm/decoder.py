@@ -60,7 +60,8 @@ class GroupedAttention:
 
     def weights_on(self, width: int, tensor: int) -> float:
         """Returns the number of elements of its matrices on one of the devices that share it."""
-        return self.weights(width) / tensor
+        kv_heads = max(1, self.kv_heads / tensor)
+        return width * self.head * (2 * self.heads / tensor + 2 * kv_heads)
 
     def cached(self, length: int, tensor: int) -> int:
         """Returns the number of cached elements of a sequence on one device."""
