@@ -11,6 +11,7 @@ from typing import Any
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import write_json
 from cdmpp.files.json_text import parse_json
+from cdmpp.files.open_text import read_text
 from cdmpp.files.yaml_text import parse_yaml
 from cdmpp.replay.graph import COLLECTIVES, COMMUNICATION, COPY, Operator, OperatorGraph
 from cdmpp.replay.transfers import Links, links_of, with_copies
@@ -18,6 +19,7 @@ from cdmpp.text import nearest
 
 FORMAT = "cdmpp-operator-graph"
 VERSION = 1
+_MOST_OPERATORS = 1_000_000
 _SHOW = "the schema is in docs/how-to/replay.md"
 _TOP = ("format", "version", "name", "devices", "links", "has_edges", "copies", "operators")
 _NUMBERS = ("time_s", "low_s", "high_s", "flop", "bytes", "output_bytes")
@@ -48,16 +50,14 @@ def read_graph(path: Path) -> GraphFile:
             invalid value.
     """
     path = Path(path)
+    is_json = ".json" in path.suffixes
+    text = read_text(path)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot read the graph ({_why(error)}); {_SHOW}") from None
-    try:
-        value = parse_json(text) if path.suffix == ".json" else parse_yaml(text)
+        value = parse_json(text) if is_json else parse_yaml(text)
     except ValueError as error:
         detail = " ".join(str(error).split())[:160]
         raise DataError(
-            f"{path}: not {'JSON' if path.suffix == '.json' else 'YAML'} ({detail}); {_SHOW}"
+            f"{path}: not {'JSON' if is_json else 'YAML'} ({detail}); {_SHOW}"
         ) from None
     return graph_of(value, str(path))
 
@@ -79,6 +79,9 @@ def graph_of(value: Any, where: str) -> GraphFile:
     rows = value.get("operators")
     if not isinstance(rows, list) or not rows:
         raise DataError(f"{where}: no operators; expected a list with at least one; {_SHOW}")
+    for name in ("has_edges", "copies"):
+        if not isinstance(value.get(name, False), bool):
+            raise DataError(f"{where}: {name} is {value[name]!r}, expected true or false; {_SHOW}")
     devices = value.get("devices", {})
     if not _is_text_mapping(devices):
         raise DataError(f"{where}: devices: expected label -> name of a device; {_SHOW}")
@@ -95,9 +98,11 @@ def graph_of(value: Any, where: str) -> GraphFile:
         calls[one.id] = count
         if size is not None:
             output_bytes[one.id] = size
+    if sum(calls.values()) > _MOST_OPERATORS:
+        raise DataError(f"{where}: more than {_MOST_OPERATORS:,} calls of operators; {_SHOW}")
     graph = OperatorGraph(
         name=str(value.get("name") or where), operators=tuple(operators), devices=dict(devices),
-        source=where, has_edges=bool(value.get("has_edges", True)),
+        source=where, has_edges=value.get("has_edges", True),
     )  # fmt: skip
     if value.get("copies", False):
         graph = with_copies(graph, output_bytes)
@@ -244,7 +249,3 @@ def _is_text_mapping(value: Any) -> bool:
 
 def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _why(error: Exception) -> str:
-    return str(getattr(error, "strerror", None) or error)

@@ -55,13 +55,16 @@ def torch_kernel(kind: str, shapes: Sequence[str]) -> KernelCall | None:
         kind: such as `linear` or `relu`.
         shapes: shapes of its inputs, such as `64x512`.
     """
-    sizes = [tuple(int(part) for part in shape.split("x")) for shape in shapes if shape != "scalar"]
+    try:
+        sizes = [tuple(map(int, shape.split("x"))) for shape in shapes if shape != "scalar"]
+    except ValueError:  # an unknown size
+        return None
     product = product_sizes(kind, sizes)
     if product is not None:
         batch, m, n, k = product
         return KernelCall("gemm", {"batch": batch, "m": m, "n": n, "k": k})
     plain = kind.rstrip("_")
-    if not sizes:
+    if not sizes or 0 in sizes[0]:
         return None
     elements = float(max(np.prod(size) for size in sizes))
     if plain in ("softmax", "_softmax", "layer_norm", "native_layer_norm") and len(sizes[0]) > 1:

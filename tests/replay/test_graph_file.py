@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,10 @@ from cdmpp.replay.costs import (
     gather_costs,
 )
 from cdmpp.replay.engine import ReplayOptions, replay
+from cdmpp.replay.file_kind import file_kind
 from cdmpp.replay.graph import Operator, OperatorGraph
 from cdmpp.replay.graph_file import FORMAT, graph_of, read_graph, write_graph
+from cdmpp.replay.kernels import torch_kernel
 from cdmpp.replay.summary import outcome_values, replay_costs
 from cdmpp.replay.transfers import LinkOptions, Links, transfer_s
 from cdmpp.replay.what_if import parse_scale, scaled_times
@@ -36,6 +40,20 @@ MINIMAL: dict[str, Any] = {
 
 def with_operator(**values: Any) -> dict[str, Any]:
     return {**MINIMAL, "operators": [{"id": "a", **values}]}
+
+
+def test_a_packed_graph_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "g.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(with_operator(time_s=1.0)).encode()))
+    assert file_kind(path) == "graph"
+    assert read_graph(path).graph.operators[0].time_s == 1.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "shapes"), [("linear", ["?x64"]), ("relu", [""]), ("softmax", ["4x0"])]
+)
+def test_shapes_without_a_kernel(kind: str, shapes: list[str]) -> None:
+    assert torch_kernel(kind, shapes) is None
 
 
 def test_a_graph_survives_its_file(tmp_path: Path) -> None:
@@ -88,6 +106,8 @@ def test_yaml_and_repeated_calls(tmp_path: Path) -> None:
         (with_operator(time_s=float("inf")), "time_s is inf"),
         (with_operator(after="b"), "after is 'b', expected a list"),
         (with_operator(calls=0), "calls is 0"),
+        (with_operator(calls=10**9), "more than 1,000,000 calls"),
+        ({**MINIMAL, "has_edges": "false"}, "has_edges is 'false', expected true or false"),
         (with_operator(priority=1.5), "priority is 1.5"),
         (with_operator(is_blocking="yes"), "is_blocking is 'yes'"),
         (with_operator(collective="broadcast", devices=["x", "y"]), "expected one of all-reduce"),
@@ -103,7 +123,7 @@ def test_bad_files(value: Any, words: str) -> None:
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="No such file"):
+    with pytest.raises(DataError, match="no such file"):
         read_graph(tmp_path / "none.json")
     (tmp_path / "g.json").write_text("{")
     with pytest.raises(DataError, match="not JSON"):

@@ -26,6 +26,7 @@ _ROOTS = ("[pytorch|profiler|", "__ROOT_")
 _USER_SCOPE = 7
 #: Wrappers that only pass a tensor on if no operator is below them.
 _HANDS_ON = frozenset({"AccumulateGrad"})
+_MOST_NESTED = 200
 #: Device of operators on the host.
 HOST = "cpu"
 #: Launch call if the overheads name none.
@@ -110,13 +111,19 @@ def read_calls(path: Path) -> list[TracedCall]:
     for identity in sorted(calls):
         if identity in hidden:
             continue
-        parent = parents[identity]
-        while parent in hidden and parents[parent] != parent:
+        parent, passed = parents[identity], {identity}
+        while parent in hidden and parent not in passed:
+            passed.add(parent)
             parent = parents[parent]
         if parent in calls and parent not in hidden:
             calls[parent].calls.append(calls[identity])
         else:
             top.append(calls[identity])
+    level = top
+    for _ in range(_MOST_NESTED):
+        level = [call for one in level for call in one.calls]
+    if level:
+        raise DataError(f"{path}: calls nested more than {_MOST_NESTED} deep; the file is damaged")
     if not top:
         raise DataError(
             f"{path}: {counted(count, 'node')}, but no operator; expected the file that an "

@@ -31,9 +31,10 @@ class HostLaunch:
     Attributes:
         call: such as `cudaLaunchKernel`.
         start_us, duration_us: of the call.
-        kernel: name of the kernel; empty if the trace has none.
-        place: device and stream, such as `gpu0/7`.
-        kernel_start_us, kernel_us: start and duration of the kernel; None if the trace has none.
+        kernel: name of the kernel, the longest one of a CUDA graph; empty if the trace has none.
+        place: its device and stream, such as `gpu0/7`.
+        kernel_start_us, kernel_us: start of the first kernel and duration of all; None if the trace
+            has none.
     """
 
     call: str
@@ -116,21 +117,21 @@ def kernel_times_us(trace: TraceEvents) -> list[float]:
     order of `trace.operators`.
     """
     columns, ran = trace.operators, trace.kernels
-    kernels = {link: place for place, link in enumerate(ran.link) if link >= 0}
+    kernels = _by_link(ran)
     launches = _by_thread(trace.launches)
     found = []
     for thread, start, duration in zip(
         columns.thread, columns.start_us, columns.duration_us, strict=True
     ):
         inside = _within(trace.launches, launches.get(thread, []), start, start + duration)
-        started = (kernels.get(trace.launches.link[place]) for place in inside)
-        found.append(sum(ran.duration_us[place] for place in started if place is not None))
+        started = (kernels.get(trace.launches.link[place], ()) for place in inside)
+        found.append(sum(ran.duration_us[place] for places in started for place in places))
     return found
 
 
 def _top_level(trace: TraceEvents) -> Iterator[HostOperator]:
     columns, text = trace.operators, trace.names.texts
-    kernels = {link: place for place, link in enumerate(trace.kernels.link) if link >= 0}
+    kernels = _by_link(trace.kernels)
     launches = _by_thread(trace.launches)
     syncs = _by_thread(trace.syncs)
     for thread, places in _by_thread(columns).items():
@@ -158,6 +159,15 @@ def _top_level(trace: TraceEvents) -> Iterator[HostOperator]:
             index = stop
 
 
+def _by_link(kernels: EventColumns) -> dict[int, list[int]]:
+    """Returns correlation -> indices of its kernels; a CUDA graph has several."""
+    found: dict[int, list[int]] = {}
+    for place, link in enumerate(kernels.link):
+        if link >= 0:
+            found.setdefault(link, []).append(place)
+    return found
+
+
 def _by_thread(columns: EventColumns) -> dict[int, list[int]]:
     """Returns thread -> indices of its events by start; of equal starts, the longer one first."""
     groups: dict[int, list[int]] = {}
@@ -182,17 +192,17 @@ def _within(columns: EventColumns, places: list[int], start: float, end: float) 
     return places[first:last]
 
 
-def _launch(trace: TraceEvents, place: int, kernels: dict[int, int]) -> HostLaunch:
+def _launch(trace: TraceEvents, place: int, kernels: dict[int, list[int]]) -> HostLaunch:
     columns, text = trace.launches, trace.names.texts
     call, start = text[columns.name[place]], columns.start_us[place]
     duration = columns.duration_us[place]
-    kernel = kernels.get(columns.link[place])
-    if kernel is None:
+    ran, own = trace.kernels, kernels.get(columns.link[place])
+    if own is None:
         return HostLaunch(call, start, duration)
-    ran = trace.kernels
+    longest = max(own, key=ran.duration_us.__getitem__)
     return HostLaunch(
-        call, start, duration, text[ran.name[kernel]], text[ran.detail[kernel]],
-        ran.start_us[kernel], ran.duration_us[kernel],
+        call, start, duration, text[ran.name[longest]], text[ran.detail[longest]],
+        min(ran.start_us[one] for one in own), sum(ran.duration_us[one] for one in own),
     )  # fmt: skip
 
 

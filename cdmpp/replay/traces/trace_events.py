@@ -198,7 +198,8 @@ def _keep(event: dict[str, Any], trace: TraceEvents) -> None:
 
 
 def _integer(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else -1
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_integer and 0 <= value < 2**63 else -1
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

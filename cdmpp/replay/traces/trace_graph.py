@@ -128,7 +128,7 @@ def mean_of_iterations(graphs: Sequence[OperatorGraph]) -> OperatorGraph:
                 raise DataError(
                     f"{first.source or first.name}: operator {left.id} is {left.label!r} in the "
                     f"first iteration and {right.label!r} in iteration {number}; expected the "
-                    "same number, leave out those that differ (--iterations FIRST:LAST)"
+                    "same operators, leave out those that differ (--iterations FIRST:LAST)"
                 )
     merged = []
     for column in zip(*(graph.operators for graph in graphs), strict=True):

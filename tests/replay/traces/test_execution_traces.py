@@ -153,6 +153,18 @@ def test_traces_of_older_torch(tmp_path: Path, process: str, thread: str) -> Non
     assert lookup.bytes == 2 * 4.0 * 32  # rows that it writes, not the table
 
 
+def test_ranges_in_each_other_and_deep_ones(tmp_path: Path) -> None:
+    path = tmp_path / "et.json"
+    ranges = [_flat("ProfilerStep#1", 1, 2), _flat("ProfilerStep#2", 2, 1)]
+    product = _flat("aten::mm", 3, 1, inputs=[(7, [4, 8])], outputs=[(8, [4, 4])])
+    path.write_text(json.dumps({"nodes": [*ranges, product]}))
+    assert [one.name for one in read_execution_trace(path).operators] == ["mm"]
+    nested = [_flat("wrapper", number, number - 1) for number in range(1, 3000)]
+    path.write_text(json.dumps({"nodes": nested}))
+    with pytest.raises(DataError, match="nested more than 200 deep"):
+        read_execution_trace(path)
+
+
 def test_kernels_of_the_profile_are_the_times_of_a_gpu_run(tmp_path: Path) -> None:
     def tensor(number: int, device: str) -> tuple[Any, list[int]]:
         return [number, number, 0, 64, 4, device], [8, 8]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cdmpp.errors import DataError
 from cdmpp.replay.engine import replay
-from cdmpp.replay.traces.host_operators import host_iterations
+from cdmpp.replay.traces.host_operators import host_iterations, kernel_times_us
 from cdmpp.replay.traces.iteration_walk import walk
 from cdmpp.replay.traces.op_statistics import cleaned, trace_statistics
 from cdmpp.replay.traces.overheads import (
@@ -91,6 +92,26 @@ def test_the_graph_of_an_iteration_replays_its_span(trace: Path) -> None:
     assert starts[kernels[0].id] == ends[kernels[0].after[0]]
 
 
+def test_all_kernels_of_a_cuda_graph_are_replayed(tmp_path: Path) -> None:
+    def event(category: str, name: str, start: int, duration: int, link: int) -> dict[str, object]:
+        return {"ph": "X", "cat": category, "name": name, "ts": start, "dur": duration, "pid": 0,
+                "tid": 0, "args": {"correlation": link}}  # fmt: skip
+
+    events = [
+        event("cpu_op", "aten::linear", 0, 100, -1),
+        event("cuda_runtime", "cudaGraphLaunch", 10, 10, 5),
+        event("cuda_runtime", "cudaLaunchKernel", 30, 10, 2**70),
+        event("kernel", "long", 50, 1000, 5),
+        event("kernel", "short", 1050, 10, 5),
+    ]
+    trace = read_trace_events(write_trace(tmp_path / "t.json", events))
+    ((operator,),) = host_iterations(trace)
+    launch, other = operator.launches
+    assert (launch.kernel, launch.kernel_start_us, launch.kernel_us) == ("long", 50, 1010)
+    assert other.kernel_us is None
+    assert kernel_times_us(trace) == [1010]
+
+
 def test_iterations_average_and_must_agree(tmp_path: Path, trace: Path) -> None:
     iterations = host_iterations(read_trace_events(trace))
     graphs = [graph_of_iteration(one, name="t", source="t") for one in iterations]
@@ -99,6 +120,10 @@ def test_iterations_average_and_must_agree(tmp_path: Path, trace: Path) -> None:
     assert [one.time_s for one in kernels] == pytest.approx([30e-6, 50e-6, 8e-6])
     assert all(one.low_s is not None for one in mean.operators)
     short = graph_of_iteration(iterations[0][:-1], name="t", source="t")
+    other = replace(graphs[1].operators[0], name="other")
+    renamed = replace(graphs[1], operators=(other, *graphs[1].operators[1:]))
+    with pytest.raises(DataError, match="'other' in iteration 2; expected the same operators"):
+        mean_of_iterations([graphs[0], renamed])
     with pytest.raises(DataError, match="iteration 2 has 8 operators, the first one 9"):
         mean_of_iterations([graphs[0], short])
 
