@@ -39,7 +39,7 @@ def merge_profiles(profiles: Sequence[Profile]) -> Profile:
 def join_rows(rows: Sequence[ProfileRow]) -> ProfileRow:
     """Merges rows of one name; launches and calls that differ become None.
 
-    Bytes and operations are kept only if every row has them.
+    Bytes and operations are kept only if every row has them; metrics are means over the calls.
     """
     if len(rows) == 1:
         return rows[0]
@@ -62,8 +62,21 @@ def join_rows(rows: Sequence[ProfileRow]) -> ProfileRow:
         flop=sum(flop) if len(flop) == len(rows) else None,
         launch=first.launch if all(row.launch == first.launch for row in rows) else None,
         call=first.call if all(row.call == first.call for row in rows) else None,
-        metrics=first.metrics,
+        metrics=_mean_metrics(rows),
     )
+
+
+def _mean_metrics(rows: Sequence[ProfileRow]) -> dict[str, float | str]:
+    """Returns the means of metrics over the calls that have them; of texts, the first one."""
+    found: dict[str, float | str] = {}
+    for name in dict.fromkeys(name for row in rows for name in row.metrics):
+        own = [row for row in rows if name in row.metrics]
+        values = [row.metrics[name] for row in own]
+        numbers = [value for value in values if not isinstance(value, str)]
+        calls = [row.calls for row in own]
+        is_mean = len(numbers) == len(own) and any(calls)
+        found[name] = float(np.average(numbers, weights=calls)) if is_mean else values[0]
+    return found
 
 
 def group_rows(rows: Sequence[ProfileRow], *, by_shape: bool = False) -> list[list[ProfileRow]]:

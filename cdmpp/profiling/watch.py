@@ -99,10 +99,10 @@ def watch(command: Sequence[str], *, interval_s: float = 0.2, quiet: bool = Fals
     nvml, note = _open_nvml()
     try:
         process = subprocess.Popen(list(command), stdout=2 if quiet else None)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a NUL character
+        why = getattr(error, "strerror", None) or error
         raise UsageError(
-            f"--watch: cannot start {command[0]!r} ({error.strerror or error}); expected a program "
-            "that is on the PATH"
+            f"--watch: cannot start {command[0]!r} ({why}); expected a program that is on the PATH"
         ) from None
     began = time.perf_counter()
     samples: list[WatchSample] = []

@@ -297,6 +297,8 @@ def test_texts():
 def test_watch_needs_a_command():
     with pytest.raises(UsageError, match="expected a command"):
         watch([])
+    with pytest.raises(UsageError, match=r"cannot start 'a.*null byte"):
+        watch(["a\0b"])
 
 
 def test_help_loads_nothing_heavy():

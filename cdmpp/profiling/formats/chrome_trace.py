@@ -46,6 +46,9 @@ _SETTINGS = {
     "aten::_softmax": {1: "dim"},
 }
 
+#: Errors of events that are not as expected.
+_BAD = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+
 
 def has_no_time(event: dict[str, Any]) -> bool:
     """Whether an event has start and duration 0, which may mean that it was not measured."""
@@ -137,18 +140,14 @@ class _Reader:
                 self._close(event)
             elif phase == "M":
                 self._name(event)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            what = f"no {error}" if isinstance(error, KeyError) else str(error)
-            raise DataError(
-                f"{self._path}: an event does not match the trace format ({what}): "
-                f"{str(event)[:80]}; expected ph, name, ts and dur"
-            ) from None
+        except _BAD as error:
+            raise self._bad(event, error) from None
 
     def finish(self, head: dict[str, Any]) -> Profile:
         """Returns the profile.
 
         Raises:
-            DataError: no event with a duration.
+            DataError: no event with a duration, or an event without its fields.
         """
         builder = self.builder
         note = untimed_note(len(self._untimed), self._first, self._end)
@@ -156,7 +155,10 @@ class _Reader:
             self.notes.append(note)
         else:
             for untimed in self._untimed:
-                self._complete(untimed)
+                try:
+                    self._complete(untimed)
+                except _BAD as error:
+                    raise self._bad(untimed, error) from None
         for event, external in zip(*self._waiting, strict=True):
             if external in self._call_of:
                 builder.set_call(event, self._call_of[external])
@@ -187,6 +189,13 @@ class _Reader:
             epoch_s=base / _NS_PER_S + builder.origin if base is not None else None,
             notes=tuple(self.notes),
         )  # fmt: skip
+
+    def _bad(self, event: Any, error: Exception) -> DataError:
+        what = f"no {error}" if isinstance(error, KeyError) else str(error)
+        return DataError(
+            f"{self._path}: an event does not match the trace format ({what}): "
+            f"{str(event)[:80]}; expected ph, name, ts and dur"
+        )
 
     def _complete(self, event: dict[str, Any]) -> None:
         """Adds an event with a duration. Plain keys keep the lookup of rows and lanes fast, because

@@ -18,7 +18,7 @@ _NEEDED = ("Name", "Self CPU", "CPU total", _CALLS)
 #: The line above and below the header: a run of dashes per column.
 _RULE = re.compile(r"^-+(?:  -+)+ *$")
 _ON_DEVICE = re.compile(r"^Self (?!CPU)(\w+)$")
-_TOTAL = re.compile(r"^Self CPU time total: (\S+)", re.MULTILINE)
+_TOTAL = re.compile(r"^Self CPU time total: (\d+(?:\.\d+)?[mun]?s)\s*$", re.MULTILINE)
 _MOST_OF_IT = 0.95
 
 

@@ -178,6 +178,10 @@ def test_the_table_that_torch_prints(tmp_path):
     )
 
 
+def test_a_total_that_is_no_time_is_no_note(tmp_path):
+    assert not read(tmp_path, TORCH.replace("total: 6.000ms", "total: n/a")).notes
+
+
 def test_a_real_table_of_torch(tmp_path):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     with torch.profiler.profile(profile_memory=True, record_shapes=True) as profiler:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from cdmpp.errors import DataError
 from cdmpp.profiling.formats.hl100_trace import read_symbols
 from cdmpp.profiling.merge import group_rows, join_rows
 from cdmpp.profiling.read import read_profile
+from cdmpp.profiling.schema import ProfileRow
 from cdmpp.replay.traces.trace_events import read_trace_events
 
 US = 1e6
@@ -68,6 +70,22 @@ def test_gzipped_as_tensorboard_has_it(torch_trace, tmp_path):
     assert [row.total_s for row in read_profile(packed).rows] == [
         row.total_s for row in read_profile(path).rows
     ]
+
+
+@pytest.mark.parametrize("change", [{"args": [1]}, {"name": 1, "args": 2}])
+def test_an_odd_event_without_a_time(tmp_path, change):
+    good = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 0, "ts": 0, "dur": 5}
+    path = tmp_path / "odd.json"
+    path.write_text(json.dumps({"traceEvents": [good, {**good, "dur": 0, **change}]}))
+    with pytest.raises(DataError, match="an event does not match the trace format"):
+        read_profile(path)
+
+
+def test_metrics_are_means_over_calls():
+    row = ProfileRow(kind="kernel", name="k", short_name="k", calls=1, total_s=1.0, min_s=None,
+                     max_s=None, metrics={"hits": 10.0, "unit": "x"})  # fmt: skip
+    other = replace(row, calls=3, metrics={"hits": 50.0, "misses": 7.0})
+    assert join_rows([row, other]).metrics == {"hits": 40.0, "unit": "x", "misses": 7.0}
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9, 0.999])
