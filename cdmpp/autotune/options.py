@@ -141,6 +141,10 @@ def check_options(options: AutotuneOptions) -> None:
     for name, least in (("trials", 1), ("most_deaths", 1), ("startup_trials", 1)):
         if getattr(options, name) < least:
             raise UsageError(f"{name} is {getattr(options, name)}, expected at least {least}")
+    for name, least in (("first_epoch", 1), ("startup_trials", 0)):
+        value = getattr(options.pruner, name)
+        if value < least:
+            raise UsageError(f"pruner.{name} is {value}, expected at least {least}")
     for name in ("minutes", "cpu_minutes", "most_parameters", "most_trial_cpu_s"):
         if not 0 <= getattr(options, name) < math.inf:
             raise UsageError(

@@ -129,17 +129,17 @@ def new_sampler(options: AutotuneOptions, slot: int) -> optuna.samplers.BaseSamp
 
 
 def new_pruner(options: AutotuneOptions) -> optuna.pruners.BasePruner:
-    """Returns the pruner; it counts in epochs."""
+    """Returns the pruner; it counts in epochs, from 1."""
     pruner = options.pruner
     if pruner.kind == "percentile":
         return optuna.pruners.PercentilePruner(
             pruner.keep_percent,
             n_startup_trials=pruner.startup_trials,
-            n_warmup_steps=max(0, pruner.first_epoch - 1),
+            n_warmup_steps=pruner.first_epoch,
         )
     if pruner.kind == "hyperband":
         return optuna.pruners.HyperbandPruner(
-            min_resource=max(1, pruner.first_epoch), max_resource=most_epochs(options)
+            min_resource=pruner.first_epoch, max_resource=most_epochs(options)
         )
     return optuna.pruners.NopPruner()
 

@@ -32,6 +32,7 @@ from cdmpp.autotune.options import (
 from cdmpp.autotune.report import write_study_report
 from cdmpp.autotune.settings import recorded_values
 from cdmpp.autotune.slots import FAULT, PUT_BACK, REASON, SLOT
+from cdmpp.autotune.storage import new_pruner
 from cdmpp.autotune.study import Source, best_trial, run_study, winner_options, write_preset
 from cdmpp.autotune.trial_rows import front, importances, trial_rows
 from cdmpp.autotune.worker import work
@@ -96,6 +97,19 @@ def test_a_study_begins_with_its_settings_and_does_all_trials(finished):
         assert trial.value == pytest.approx(trial.user_attrs["mape"])
         assert trial.user_attrs["predict_s"] > 0
     assert best_trial(study).value == min(trial.value for trial in done)
+
+
+def test_no_trial_ends_before_the_first_epoch():
+    options = replace(OPTIONS, pruner=PrunerOptions(first_epoch=2, startup_trials=1))
+    study = optuna.create_study(pruner=new_pruner(options))
+    good, bad = study.ask(), study.ask()
+    for epoch in (1, 2):
+        good.report(0.0, epoch)
+    study.tell(good, 0.0)
+    bad.report(1.0, 1)
+    assert not bad.should_prune()
+    bad.report(1.0, 2)
+    assert bad.should_prune()
 
 
 def test_bad_trials_end_early_with_the_reason(finished):
@@ -337,6 +351,8 @@ def test_hyperband_and_the_mix_with_order(tmp_path):
         ({"lease_s": 0.0}, "lease_s"),
         ({"kinds": ("gbdt",)}, "train.model"),
         ({"pruner": PrunerOptions(keep_percent=100.0)}, "keep_percent"),
+        ({"pruner": PrunerOptions(startup_trials=-1)}, r"pruner.startup_trials is -1, expected at"),
+        ({"pruner": PrunerOptions(first_epoch=0)}, r"pruner.first_epoch is 0, expected at least 1"),
         ({"train": TrainOptions(model="gbdt"), "most_parameters": 5}, "no parameter count"),
         ({"train": TrainOptions(model="roofline")}, "nothing of the model"),
         ({"trial_settings": ("segment_mlp.hiden=3",)}, "did you mean"),
