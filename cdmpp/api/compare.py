@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,7 +134,13 @@ class LoadComparison(Answers[LoadCell]):
         return found
 
     def plot(self, axes: Axes | None = None) -> Axes:
-        """Draws tokens per second per GPU against time per token, one curve per server."""
+        """Draws tokens per second per GPU against time per token, one curve per server.
+
+        Raises:
+            UsageError: no row has a time.
+        """
+        if all(cell.tpot_s is None for cell in self._found):
+            raise UsageError("nothing to plot: no result has a time; see `reasons` of each")
         axes = new_axes(axes, 4.2)
 
         def server(cell: LoadCell) -> tuple[str, str, Parallel]:
@@ -396,8 +403,8 @@ def _numbers(name: str, given: Numbers) -> list[int]:
     Raises:
         UsageError: a number is not a positive integer.
     """
-    found = [given] if isinstance(given, int) else list(dict.fromkeys(given))
-    wrong = [one for one in found if not isinstance(one, int) or one < 1]
-    if wrong:
-        raise UsageError(f"{name} is {wrong[0]!r}, expected whole numbers from 1 up")
-    return found
+    found = dict.fromkeys(given if isinstance(given, Iterable) else [given])
+    for one in found:
+        if isinstance(one, bool) or not isinstance(one, Integral) or one < 1:
+            raise UsageError(f"{name} is {one!r}, expected whole numbers from 1 up")
+    return [int(one) for one in found]

@@ -175,11 +175,7 @@ class Model:
         if kind == "records":
             return self.records(source, device, machine_code=bool(machine_code))
         if kind == "network":
-            if not isinstance(source, str | Path) and shapes is None:
-                raise UsageError(
-                    f"{type(source).__name__} is a network without input shapes; give them "
-                    "without the batch, e.g. shapes=[(3, 224, 224)]"
-                )
+            _check_shapes(source, shapes)
             return self.network(
                 source, device, machine_code=machine_code, batches=batches,
                 shapes=shapes or ((3, 224, 224),),
@@ -381,16 +377,19 @@ class Model:
         kernels: int = 5,
         batch: int | None = None,
         input_shapes: Mapping[str, Sequence[int]] | None = None,
+        shapes: Sequence[tuple[int, ...]] | None = None,
         sizes: Mapping[str, int] | None = None,
     ) -> list[ExplainedAnswer]:
         """Explains the predictions of programs or networks, in the order of `predict`.
 
         Args:
-            source: a program or a network file, see `predict`.
+            source: a program or a network, see `predict`.
             device: see `predict`.
             machine_code: whether programs are compiled to describe their machine code.
             kernels: number of kernels of a network to explain, most expensive first.
-            batch, input_shapes: of an ONNX file, see `network`.
+            batch: samples of a network; None = 1, or the batch of a file.
+            input_shapes: of an ONNX file, see `network`.
+            shapes: of a torch module's inputs, see `predict`.
             sizes: of programs, see `programs`.
 
         Raises:
@@ -407,7 +406,11 @@ class Model:
             from tvm_helper.replay.explain import explain_network
 
             question = self._question(source, device, name="", machine_code=None)
-            question = replace(question, input_shapes=input_shapes or {}, batches=(batch,))
+            _check_shapes(source, shapes)
+            question = replace(
+                question, input_shapes=input_shapes or {}, shapes=shapes or (),
+                batches=question.batches if batch is None else (batch,),
+            )  # fmt: skip
             found = explain_network(question, compiles=machine_code, most_kernels=kernels)
             return [ExplainedAnswer(one.row()) for one in found]
         from cdmpp.predict.prediction import check_predicted
@@ -525,6 +528,14 @@ def _source_of_tvm(
         return None
     featurisers = tvm_featurisers(prepare, version=version)
     return source_at(path, labels, target=target, featurisers=featurisers)
+
+
+def _check_shapes(network: Source, shapes: Sequence[tuple[int, ...]] | None) -> None:
+    if not isinstance(network, str | Path) and shapes is None:
+        raise UsageError(
+            f"{type(network).__name__} is a network without input shapes; give them "
+            "without the batch, e.g. shapes=[(3, 224, 224)]"
+        )
 
 
 def _record_compiler() -> CompiledCode:

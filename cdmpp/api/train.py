@@ -66,6 +66,7 @@ def train(
     from cdmpp.datasets.find import labels_at
     from cdmpp.training.options import TrainOptions, run_name
 
+    _check_settings(settings, model=model, split=split, seed=seed)
     given = dataset.place if isinstance(dataset, Dataset) else dataset
     labels = [device] if isinstance(device, str) else list(device)
     if isinstance(dataset, Dataset) and not labels:
@@ -148,6 +149,10 @@ def finetune(
     from cdmpp.config import from_dict, load_config
     from cdmpp.training.finetune.run import FinetuneRunOptions, run_name
 
+    _check_settings(
+        settings, network=network, budget=budget, sampler=sampler, seed=seed, compare=compare,
+        measured_on=measured_on,
+    )  # fmt: skip
     given = dataset.place if isinstance(dataset, Dataset) else dataset
     labels = [device] if isinstance(device, str) else list(device)
     options = load_config(
@@ -172,6 +177,16 @@ def finetune(
         command=f"cdmpp finetune --config {run_dir / 'config.yaml'} --out {run_dir}",
     )  # fmt: skip
     return load(result.run_dir)
+
+
+def _check_settings(settings: Mapping[str, Any] | None, **arguments: Any) -> None:
+    for name, value in arguments.items():
+        own = (settings or {}).get(name, value)
+        if own != value:
+            raise UsageError(
+                f"settings has {name} {own!r}, but the argument {name} is {value!r}; expected "
+                f"{name}={own!r} beside settings"
+            )
 
 
 def train_in_folder(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import matplotlib as mpl
+import numpy as np
 import pytest
 import torch
 
@@ -118,7 +119,12 @@ def test_a_comparison_is_drawn(compared):
 
 def test_servers_under_load_are_a_curve():
     found = cdmpp.compare(
-        MODEL, "b200", concurrency=[1, 16], input_tokens=512, output_tokens=64, precision="fp8"
+        MODEL,
+        "b200",
+        concurrency=np.array([1, 16]),
+        input_tokens=512,
+        output_tokens=64,
+        precision="fp8",
     )
     assert isinstance(found, cdmpp.LoadComparison)
     assert [cell.load.concurrency for cell in found] == [1, 16]
@@ -155,6 +161,14 @@ def test_a_factory_is_named_as_on_the_command_line(tmp_path):
         (lambda: cdmpp.compare(MODEL, "h100", backend="tgi"), "backend is 'tgi', expected one of"),
         (lambda: cdmpp.compare(MODEL, "h100", scale={"foo": 2}), "'foo'; expected NAME=FACTOR"),
         (lambda: cdmpp.compare(MODEL, "h100", batch=0), "batch is 0, expected whole numbers from"),
+        (lambda: cdmpp.compare(MODEL, "h100", batch=True), "batch is True, expected whole numbers"),
+        (
+            lambda: cdmpp.compare(
+                MODEL, "h100", concurrency=10**9, input_tokens=8, output_tokens=8
+            ),
+            "concurrency is more than 1048576",
+        ),
+        (cdmpp.LoadComparison([]).plot, "nothing to plot"),
         (lambda: cdmpp.compare(MODEL, "h100", mode="eval"), "mode is 'eval', expected one of"),
         (lambda: cdmpp.compare(MODEL, "h100", concurrency=4), "concurrency needs input_tokens"),
         (

@@ -150,6 +150,10 @@ def test_a_torch_module_needs_its_shapes(model):
     module = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.ReLU())
     with pytest.raises(UsageError, match=r"without input shapes.*shapes="):
         model.predict(module, DEVICE)
+    with pytest.raises(UsageError, match=r"without input shapes.*shapes="):
+        model.explain(module, DEVICE)
+    (explained,) = model.explain(module, DEVICE, shapes=[(16,)], kernels=1)
+    assert explained.row["network"] == "Sequential"
     found = model.network(module, DEVICE, shapes=[(16,)], ways=["torch-eager"], batches=[1, 4])
     assert {one.batch for one in found} == {1, 4}
     assert {one.name for one in found} == {"Sequential"}

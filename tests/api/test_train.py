@@ -51,6 +51,12 @@ def test_a_dataset_is_read_once_and_settings_are_checked(tiny_dataset, tmp_path,
     assert model.predict(data)[0].latency_s > 0
     with pytest.raises(UsageError, match=r"unknown setting gbdt\.tree, did you mean 'gbdt.trees'"):
         cdmpp.train(data, out=tmp_path / "other", settings={"gbdt": {"tree": 3}})
+    for changes in ({"seed": 5}, {"model": "gbdt"}, {"split": "network"}):
+        ((name, value),) = changes.items()
+        with pytest.raises(UsageError, match=f"expected {name}={value!r} beside settings"):
+            cdmpp.train(data, out=tmp_path / "other", settings=changes)
+    with pytest.raises(UsageError, match="settings has budget 3, but the argument budget is 10"):
+        cdmpp.finetune(device="t4", settings={"budget": 3})
     with pytest.raises(UsageError, match="did you mean 'gbdt'"):
         cdmpp.train(data, model="gbtd", out=tmp_path / "other")
 

@@ -23,6 +23,7 @@ _ROUNDS = 10
 #: Published runs draw lengths from this share of the nominal length up (InferenceX).
 LEAST_SHARE = 0.8
 _MOST = 10_000
+_MOST_SIZE = 2**20
 #: Maximum growth of caches in tokens before a step's time is updated.
 _STRETCH = 64
 
@@ -52,6 +53,8 @@ class Load:
         ):  # fmt: skip
             if value < least:
                 raise UsageError(f"{option} {value}, expected at least {least}")
+            if value > _MOST_SIZE:
+                raise UsageError(f"{option} is more than {_MOST_SIZE}")
 
 
 @dataclass(frozen=True)
