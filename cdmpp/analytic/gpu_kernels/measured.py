@@ -34,6 +34,10 @@ _SMALL_WHOLE_S, _HOST_WHOLE_S = 100.0e-6, 260.0e-6
 #: Blocks with a nominal time above this multiple of the host's time are used nevertheless: the host
 #: launches the next kernel while the GPU runs the previous one.
 _HIDDEN = 3.0
+#: Messages of at least so many bytes that reach a smaller share of the GPU's links than this are
+#: limited by another part of the machine. An all-reduce of two L40S reaches 0.6; of four or eight
+#: on one machine 0.04 to 0.17, on another 0.7. That of two RTX PRO 6000 reaches 0.6 or 0.24.
+_LARGE_BYTES, _LEAST_SHARE = 2.0**26, 0.3
 #: Fields of calls whose values may each have been timed differently.
 _PARTS = ("dtype", "kv_dtype", "kind", "step", "phase")
 #: Folds of the shapes; one is held out of a fit.
@@ -55,6 +59,8 @@ class Measured:
         work: work of the rows.
         software: text [N], software whose kernels ran.
         groups: text [N], group that each row is evaluated in.
+        is_judged_only: bool [N], rows that no fit uses: collectives on a machine whose GPUs do not
+            reach each other at the rate of their links.
         left_out: reason -> number of rows of the file that were excluded.
     """
 
@@ -63,6 +69,7 @@ class Measured:
     work: KernelWork
     software: TextArray
     groups: TextArray
+    is_judged_only: BoolArray
     left_out: Mapping[str, int]
 
     @property
@@ -92,6 +99,7 @@ class Measured:
         """Fits the efficiency of the selected rows (bool [N]); a family of `SERVING` also stores
         the rows.
         """
+        rows = rows & ~self.is_judged_only
         work, software, table = self.work[rows], self.software[rows], self.table[rows]
         found = fit_efficiency(work, software, table.latency_s, seed=seed, options=options)
         if not self.is_near:
@@ -206,13 +214,28 @@ def host_timed(table: GpuKernelTable, work: KernelWork) -> dict[str, BoolArray]:
     return found
 
 
+def _slow_machines(table: GpuKernelTable, work: KernelWork) -> BoolArray:
+    """Returns bool [N], the rows of `Measured.is_judged_only`."""
+    found = np.zeros(len(table), np.bool_)
+    if "ring" in work.terms:
+        facts = table.device, table.software, table.version, table.columns["gpus"].astype(np.str_)
+        names, place = np.unique([" ".join(row) for row in zip(*facts, strict=True)],
+                                 return_inverse=True)  # fmt: skip
+        share = work.terms["ring"] / table.latency_s
+        for number in range(len(names)):
+            own = place == number
+            large = share[own & (work.size >= _LARGE_BYTES)]
+            found[own] = len(large) > 0 and float(np.median(large)) < _LEAST_SHARE
+    return found
+
+
 def read_measured(folder: Path, family: Family) -> Measured:
     """Reads the rows of a family that a fit may use.
 
     The excluded rows are: faults in the README of the data (`FAULTS`); types whose smallest calls
     all take longer than the host's launches, so that the host was timed, not the GPU
     (`host_timed`); rows below their lower bound; and all rows of a device with more than 4 % of
-    such rows.
+    such rows. Collectives on slow machines (`Measured.is_judged_only`) are kept.
 
     Raises:
         DataError: the file is missing or lacks a column.
@@ -242,12 +265,13 @@ def read_measured(folder: Path, family: Family) -> Measured:
                 own, f"{label}: {np.mean(is_impossible[own]):.0%} of its rows below the lower bound"
             )
     leave_out(is_impossible, "below the lower bound of its GPU")
-    table = table[kept]
+    table, work = table[kept], work[kept]
     return Measured(
         family,
         table,
-        work[kept],
+        work,
         whose_kernels(family, table.columns, table.software),
         error_groups(family, table.columns),
+        _slow_machines(table, work),
         reasons,
     )

@@ -16,8 +16,10 @@ from cdmpp.analytic.gpu_kernels.calls import (
 )
 from cdmpp.analytic.gpu_kernels.families import columns_of, work_on
 from cdmpp.analytic.gpu_kernels.measured import read_measured
+from cdmpp.analytic.gpu_kernels.serving_calls import EXCHANGE_MODES, MoeExchange, OneShotReduce
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DeviceError, UsageError
+from cdmpp.files.atomic import write_columns
 from tests.analytic.gpu_kernels.made_kernels import prior_s
 from tests.paths import shared
 
@@ -71,6 +73,48 @@ def test_windows_and_small_caches_make_attention_shorter():
     work = work_on("decode", columns_of([wide, narrow, small]), H100)
     seconds = prior_s(work)
     assert seconds[1] < seconds[2] < seconds[0]
+
+
+def test_an_exchange_sends_a_token_once_to_each_rank_and_node():
+    """Two experts of four nodes: 1.75 nodes and 31 / 16 ranks, three quarters of them elsewhere."""
+    calls = [MoeExchange("combine", 1024, 4096, 2, 64, 4, mode) for mode in EXCHANGE_MODES]
+    columns = {**columns_of(calls), "release": np.zeros(2)}
+    terms = work_on("exchange", columns, H100).terms
+    once = 1024 * 4096 * 2
+    ranks = 32 * (1 - (31 / 32) ** 2)
+    assert terms["network"] == pytest.approx(np.array([1.75, 2.0]) * 0.75 * once / 50e9)
+    assert terms["link"] == pytest.approx(np.array([ranks, 2.0]) * once / 450e9)
+
+
+def test_gpus_on_pcie_wait_for_each_other_one():
+    columns = {**columns_of([OneShotReduce(2**20, 2), OneShotReduce(2**20, 8)])}
+    for name, rounds in (("l40s", [1, 7]), ("h100", [0, 0])):
+        work = work_on("one_shot", {**columns, "release": np.zeros(2)}, get_device(name))
+        assert work.terms["rounds"] == pytest.approx(np.array(rounds) * 3e-6)
+
+
+def test_all_reduces_of_a_machine_slower_than_its_links_are_judged_only(tmp_path):
+    """Two L40S at half the rate of their links, four at a tenth."""
+    sizes = 2 ** np.arange(10, 30)
+    gpus = np.repeat([2, 4], len(sizes))
+    moved = 2 * np.tile(sizes, 2) * 2 * (gpus - 1) / gpus
+    share = np.where(gpus == 2, 0.5, 0.1)
+    count = len(gpus)
+    write_columns(tmp_path / "allreduce.parquet", {
+        "message_size": np.tile(sizes, 2), "num_gpus": gpus,
+        "kernel_source": np.full(count, "TRTLLM"), "table": np.full(count, "custom_allreduce"),
+        "system": np.full(count, "l40s"), "framework": np.full(count, "TRTLLM"),
+        "version": np.full(count, "1.0.0"), "latency_s": 1e-5 + moved / (share * 31.5e9),
+    })  # fmt: skip
+    measured = read_measured(tmp_path, "one_shot")
+    gpus_kept = measured.table.columns["gpus"]
+    assert np.array_equal(measured.is_judged_only, gpus_kept == 4)
+    every = np.ones(len(gpus_kept), np.bool_)
+    model = measured.fit(every, seed=0)
+    assert model.near is not None
+    assert len(model.near.device) == np.sum(gpus_kept == 2)
+    ratio = measured.predicted_s(model, every) / measured.table.latency_s
+    assert np.median(ratio[(gpus_kept == 4) & (measured.work.size > 2**26)]) < 0.5
 
 
 def test_collectives_pass_the_link():
