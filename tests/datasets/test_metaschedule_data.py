@@ -55,6 +55,7 @@ def test_they_load_without_an_extraction(
         pytest.param("sealed3-cpu", 499, 499, marks=pytest.mark.exhaustive),
         pytest.param("sealed7-cpu", 560, 560, marks=pytest.mark.exhaustive),
         pytest.param("sealed8-cpu", 1100, 1100, marks=pytest.mark.exhaustive),
+        pytest.param("sealed9-cpu", 599, 599, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-kinds", 1824, 1824, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-kinds-more", 818, 818, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-drawn", 6004, 3553, marks=pytest.mark.exhaustive),
@@ -68,6 +69,7 @@ def test_they_load_without_an_extraction(
         pytest.param("pasted-cpu-zen3", 3355, 3355, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-sealed7", 257, 257, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-sealed8", 427, 427, marks=pytest.mark.exhaustive),
+        pytest.param("pasted-cpu-sealed9", 294, 294, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-zen4", 3492, 3492, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-zen4-more", 3501, 3501, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-zen4-registers", 2857, 2857, marks=pytest.mark.exhaustive),
@@ -102,6 +104,7 @@ def test_packed_campaigns_have_the_machine_code_of_their_programs(
                 "sealed",
                 "pasted-cpu-sealed7",
                 "pasted-cpu-sealed8",
+                "pasted-cpu-sealed9",
                 "sealed3-cpu",
             )
         ):
