@@ -65,7 +65,7 @@ class MachineCodeCorrection:
         factor = 1.0 if strange is None else np.where(strange[known], strange_factor, 1.0)
         half_width = factor * half_width
         if self.in_network and reader.network_widths is not None:
-            half_width = np.hypot(half_width, reader.network_widths.half_width(log_s, rows.kind))
+            half_width = np.hypot(half_width, reader.network_widths.half_width(log_s))
         floor_s = trained.floor_s(samples)[known]
         latency_s = np.maximum(np.exp(log_s), floor_s)
         low_s = np.maximum(np.exp(log_s - half_width), floor_s)

@@ -1,4 +1,4 @@
-"""Trains a model of machine code beside a trained model."""
+"""Trains a model of machine code on top of a trained model."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from cdmpp.models.parts.checks import as_learned
 from cdmpp.predict.estimates import TrainedModel, load_trained
 from cdmpp.predict.machine_code.cold_memory import (
     KernelInNetwork,
+    NetworkWidths,
     fitted_cold_s_per_byte,
     network_widths,
     read_in_network,
 )
 from cdmpp.predict.machine_code.known import code_columns, has_code
 from cdmpp.predict.machine_code.model import LEAST_MEASURED, CodeModel, CodeRows, check_fastest
-from cdmpp.predict.machine_code.widths import CodeWidths
 from cdmpp.predict.saved_model import task_digest
 from cdmpp.programs.code_layout import CodeKind
 
-#: What becomes of a task, see `part_of_task`.
+#: Parts of the tasks, see `part_of_task`.
 PARTS = ("training", "validation", "test")
 
 
 def train_code(
     model_dir: Path, folders: Sequence[Path], *, cache_dir: Path, searched: Sequence[Path] = ()
 ) -> CodeModel:
-    """Returns a model of the machine code of extracted datasets, and saves it with the model.
+    """Trains a model of machine code on extracted datasets, and saves it in the model's folder.
 
-    They learn from the tasks that the model was trained on; of the others two thirds (by a hash)
-    calibrate and the rest judges.
+    It learns from the training tasks of the model. Of the other tasks, two thirds (by a hash)
+    calibrate it and the rest is the test part.
 
     Args:
-        cache_dir: where the datasets' arrays go.
-        searched: datasets of what searches have measured: the fastest programs of their tasks
-            calibrate and judge what is said of the fastest; nothing is learned from them. Where
-            they were timed in their networks too (`in_network.json`), what that adds is fitted.
+        cache_dir: folder for the arrays of the datasets.
+        searched: datasets of programs that searches measured. The fastest program of each task
+            calibrates and tests the predictions for fastest programs; nothing is trained on them.
+            If they were also timed in their networks (`in_network.json`), the extra time is fitted.
 
     Raises:
         UsageError: no dataset is given.
-        DataError: a dataset has no machine code, the programs are of CPUs and GPUs, those of a
-            device of several targets, those of searches of several devices, or all of their tasks
-            are training tasks of the model.
+        DataError: a dataset has no machine code, the datasets mix CPUs and GPUs, a device has
+            several targets, the searches have several devices, or all tasks are training tasks of
+            the model.
     """
     if not folders:
         raise UsageError("no dataset given; expected --data DIR with machine code")
@@ -96,12 +96,12 @@ def train_code(
 
 
 class _Parts:
-    """Compiled programs of datasets, by what becomes of them.
+    """Compiled programs of datasets by part (`PARTS`).
 
     Attributes:
-        targets: label of each device -> what its programs were compiled for.
+        targets: label of each device -> the targets of its programs.
         schema: versions of the leaf columns.
-        kinds: of the devices.
+        kinds: kinds of the devices.
     """
 
     def __init__(self, trained: TrainedModel, cache_dir: Path) -> None:
@@ -114,13 +114,13 @@ class _Parts:
     def add(
         self, folder: Path, *, chosen: Callable[[Samples], NDArray[np.bool_]] | None = None
     ) -> None:
-        """Takes a dataset in.
+        """Adds a dataset.
 
         Args:
-            chosen: which programs are taken; None = all.
+            chosen: selects programs; None = all.
 
         Raises:
-            DataError: it has no machine code.
+            DataError: the dataset has no machine code.
         """
         tables = read_machine_code(folder)
         if not tables:
@@ -151,7 +151,7 @@ class _Parts:
 
 
 def _fastest(samples: Samples) -> NDArray[np.bool_]:
-    """Returns which are the fastest programs of tasks of which enough were measured."""
+    """Returns bool [N], True for the fastest program of each task with enough measurements."""
     order = np.lexsort((samples.latency_s, samples.task_id))
     _, first, measured = np.unique(samples.task_id[order], return_index=True, return_counts=True)
     is_fastest = np.zeros(len(samples), bool)
@@ -159,9 +159,9 @@ def _fastest(samples: Samples) -> NDArray[np.bool_]:
     return is_fastest
 
 
-def _in_network(folders: Sequence[Path], cache_dir: Path) -> tuple[float, CodeWidths | None]:
-    """Returns the seconds a byte that networks add to the kernels that were timed in them, and how
-    far that is off; 0 and None where none were.
+def _in_network(folders: Sequence[Path], cache_dir: Path) -> tuple[float, NetworkWidths | None]:
+    """Returns the extra seconds per byte of kernels in networks and their intervals; 0 and None if
+    no kernel was timed in its network.
     """
     pairs: list[tuple[float, KernelInNetwork]] = []
     for folder in folders:
@@ -189,8 +189,8 @@ def _in_network(folders: Sequence[Path], cache_dir: Path) -> tuple[float, CodeWi
 
 
 def part_of_task(trained: TrainedModel, task: str) -> str:
-    """Returns `training` for the tasks that a model was trained on; of the others two thirds, by a
-    hash, are `validation`, the rest `test`.
+    """Returns `training` for training tasks of a model; of the others, by a hash, two thirds are
+    `validation` and the rest is `test`.
     """
     digest = task_digest(task)
     if digest in trained.card.training_tasks:

@@ -30,8 +30,8 @@ LINES = {
 
 #: Folder of `data/` -> name of its sections.
 CAMPAIGNS = {
-    "sealed8-cpu": "newest_kernels", "pasted-cpu-sealed8": "newest_pasted",
-    "sealed7-cpu": "seventh_kernels", "pasted-cpu-sealed7": "seventh_pasted",
+    "sealed9-cpu": "newest_kernels", "pasted-cpu-sealed9": "newest_pasted",
+    "sealed8-cpu": "eighth_kernels", "pasted-cpu-sealed8": "eighth_pasted",
     "sealed3-cpu": "kernels", "pasted-cpu-sealed": "pasted",
 }  # fmt: skip
 

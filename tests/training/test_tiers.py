@@ -14,7 +14,6 @@ from cdmpp.metrics import mean_over_owners
 from cdmpp.models.constant import ConstantCostModel
 from cdmpp.predict.estimates import TrainedModel
 from cdmpp.predict.machine_code.model import CodeCalibration, CodeModel, CodeRows
-from cdmpp.predict.machine_code.widths import CodeWidths
 from cdmpp.predict.saved_model import ModelCard
 from cdmpp.programs.machine_code.columns import MACHINE_CODE_NAMES
 from cdmpp.report.tables import text_table
@@ -39,7 +38,7 @@ def _trained(samples: Any, targets: dict[str, str]) -> TrainedModel:
     model.fit(samples, samples, seed=0)
     card = ModelCard("constant", {}, "", {}, samples.devices, frozenset(), {})
     nothing: Any = None
-    calibration = CodeCalibration(1.0, 0.0, CodeWidths(_HALF_WIDTH))
+    calibration = CodeCalibration(1.0, 0.0, _HALF_WIDTH)
     reader = Knowing(targets, {"leaf": 1}, nothing, nothing, calibration, None)
     reader.feature_schema = samples.programs.feature_schema
     return TrainedModel(model, card, None, reader)

@@ -152,7 +152,7 @@ class Predictor:
         if code is None or code.network_widths is None:
             return 0.0
         log_s = np.log([latency_s])
-        return float(code.network_widths.half_width(log_s, np.array(["any"]))[0])
+        return float(code.network_widths.half_width(log_s)[0])
 
     def programs(self, source: Path | str | Sequence[NamedProgram]) -> list[Prediction]:
         """Returns the predictions of all programs on all devices, program by program.

@@ -1,7 +1,7 @@
-"""What a kernel takes longer in a network than alone, where it is called again and again.
+"""Extra time of a kernel in a network, compared with repeated calls of the kernel alone.
 
-Alone, its arguments lie in the caches after the first call. In a network they come from memory, or
-from a cache that is farther away: a time that grows with their bytes.
+Repeated calls find their arguments in the caches. In a network the arguments come from memory or a
+farther cache, which takes time in proportion to their bytes.
 """
 
 from __future__ import annotations
@@ -11,17 +11,56 @@ from pathlib import Path
 
 import numpy as np
 
-from cdmpp.arrays import FloatArray, TextArray
+from cdmpp.arrays import FloatArray, IntArray, TextArray
+from cdmpp.conformal import half_widths, least_owners
 from cdmpp.datasets.extraction.machine_code import IN_NETWORK
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import read_json, write_json
-from cdmpp.predict.machine_code.widths import CodeWidths
+from cdmpp.predict.machine_code.expected_error import COVERAGE
 
 FORMAT = 1
-#: Shorter ones are called again and again in a network's measurement too: nothing is known of them.
+#: Shorter kernels are repeated when a network is measured too, so their extra time is unknown.
 LEAST_S = 1e-5
-#: Up to ten nanoseconds a hundred bytes, in steps of a two hundredth of that.
+#: Candidate seconds per byte: 0 to 0.1 ns in 200 steps.
 _TRIED = np.arange(201) * 5e-13
+_BANDS_LOG_S = np.log([1e-5, 1e-4, 1e-3, 1e-2])
+
+
+@dataclass(frozen=True)
+class NetworkWidths:
+    """Half widths of 90 % intervals for the logarithm of the time in a network over that alone.
+
+    Attributes:
+        pooled: for every kernel, where too few tasks were timed for bands.
+        by_band: for kernels that take less than 10 us, 100 us, 1 ms, 10 ms, and longer.
+    """
+
+    pooled: float
+    by_band: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, error: FloatArray, log_s: FloatArray, task: TextArray) -> NetworkWidths:
+        """Returns the calibrated half widths; every task has the same weight.
+
+        Args:
+            error: float64 [N], absolute errors of the logarithm.
+            log_s: float64 [N], logarithm of the seconds alone.
+            task: str [N].
+        """
+        tasks, owner = np.unique(task, return_inverse=True)
+        if len(tasks) < least_owners(COVERAGE):
+            return cls(float(np.quantile(error, COVERAGE, method="higher")))
+        found = half_widths(
+            error, owner, _band(log_s), np.zeros(len(tasks), np.int64),
+            columns=len(_BANDS_LOG_S) + 1, kinds=1, coverage=COVERAGE,
+        )  # fmt: skip
+        return cls(found.pooled, tuple(found.by_column.tolist()))
+
+    def half_width(self, log_s: FloatArray) -> FloatArray:
+        """Returns float64 [N], the half width for kernels that take exp(`log_s`) seconds alone."""
+        if not self.by_band:
+            return np.full(len(log_s), self.pooled)
+        return np.array(self.by_band)[_band(log_s)]
 
 
 @dataclass(frozen=True)
@@ -29,10 +68,10 @@ class KernelInNetwork:
     """The fastest known program of a task, timed in a network that calls it.
 
     Attributes:
-        workload_key: of the task.
-        argument_bytes: of its arguments, the result among them; of a table of which it reads the
-            rows that another argument names, as many as of the result.
-        latency_s: seconds of a call, with arguments of its own.
+        workload_key: workload key of the task.
+        argument_bytes: bytes of its arguments, including the result. A table that another argument
+            indexes counts with the bytes of the result.
+        latency_s: seconds of a call with its own arguments.
     """
 
     workload_key: str
@@ -41,7 +80,7 @@ class KernelInNetwork:
 
 
 def write_in_network(folder: Path, kernels: list[KernelInNetwork]) -> Path:
-    """Writes kernels beside a dataset, each as often as it was timed; returns the file.
+    """Writes one row per timing into a dataset's folder; returns the file.
 
     Raises:
         DataError: it cannot be written.
@@ -53,7 +92,7 @@ def write_in_network(folder: Path, kernels: list[KernelInNetwork]) -> Path:
 
 
 def read_in_network(folder: Path) -> list[KernelInNetwork]:
-    """Returns what `write_in_network` wrote; nothing where there is no file.
+    """Loads what `write_in_network` wrote; an empty list if there is no file.
 
     Raises:
         DataError: the file is damaged or of another version.
@@ -76,11 +115,11 @@ def read_in_network(folder: Path) -> list[KernelInNetwork]:
 def fitted_cold_s_per_byte(
     alone_s: FloatArray, argument_bytes: FloatArray, in_network_s: FloatArray
 ) -> float:
-    """Returns the seconds a byte that bring kernels' times alone nearest to those in a network: the
-    least mean absolute logarithm of the ratio, over kernels of at least `LEAST_S`.
+    """Returns the extra seconds per byte with the least mean absolute log error of the times in a
+    network, over kernels of at least `LEAST_S`.
 
     Args:
-        alone_s: float64 [N], seconds when called again and again.
+        alone_s: float64 [N], seconds of repeated calls.
         argument_bytes: float64 [N].
         in_network_s: float64 [N], seconds in a network.
 
@@ -104,17 +143,20 @@ def network_widths(
     task: TextArray,
     *,
     cold_s_per_byte: float,
-) -> CodeWidths:
-    """Returns how far kernels' times in a network are from what their times alone say, by the
-    latter.
+) -> NetworkWidths:
+    """Returns calibrated intervals for times in a network that are predicted from times alone.
 
     Args:
-        alone_s: float64 [N], seconds when called again and again.
+        alone_s: float64 [N], seconds of repeated calls.
         argument_bytes: float64 [N].
         in_network_s: float64 [N], seconds in a network.
         task: str [N].
-        cold_s_per_byte: what is added for a byte, to kernels of at least `LEAST_S`.
+        cold_s_per_byte: extra seconds per byte, for kernels of at least `LEAST_S`.
     """
     said_s = alone_s + np.where(alone_s >= LEAST_S, cold_s_per_byte * argument_bytes, 0.0)
     error = np.abs(np.log(said_s / in_network_s))
-    return CodeWidths.of(error, np.log(alone_s), task, np.full(len(task), "any"))
+    return NetworkWidths.of(error, np.log(alone_s), task)
+
+
+def _band(log_s: FloatArray) -> IntArray:
+    return np.searchsorted(_BANDS_LOG_S, log_s)

@@ -1,6 +1,6 @@
-"""What the instructions of a compiled program take on a core, were its data always there.
+"""Instruction time of a compiled program on a core, without waiting for memory.
 
-Not a bound that a user is told: latencies are learned as ratios to it.
+It is not a lower bound for users: models learn latencies as ratios to it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.programs.machine_code.columns import BOUNDS, MACHINE_CODE_NAMES
 
-#: Cycles a second of a core of which nothing is known.
+#: Clock of a core if the device description has none.
 NOMINAL_HZ = 2.5e9
 
 _CYCLES = MACHINE_CODE_NAMES.index("cycles")
@@ -25,10 +25,10 @@ _BOUNDS = [MACHINE_CODE_NAMES.index(f"bound.{name}") for name in BOUNDS]
 def core_log_s(
     code: NDArray[np.float32], devices: Sequence[DeviceSpec], device: IntArray
 ) -> FloatArray:
-    """Returns float64 [N, 1 + len(BOUNDS)], logarithms of seconds: by the slowest of the bounds of
-    each block, then by each bound alone.
+    """Returns float64 [N, 1 + len(BOUNDS)], log seconds: with the slowest bound of each block, then
+    with each bound alone.
 
-    The parts of parallel loops run on all threads of the device's label.
+    Parallel loops run on all threads of the device's label.
 
     Args:
         code: float32 [N, len(MACHINE_CODE_NAMES)].
@@ -42,8 +42,8 @@ def core_log_s(
 
 
 def cycles_per_s(spec: DeviceSpec) -> float:
-    """Returns the clock that a core's peak stands for, were it of two units for multiply-adds; the
-    clock of the description where no peak is known.
+    """Returns the clock at which two multiply-add units reach a core's peak; without a known peak,
+    the clock in the description.
     """
     if spec.peak_fp32_flop_per_s and spec.simd_bits:
         threads = spec.threads or spec.core_count or 1

@@ -1,6 +1,6 @@
-"""What the instructions of a compiled GPU program take on a device, were its data always there.
+"""Instruction time of a compiled GPU program, without waiting for memory.
 
-Not a bound that a user is told: latencies are learned as ratios to it.
+It is not a lower bound for users: models learn latencies as ratios to it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.programs.gpu_code.columns import GPU_CODE_NAMES
 
-#: Cycles a second of a multiprocessor of which nothing is known.
+#: Clock of a multiprocessor if the device description has none.
 NOMINAL_HZ = 1.5e9
 
 _TIMES = ("longest", "issue", "arithmetic", "shared", "global", "sum")
@@ -24,8 +24,8 @@ _CYCLES = [GPU_CODE_NAMES.index(f"cycles.{name}") for name in _TIMES]
 def gpu_log_s(
     code: NDArray[np.float32], devices: Sequence[DeviceSpec], device: IntArray
 ) -> FloatArray:
-    """Returns float64 [N, len(_TIMES)], logarithms of seconds of the multiprocessor with most
-    blocks: by the slowest of its bounds, by each alone, and by their sum.
+    """Returns float64 [N, len(_TIMES)], log seconds of the multiprocessor with the most blocks: by
+    its slowest bound, by each bound alone, and by the sum of the bounds.
 
     Args:
         code: float32 [N, len(GPU_CODE_NAMES)].

@@ -1,10 +1,9 @@
-"""What a program takes that has been compiled: trees and perceptrons over leaf columns and machine
-code.
+"""Latency of compiled programs: trees and perceptrons over leaf columns and machine code.
 
-They are trained beside a model on the programs whose machine code is known, and answer together
-with it: a share of the logarithm is the trees', one the perceptrons' and one the model's. What both
-learn is a ratio to the time that the instructions take (`core_time.py`). The fastest of a task's
-measured programs is faster than it looks: what is said of it has shares of its own, and is shifted.
+They are trained on programs with known machine code, and predict the ratio of the latency to the
+instruction time (`core_time.py`). The log latency is a weighted mean of the trees, the perceptrons
+and the model that they extend. The fastest measured program of a task is faster than predicted, so
+its prediction has its own weights and a shift.
 """
 
 from __future__ import annotations
@@ -35,25 +34,31 @@ from cdmpp.files.boosted_trees import (
 )
 from cdmpp.files.stored import from_json
 from cdmpp.models.parts.pooling import pooled_features
+from cdmpp.predict.machine_code.cold_memory import NetworkWidths
 from cdmpp.predict.machine_code.core_time import core_log_s
+from cdmpp.predict.machine_code.expected_error import (
+    calibrated_width,
+    expected_error,
+    learn_expected_error,
+)
 from cdmpp.predict.machine_code.gpu_time import gpu_log_s
-from cdmpp.predict.machine_code.widths import CodeWidths
 from cdmpp.programs.code_layout import CODE_LAYOUTS, CodeKind
 
 if TYPE_CHECKING:  # torch takes long to import
     from cdmpp.predict.machine_code.net import CodeNet
 
 FOLDER = "machine_code"
-#: Folder in a model's, by the kind of the devices.
+#: Folder in the model's folder by the kind of the devices.
 FOLDERS: Mapping[CodeKind, str] = MappingProxyType({"cpu": FOLDER, "gpu": f"{FOLDER}_gpu"})
-FORMAT = 5
-#: The fastest of fewer measured programs is taken for any of them.
+FORMAT = 6
+#: Minimum number of measured programs of a task for a correction of the fastest one.
 LEAST_MEASURED = 8
-#: Shares of trees and perceptron for a device that they have not learned from: of what lies beyond
-#: the known devices a perceptron says anything (chips left out, `docs/lab/experiments.md`).
+#: Shares of trees and perceptron for an unseen device, where a perceptron extrapolates badly (chips
+#: left out, `docs/lab/experiments.md`).
 NEW_DEVICE_SHARES = (0.5, 0.0)
 
 _TREES, _NET, _FACTS = "trees.ubj.xz", "perceptron.safetensors", "machine_code.json"
+_ERROR_TREES = "expected_error.ubj.xz"
 _TENTHS = 10
 _PARAMETERS = {
     "objective": "reg:squarederror",
@@ -65,24 +70,24 @@ _PARAMETERS = {
     "nthread": 1,
 }
 _MOST_TREES, _PATIENCE = 1200, 60
-#: Trees without some kinds of operators, and the programs that they see at most.
+#: Number of trees without some kinds of operators, and of their training programs.
 _LEFT_OUT_TREES, _MOST_LEFT_OUT = 250, 20_000
 _HINT = "retrain it with `cdmpp train-code`"
 
 
 @dataclass(frozen=True)
 class CodeRows:
-    """Compiled programs, and what a model says of them.
+    """Compiled programs with a model's predictions.
 
     Attributes:
         columns: float32 [N, columns].
-        core_log_s: float64 [N], logarithm of the seconds that the instructions take.
-        model_log_s: float64 [N], logarithm of the model's seconds.
-        log_s: float64 [N], logarithm of the measured seconds; NaN where there are none.
+        core_log_s: float64 [N], log of the instruction time in seconds.
+        model_log_s: float64 [N], log of the model's prediction in seconds.
+        log_s: float64 [N], log of the measured seconds; NaN if not measured.
         task: str [N].
         kind: str [N], kind of the operator.
-        is_record: bool [N], whether it is of a measure record (Ansor's schedules), not of a module.
-        device: str [N], label of its device.
+        is_record: bool [N], True for measure records (Ansor's schedules), False for modules.
+        device: str [N], label of the device.
     """
 
     columns: NDArray[np.float32]
@@ -105,13 +110,13 @@ class CodeRows:
     ) -> CodeRows:
         """Returns the rows of samples.
 
-        Columns are the pooled leaves, the machine code, what each kind of instruction takes on the
-        device (`core_log_s`, `gpu_log_s`), and the device's.
+        Columns are the pooled leaves, the machine code, the time by each bound of the instructions
+        (`core_log_s`, `gpu_log_s`), and the device vector.
 
         Args:
             code: float32 [N, len(CODE_LAYOUTS[kind].names)].
-            model_latency_s: float64 [N], the model's seconds.
-            kind: of the devices.
+            model_latency_s: float64 [N], predicted seconds of the model.
+            kind: kind of the devices.
         """
         programs, rows = samples.programs, samples.program
         time_of = gpu_log_s if kind == "gpu" else core_log_s
@@ -159,16 +164,16 @@ class CodeRows:
 
 @dataclass(frozen=True)
 class CodeErrors:
-    """How the answers were on a test part.
+    """Errors on a test part.
 
     Attributes:
-        programs: how many.
+        programs: number of programs.
         mape: mean |predicted - measured| / measured.
-        median_ape: median of the same.
-        log_deviation: standard deviation of the logarithm of predicted over measured.
+        median_ape: median |predicted - measured| / measured.
+        log_deviation: standard deviation of log(predicted / measured).
         coverage: share of programs in their interval.
-        model_mape: mape of only the model.
-        model_log_deviation: the same of only the model.
+        model_mape: `mape` of the model without machine code.
+        model_log_deviation: `log_deviation` of the model without machine code.
     """
 
     programs: int
@@ -182,18 +187,18 @@ class CodeErrors:
 
 @dataclass(frozen=True)
 class CodeCalibration:
-    """What the validation part said.
+    """Weights and interval width, chosen on the validation part.
 
     Attributes:
-        trees, perceptron: their shares of the logarithm; the rest is the model's.
-        widths: of the intervals.
-        shift: what is added to the logarithm.
-        sum_shift: what is added instead where programs are added up; None = the same.
+        trees, perceptron: weights of the log predictions; the model has the rest.
+        width: half width of the interval of the logarithm over the expected error.
+        shift: added to the log prediction.
+        sum_shift: added instead of `shift` if predictions are summed; None = `shift`.
     """
 
     trees: float
     perceptron: float
-    widths: CodeWidths
+    width: float
     shift: float = 0.0
     sum_shift: float | None = None
 
@@ -202,22 +207,22 @@ class CodeModel:
     """Trees and perceptrons over leaf columns and machine code.
 
     Attributes:
-        kind: of the devices.
-        targets: label of each device -> what its programs are compiled for, TVM's JSON.
+        kind: kind of the devices.
+        targets: label of each device -> target of its programs, TVM's JSON.
         feature_schema: versions of the leaf columns.
-        calibration: see there; of programs that are no measure records, where there are both kinds.
-        of_records: the calibration of measure records, None where there are not both.
-        of_device: label of each device that it was adapted to -> its calibration.
-        errors: on the test part.
-        fastest: the calibration for the fastest of at least `LEAST_MEASURED` measured programs of a
-            task, on the device that was searched on; None where no search has taught it.
-        searched: label of the device of these searches, None without any.
-        fastest_errors: on the test part of these.
-        cold_s_per_byte: what a kernel takes longer in a network than alone, a byte of its
-            arguments; 0 where no network has taught it.
-        network_widths: how far that is off; None where no network has taught it.
-        strange_factor: what the half width of an out-of-distribution program is multiplied with
-            (`cdmpp.calibration.left_out_kinds`); None where it was not measured.
+        calibration: calibration of all programs, of modules only if `of_records` is set.
+        of_records: calibration of measure records; None if the data has only one of the two.
+        of_device: label of each device that the model was adapted to -> its calibration.
+        errors: errors on the test part.
+        fastest: calibration for the fastest of at least `LEAST_MEASURED` measured programs of a
+            task on the searched device; None if it was not fitted.
+        searched: label of the device of these searches; None without searches.
+        fastest_errors: errors on the test part of the searches.
+        cold_s_per_byte: extra seconds per byte of a kernel's arguments in a network; 0 if not
+            fitted.
+        network_widths: intervals of times in a network; None if not fitted.
+        strange_factor: factor on the half width of an out-of-distribution program
+            (`cdmpp.calibration.left_out_kinds`); None if it was not measured.
     """
 
     def __init__(
@@ -230,6 +235,7 @@ class CodeModel:
         errors: CodeErrors | None,
         *,
         kind: CodeKind = "cpu",
+        error_trees: Any | None = None,
     ) -> None:
         self.kind = kind
         self.targets = dict(targets)
@@ -241,10 +247,10 @@ class CodeModel:
         self.fastest: CodeCalibration | None = None
         self.fastest_errors: CodeErrors | None = None
         self.cold_s_per_byte = 0.0
-        self.network_widths: CodeWidths | None = None
+        self.network_widths: NetworkWidths | None = None
         self.strange_factor: float | None = None
         self.feature_schema = feature_schema
-        self._booster, self._net = booster, net
+        self._booster, self._net, self._error_trees = booster, net, error_trees
 
     @classmethod
     def fit(
@@ -256,8 +262,9 @@ class CodeModel:
         seed: int,
         kind: CodeKind = "cpu",
     ) -> CodeModel:
-        """Returns what was fitted to the first part, the trees until their error on the second
-        stops to fall; the second calibrates and the third judges.
+        """Trains on the first part, calibrates on the second and evaluates on the third.
+
+        The second part also stops the growth of the trees.
 
         Raises:
             DataError: a part is empty.
@@ -270,11 +277,22 @@ class CodeModel:
             train, validation, targets=targets, feature_schema=feature_schema, seed=seed, kind=kind
         )
         known = validation.is_record, test.is_record
-        if all(one.any() and not one.all() for one in known):
-            found.of_records = found._calibrated(validation.take(known[0]), is_shifted=False)
+        has_both = all(one.any() and not one.all() for one in known)
+        groups = [known[0], ~known[0]] if has_both else [np.ones(len(validation), bool)]
+        residual = np.empty(len(validation))
+        for group in groups:
+            residual[group] = found._mixed(validation.take(group), is_shifted=False)[1]
+        found._error_trees, expected = learn_expected_error(
+            found._error_columns(validation), residual, validation.task, seed=seed
+        )
+        if has_both:
+            found.of_records = found._calibrated(
+                validation.take(known[0]), is_shifted=False, expected=expected[known[0]]
+            )
             found.record_errors = found._judged(test.take(known[1]))
             validation, test = validation.take(~known[0]), test.take(~known[1])
-        found.calibration = found._calibrated(validation, is_shifted=False)
+            expected = expected[~known[0]]
+        found.calibration = found._calibrated(validation, is_shifted=False, expected=expected)
         found.errors = found._judged(test)
         found.strange_factor = found._strange_factor(train, validation, seed=seed)
         return found
@@ -290,9 +308,7 @@ class CodeModel:
         seed: int,
         kind: CodeKind = "cpu",
     ) -> CodeModel:
-        """Returns what was fitted to the first part, not calibrated yet: `parts_log_s` is all that
-        it says.
-        """
+        """Fits trees and perceptrons, not calibrated yet: use only `parts_log_s` of the result."""
         from cdmpp.predict.machine_code.net import CodeNet
 
         grown, watched = (
@@ -302,14 +318,14 @@ class CodeModel:
             {**_PARAMETERS, "seed": seed}, grown, watched, trees=_MOST_TREES, patience=_PATIENCE
         )
         net = CodeNet.fit(train.columns, train.log_s - train.core_log_s, seed=seed)
-        uncalibrated = CodeCalibration(0.0, 0.0, CodeWidths(0.0))
+        uncalibrated = CodeCalibration(0.0, 0.0, 0.0)
         return cls(targets, feature_schema, booster, net, uncalibrated, None, kind=kind)
 
     def calibrate_fastest(self, validation: CodeRows, test: CodeRows, *, device: str) -> None:
-        """Lets the fastest programs of searched tasks say how such are judged.
+        """Calibrates the predictions for fastest programs on those of searched tasks.
 
         Args:
-            device: label of the device that they were searched on.
+            device: label of the searched device.
 
         Raises:
             DataError: a part is empty.
@@ -320,10 +336,10 @@ class CodeModel:
         self.fastest_errors = self._judged(test, are_fastest=True)
 
     def adapted(self, label: str, target: str, calibration: CodeCalibration) -> CodeModel:
-        """Returns one that also reads the code of a device, as the device's programs ask for.
+        """Returns a copy that also supports a device.
 
         Args:
-            target: what its programs are compiled for, TVM's JSON.
+            target: target of the device's programs, TVM's JSON.
         """
         found = copy.copy(self)
         found.targets = {**self.targets, label: target}
@@ -333,18 +349,18 @@ class CodeModel:
     def estimate(
         self, rows: CodeRows, *, are_fastest: bool = False, are_summed: bool = False
     ) -> tuple[FloatArray, FloatArray]:
-        """Returns float64 [N] and float64 [N], the logarithm of the predicted seconds and the half
-        width of its interval.
+        """Returns float64 [N] and float64 [N], log of the predicted seconds and half width of the
+        interval.
 
-        A device that is none of `targets` has `NEW_DEVICE_SHARES`, and the widths of the others.
-        The fastest programs of a device that was not searched on are taken to be as much faster
-        than they look as those of the one that was.
+        A device outside `targets` uses `NEW_DEVICE_SHARES` and the width of `calibration`. The
+        shift of fastest programs also applies to devices other than the searched one.
 
         Args:
             are_fastest: whether each is the fastest of many measured programs of its task.
-            are_summed: whether they are added up.
+            are_summed: whether the predictions are summed.
         """
         parts = self.parts_log_s(rows)
+        expected = self.expected_error(rows, parts)
         is_new = ~np.isin(rows.device, list(self.targets))
         new = mixed_log_s(NEW_DEVICE_SHARES, parts, rows.model_log_s)
 
@@ -355,7 +371,7 @@ class CodeModel:
                 shift = known.sum_shift
             log_s = mixed_log_s(shares, parts, rows.model_log_s) + shift
             log_s = np.where(is_new, new, log_s)
-            return log_s, known.widths.half_width(log_s, rows.kind)
+            return log_s, known.width * expected
 
         log_s, half_width = said(self.calibration)
         others = [(rows.device == label, known) for label, known in self.of_device.items()]
@@ -373,38 +389,70 @@ class CodeModel:
         return log_s, half_width
 
     def parts_log_s(self, rows: CodeRows) -> tuple[FloatArray, FloatArray]:
-        """Returns what the trees and the perceptron say."""
+        """Returns the log seconds predicted by the trees and by the perceptrons, float64 [N]."""
         trees = ask_trees(self._booster, rows.columns)
         return rows.core_log_s + trees, rows.core_log_s + self._net.log_s(rows.columns)
 
-    def _calibrated(self, validation: CodeRows, *, is_shifted: bool) -> CodeCalibration:
+    def expected_error(
+        self, rows: CodeRows, parts: tuple[FloatArray, FloatArray] | None = None
+    ) -> FloatArray:
+        """Returns float64 [N], the expected absolute error of the logarithm.
+
+        Args:
+            parts: of `parts_log_s`, where they are known.
+        """
+        return expected_error(self._error_trees, self._error_columns(rows, parts))
+
+    def _error_columns(
+        self, rows: CodeRows, parts: tuple[FloatArray, FloatArray] | None = None
+    ) -> NDArray[np.float32]:
+        """Returns the columns, and how far the parts are from each other and from the model."""
+        trees, net = self.parts_log_s(rows) if parts is None else parts
+        added = [
+            net, net - rows.core_log_s, np.abs(trees - net), np.abs(trees - rows.model_log_s),
+            np.abs(net - rows.model_log_s),
+        ]  # fmt: skip
+        return np.concatenate([rows.columns, np.stack(added, 1).astype(np.float32)], axis=1)
+
+    def _mixed(
+        self, validation: CodeRows, *, is_shifted: bool
+    ) -> tuple[tuple[float, float], FloatArray, float]:
+        """Returns the shares with the least error, float64 [N] the residuals, and the shift."""
         parts, measured = self.parts_log_s(validation), validation.log_s
 
         def residual_of(shares: tuple[float, float]) -> tuple[FloatArray, float]:
-            """Returns what is left over, shifted, and the shift."""
             residual = mixed_log_s(shares, parts, validation.model_log_s) - measured
             shift = -float(np.median(residual)) if is_shifted else 0.0
             return residual + shift, shift
 
-        # By log error, not MAPE: one program that is predicted a thousandfold decides no share.
+        # By log error: MAPE would let one program that is overestimated a thousandfold decide.
         shares = min(tried_shares(), key=lambda one: float(np.abs(residual_of(one)[0]).mean()))
-        residual, shift = residual_of(shares)
-        log_s = measured + residual
-        widths = CodeWidths.of(np.abs(residual), log_s, validation.task, validation.kind)
-        return CodeCalibration(shares[0], shares[1], widths, shift)
+        return shares, *residual_of(shares)
+
+    def _calibrated(
+        self, validation: CodeRows, *, is_shifted: bool, expected: FloatArray | None = None
+    ) -> CodeCalibration:
+        """Returns the calibration.
+
+        Args:
+            expected: float64 [N], expected errors; None = those of the trees, which have not
+                learned from these programs.
+        """
+        shares, residual, shift = self._mixed(validation, is_shifted=is_shifted)
+        if expected is None:
+            expected = self.expected_error(validation)
+        width = calibrated_width(residual, expected, validation.task)
+        return CodeCalibration(shares[0], shares[1], width, shift)
 
     def _strange_factor(self, train: CodeRows, validation: CodeRows, *, seed: int) -> float | None:
-        """Returns how much wider intervals are of kinds of operators that trees alone have not
-        learned from.
-        """
+        """Returns the factor on half widths for kinds of operators outside the training data."""
         rows = CodeRows.joined([train.take(~train.is_record), validation])
         if len(rows) > _MOST_LEFT_OUT:
             chosen = np.zeros(len(rows), bool)
             draw = np.random.default_rng(seed)
             chosen[draw.choice(len(rows), _MOST_LEFT_OUT, replace=False)] = True
             rows = rows.take(chosen)
-        of_any_kind = np.full(len(rows), "", np.str_)
-        half_width = self.calibration.widths.half_width(rows.log_s, of_any_kind)
+        half_width = self.calibration.width * self.expected_error(rows)
 
         def error_of(is_left_out: BoolArray) -> FloatArray:
             known, strange = rows.take(~is_left_out), rows.take(is_left_out)
@@ -433,10 +481,10 @@ class CodeModel:
         )
 
     def save(self, directory: Path) -> None:
-        """Writes all of it into the model's folder.
+        """Writes the model of machine code into the folder of a model.
 
         Raises:
-            DataError: they cannot be written.
+            DataError: a file cannot be written.
         """
         facts = {
             "format": FORMAT,
@@ -454,17 +502,19 @@ class CodeModel:
             "cold_s_per_byte": self.cold_s_per_byte,
             "network_widths": _plain(self.network_widths),
             "strange_factor": self.strange_factor,
+            "has_error_trees": self._error_trees is not None,
         }
         own = Path(directory) / FOLDERS[self.kind]
         with replaced_folder(own, what="model of machine code") as folder:
             save_booster(self._booster, folder / _TREES)
+            if self._error_trees is not None:
+                save_booster(self._error_trees, folder / _ERROR_TREES)
             self._net.save(folder / _NET)
             write_json(folder / _FACTS, facts)
 
     @classmethod
     def load(cls, directory: Path, *, kind: CodeKind = "cpu") -> CodeModel | None:
-        """Returns what `save` wrote; None where the model does not read the machine code of such
-        devices.
+        """Loads what `save` wrote; None if the model has no machine code for this kind of devices.
 
         Raises:
             DataError: a file is damaged or of another version.
@@ -480,6 +530,9 @@ class CodeModel:
         from cdmpp.predict.machine_code.net import CodeNet
 
         booster = load_booster(folder / _TREES, hint=_HINT)
+        error_file = folder / _ERROR_TREES
+        has_trees = facts.get("has_error_trees")
+        error_trees = load_booster(error_file, hint=_HINT) if has_trees else None
         net = CodeNet.load(folder / _NET, hint=_HINT)
         try:
             errors = facts["test"]
@@ -488,6 +541,7 @@ class CodeModel:
                 facts["targets"], facts["feature_schema"], booster, net,
                 from_json(CodeCalibration, facts["calibration"]),
                 None if errors is None else CodeErrors(**errors), kind=kind,
+                error_trees=error_trees,
             )  # fmt: skip
             if facts["of_records"] is not None:
                 found.of_records = from_json(CodeCalibration, facts["of_records"])
@@ -504,14 +558,14 @@ class CodeModel:
             found.cold_s_per_byte = float(facts.get("cold_s_per_byte", 0.0))
             found.strange_factor = facts.get("strange_factor")
             if facts.get("network_widths") is not None:
-                found.network_widths = from_json(CodeWidths, facts["network_widths"])
+                found.network_widths = from_json(NetworkWidths, facts["network_widths"])
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{folder} is damaged ({error}); {_HINT}") from None
         return found
 
 
 def tried_shares() -> list[tuple[float, float]]:
-    """Returns all shares of trees and perceptron in tenths; the model has the rest."""
+    """Returns all weights of trees and perceptron in steps of 0.1; the model has the rest."""
     return [
         (trees / _TENTHS, net / _TENTHS)
         for trees in range(_TENTHS + 1)
@@ -520,7 +574,7 @@ def tried_shares() -> list[tuple[float, float]]:
 
 
 def check_fastest(validation: CodeRows, test: CodeRows) -> None:
-    """Checks that there are fastest programs to calibrate with and to judge.
+    """Checks that both parts have fastest programs.
 
     Raises:
         DataError: a part is empty.
@@ -536,12 +590,12 @@ def check_fastest(validation: CodeRows, test: CodeRows) -> None:
 def mixed_log_s(
     shares: tuple[float, float], parts: tuple[FloatArray, FloatArray], model: FloatArray
 ) -> FloatArray:
-    """Returns the weighted mean of the parts and the model, which has what they leave."""
+    """Returns the weighted mean of the parts and the model."""
     trees, net = shares
     return trees * parts[0] + net * parts[1] + (1.0 - trees - net) * model
 
 
-def _plain(value: CodeCalibration | CodeErrors | CodeWidths | None) -> dict[str, Any] | None:
+def _plain(value: CodeCalibration | CodeErrors | NetworkWidths | None) -> dict[str, Any] | None:
     return None if value is None else asdict(value)
 
 

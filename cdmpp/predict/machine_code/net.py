@@ -1,4 +1,4 @@
-"""Perceptrons over the columns of compiled programs, and their mean."""
+"""An ensemble of perceptrons over the columns of compiled programs."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from cdmpp.files.checked_tensors import read_tensors, write_tensors
 
 _WIDTH, _LAYERS, _DROPOUT = 384, 3, 0.1
 _EPOCHS, _BATCH = 60, 64
-#: They start and shuffle differently, and err differently.
+#: Number of perceptrons; they differ in initial weights and shuffling.
 _MEMBERS = 2
 _LEARNING_RATE, _WEIGHT_DECAY = 2e-3, 0.05
-#: In standard deviations of the label: where the loss goes from square to absolute.
+#: `beta` of the smooth L1 loss, in standard deviations of the label.
 _BETA = 0.3
-#: Columns that vary less are left out; standardised columns end at so many deviations.
+#: Columns with a smaller deviation are dropped; standardised values are clipped to the second.
 _LEAST_DEVIATION, _MOST_DEVIATIONS = 1e-4, 5.0
 
 
 @dataclass(frozen=True)
 class CodeNet:
-    """The mean of some perceptrons: columns -> logarithm of seconds.
+    """Mean of several perceptrons: columns -> log seconds.
 
     Attributes:
-        kept: int64 [K], the columns that it looks at.
-        mean, deviation: float32 [K], of them.
-        label: mean and standard deviation of the logarithm of seconds.
-        members: standardised columns -> standardised label; their weights are float16 numbers.
+        kept: int64 [K], indices of the input columns.
+        mean, deviation: float32 [K], statistics of these columns.
+        label: mean and standard deviation of the log seconds.
+        members: standardised columns -> standardised label; weights rounded to float16.
     """
 
     kept: IntArray
@@ -46,13 +46,11 @@ class CodeNet:
 
     @classmethod
     def fit(cls, columns: NDArray[np.float32], log_s: FloatArray, *, seed: int) -> CodeNet:
-        """Returns perceptrons that were fitted to programs.
-
-        torch's global random state stays as it is.
+        """Fits the perceptrons; torch's global random state does not change.
 
         Args:
             columns: float32 [N, columns], N at least 1.
-            log_s: float64 [N], logarithm of the measured seconds.
+            log_s: float64 [N], log of the measured seconds.
         """
         spread = columns.std(axis=0, dtype=np.float64)
         kept = np.flatnonzero(spread > _LEAST_DEVIATION)
@@ -75,7 +73,7 @@ class CodeNet:
         return found
 
     def log_s(self, columns: NDArray[np.float32]) -> FloatArray:
-        """Returns float64 [N], logarithm of the predicted seconds."""
+        """Returns float64 [N], log of the predicted seconds."""
         centre, deviation = self.label
         standardised = self._standardised(columns)
         with torch.no_grad():
@@ -87,7 +85,7 @@ class CodeNet:
         return torch.from_numpy(np.clip(values, -_MOST_DEVIATIONS, _MOST_DEVIATIONS))
 
     def save(self, path: Path) -> None:
-        """Writes the perceptrons; each tensor of the networks has a row a member.
+        """Writes the perceptrons; tensors of the members are stacked along the first axis.
 
         Raises:
             DataError: the file cannot be written.
@@ -104,7 +102,7 @@ class CodeNet:
 
     @classmethod
     def load(cls, path: Path, *, hint: str) -> CodeNet:
-        """Returns what `save` wrote.
+        """Loads what `save` wrote.
 
         Raises:
             DataError: the file is missing or damaged.

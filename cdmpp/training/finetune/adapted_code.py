@@ -14,6 +14,7 @@ from cdmpp.datasets.extraction.machine_code import MachineCode
 from cdmpp.datasets.samples import Samples
 from cdmpp.predict.corrections import MachineCodeCorrection
 from cdmpp.predict.estimates import TrainedModel
+from cdmpp.predict.machine_code.expected_error import COVERAGE, calibrated_width
 from cdmpp.predict.machine_code.known import code_columns, has_code
 from cdmpp.predict.machine_code.model import (
     NEW_DEVICE_SHARES,
@@ -23,7 +24,6 @@ from cdmpp.predict.machine_code.model import (
     mixed_log_s,
     tried_shares,
 )
-from cdmpp.predict.machine_code.widths import COVERAGE, CodeWidths
 from cdmpp.training.finetune.adapt import Adapted
 from cdmpp.training.finetune.choice import centred_factor, shrunken_factor, task_errors
 
@@ -117,9 +117,9 @@ def _calibration(reader: CodeModel, rows: CodeRows) -> CodeCalibration:
         own, rest = task == one, task != one
         factor = shrunken_factor(np.exp(log_s[rest]), measured_s[rest], task[rest])
         said[own] += math.log(factor)
-    widths = CodeWidths.of(np.abs(said - rows.log_s), said, rows.task, rows.kind)
+    width = calibrated_width(said - rows.log_s, reader.expected_error(rows, parts), rows.task)
     shift, sum_shift = (
         math.log(factor(np.exp(log_s), measured_s, task))
         for factor in (shrunken_factor, centred_factor)
     )
-    return CodeCalibration(trees, perceptron, widths, shift, sum_shift)
+    return CodeCalibration(trees, perceptron, width, shift, sum_shift)

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from cdmpp.datasets.extraction.machine_code import MachineCode, known_columns, read_machine_code
 from cdmpp.errors import DataError
+from cdmpp.predict.machine_code.cold_memory import NetworkWidths
 from cdmpp.predict.machine_code.model import (
     FOLDER,
     CodeCalibration,
@@ -20,7 +21,6 @@ from cdmpp.predict.machine_code.model import (
     CodeRows,
 )
 from cdmpp.predict.machine_code.net import CodeNet
-from cdmpp.predict.machine_code.widths import CodeWidths
 from cdmpp.programs.machine_code.columns import MACHINE_CODE_NAMES
 
 pytestmark = pytest.mark.training
@@ -144,10 +144,10 @@ def test_the_fastest_of_many_is_faster_than_it_looks(found, tmp_path):
     looks, _ = found.estimate(elsewhere)
     fastest, _ = found.estimate(elsewhere, are_fastest=True)
     assert fastest - looks == pytest.approx(found.fastest.shift)
-    found.cold_s_per_byte, found.network_widths = 2e-11, CodeWidths(0.5)
+    found.cold_s_per_byte, found.network_widths = 2e-11, NetworkWidths(0.5)
     found.save(tmp_path)
     again = CodeModel.load(tmp_path)
-    assert (again.cold_s_per_byte, again.network_widths) == (2e-11, CodeWidths(0.5))
+    assert (again.cold_s_per_byte, again.network_widths) == (2e-11, NetworkWidths(0.5))
     assert again.searched == "epyc-avx512-1c"
     assert (again.fastest, again.fastest_errors) == (found.fastest, found.fastest_errors)
     with pytest.raises(DataError, match="test part has no searched task with 8 measured programs"):
@@ -155,7 +155,7 @@ def test_the_fastest_of_many_is_faster_than_it_looks(found, tmp_path):
 
 
 def test_a_device_that_it_was_adapted_to_comes_back(found, tmp_path):
-    own = CodeCalibration(0.7, 0.1, CodeWidths(0.4), -0.2, 0.1)
+    own = CodeCalibration(0.7, 0.1, 0.4, -0.2, 0.1)
     adapted = found.adapted("my-box", '{"kind": "llvm"}', own)
     adapted.save(tmp_path)
     again = CodeModel.load(tmp_path)
@@ -168,46 +168,6 @@ def test_a_device_that_it_was_adapted_to_comes_back(found, tmp_path):
     summed = again.estimate(here, are_summed=True)[0]
     assert summed - again.estimate(here)[0] == pytest.approx(0.3)
     assert np.array_equal(again.estimate(asked, are_summed=True), found.estimate(asked))
-
-
-def short_and_long(tasks: int, seed: int) -> tuple[Any, CodeRows]:
-    """What is predicted, and rows: ten times the error for short programs, twice for movers."""
-    rng = np.random.default_rng(seed)
-    log_s = rng.uniform(np.log(1e-6), np.log(1e-1), size=tasks * 4)
-    made = described(np.zeros((len(log_s), 1), np.float32), log_s, log_s)
-    scale = np.where(log_s < np.log(1e-4), 0.5, 0.05) * np.where(made.kind == "conv2d", 1, 2)
-    return log_s, replace(made, log_s=log_s + scale * rng.normal(size=len(log_s)))
-
-
-def widths_of(predicted: Any, measured: CodeRows) -> CodeWidths:
-    error = np.abs(predicted - measured.log_s)
-    return CodeWidths.of(error, predicted, measured.task, measured.kind)
-
-
-def test_intervals_are_as_wide_as_programs_of_that_length_and_kind_ask_for():
-    predicted, measured = short_and_long(200, 0)
-    widths = widths_of(predicted, measured)
-    asked = np.log([3e-6, 3e-6, 3e-3, 3e-3])
-    kinds = np.array(["elementwise", "conv2d", "elementwise", "conv2d"])
-    found = widths.half_width(asked, kinds)
-    assert found == pytest.approx(1.645 * np.array([1.0, 0.5, 0.1, 0.05]), rel=0.35)
-    (unseen,) = widths.half_width(asked[:1], np.array(["softmax"]))
-    assert found[1] < unseen < found[0]
-    predicted, measured = short_and_long(100, 1)
-    error = np.abs(predicted - measured.log_s)
-    for rows_of in (predicted < np.log(1e-4), predicted > np.log(1e-4), measured.kind == "conv2d"):
-        inside = (error <= widths.half_width(predicted, measured.kind))[rows_of]
-        assert inside.mean() == pytest.approx(0.9, abs=0.05)
-
-
-def test_a_few_tasks_have_one_half_width():
-    predicted, measured = short_and_long(8, 0)
-    widths = widths_of(predicted, measured)
-    assert widths == CodeWidths(widths.pooled)
-    error = np.abs(predicted - measured.log_s)
-    assert np.mean(error <= widths.half_width(predicted, measured.kind)) == pytest.approx(
-        0.9, abs=0.05
-    )
 
 
 def test_damaged_and_foreign_folders(found, tmp_path):

@@ -41,7 +41,7 @@ def test_what_is_left_over_is_wider_for_short_kernels():
     in_network = (alone + np.where(alone < 1e-5, 0.0, 2e-11) * size) * np.exp(error)
     task = (np.arange(600) // 3).astype(np.str_)
     found = network_widths(alone, size, in_network, task, cold_s_per_byte=2e-11)
-    short, long = found.half_width(np.log([2e-6, 2e-3]), np.array(["conv2d", "any"]))
+    short, long = found.half_width(np.log([2e-6, 2e-3]))
     assert short == pytest.approx(1.645 * 0.6, rel=0.25)
     assert long == pytest.approx(1.645 * 0.1, rel=0.25)
 

@@ -17,7 +17,6 @@ from cdmpp.predict.machine_code.model import (
     CodeModel,
     CodeRows,
 )
-from cdmpp.predict.machine_code.widths import CodeWidths
 from cdmpp.programs.machine_code.columns import MACHINE_CODE_NAMES
 from cdmpp.testing.synthetic import make_samples
 from cdmpp.training.finetune.adapted_code import adapted_code
@@ -64,7 +63,7 @@ def table(samples: Samples) -> MachineCode:
 
 def reader() -> Told:
     nothing: Any = None
-    known = CodeCalibration(0.2, 0.7, CodeWidths(0.3))
+    known = CodeCalibration(0.2, 0.7, 0.3)
     return Told({_KNOWN: _TARGET}, {"leaf": 1}, nothing, nothing, known, None)
 
 

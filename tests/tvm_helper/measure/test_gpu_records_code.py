@@ -23,7 +23,6 @@ from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
 from cdmpp.predict.estimates import TrainedModel, load_trained
 from cdmpp.predict.machine_code.model import CodeCalibration, CodeModel
-from cdmpp.predict.machine_code.widths import CodeWidths
 from cdmpp.predict.records import predict_records
 from cdmpp.pretrained import model_folder
 from cdmpp.programs.code_layout import CODE_LAYOUTS
@@ -116,7 +115,7 @@ def _reading(targets: dict[str, str]) -> TrainedModel:
     same: Any = Constant()
     schema = {"leaf": LEAF_SCHEMA_VERSION, "leaf_extra": LEAF_EXTRA_SCHEMA_VERSION}
     reader = CodeModel(
-        targets, schema, same, same, CodeCalibration(0.5, 0.5, CodeWidths(0.1)), None, kind="gpu"
+        targets, schema, same, same, CodeCalibration(0.5, 0.5, 0.1), None, kind="gpu"
     )
     return replace(load_trained(model_folder("pretrained")), gpu_code=reader)
 

@@ -18,8 +18,8 @@ from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_cod
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import ReplayError
 from cdmpp.predict.estimates import load_trained
+from cdmpp.predict.machine_code.cold_memory import NetworkWidths
 from cdmpp.predict.machine_code.model import CodeCalibration, CodeModel
-from cdmpp.predict.machine_code.widths import CodeWidths
 from cdmpp.programs.machine_code.columns import (
     BOUNDS,
     MACHINE_CODE_NAMES,
@@ -215,7 +215,7 @@ def test_a_prediction_counts_in_the_code_of_its_own_target(run_folder: Path) -> 
     spec = get_device(DEVICE)
     schema = dict(trained.model._schema)  # type: ignore[attr-defined]
     target = str(device_target(spec))
-    calibration = CodeCalibration(trees=0.6, perceptron=0.4, widths=CodeWidths(0.5))
+    calibration = CodeCalibration(trees=0.6, perceptron=0.4, width=0.5)
     same: Any = _Constant()
     trees = CodeModel({DEVICE: target}, schema, same, same, calibration, None)
     program = [NamedProgram("product", scheduled(vectors=True))]
@@ -246,7 +246,7 @@ def test_the_fastest_of_many_is_judged_as_searches_have_taught(run_folder: Path)
     same: Any = _Constant()
     code = CodeModel(
         {DEVICE: str(device_target(spec))}, dict(trained.model._schema), same, same,  # type: ignore[attr-defined]
-        CodeCalibration(trees=0.6, perceptron=0.4, widths=CodeWidths(0.5)), None,
+        CodeCalibration(trees=0.6, perceptron=0.4, width=0.5), None,
     )  # fmt: skip
     module = tvm.IRModule({"main": matmul(32, 64, 48)})
     schedule = s_tir.Schedule(module)
@@ -260,11 +260,11 @@ def test_the_fastest_of_many_is_judged_as_searches_have_taught(run_folder: Path)
     assert latency_s(predictor, 0) == latency_s(predictor, 7) == pytest.approx(2e-3)
     assert latency_s(predictor, 8) == latency_s(alone, 8)
     code.searched = DEVICE
-    code.fastest = CodeCalibration(trees=1.0, perceptron=0.0, widths=CodeWidths(0.5), shift=-0.5)
+    code.fastest = CodeCalibration(trees=1.0, perceptron=0.0, width=0.5, shift=-0.5)
     assert latency_s(predictor, 7) == pytest.approx(2e-3)
     assert latency_s(predictor, 8) == pytest.approx(2e-3 * math.exp(-0.5))
 
-    code.network_widths = CodeWidths(1.2)
+    code.network_widths = NetworkWidths(1.2)
     widened = predictor.scheduled(task, schedule, spec)
     base = 2.0 * 0.5 if widened.is_far else 0.5
     assert widened.high_s == pytest.approx(2e-3 * math.exp(math.hypot(base, 1.2)))

@@ -19,7 +19,6 @@ from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.errors import UsageError
 from cdmpp.predict.estimates import load_trained
 from cdmpp.predict.machine_code.model import CodeCalibration, CodeModel
-from cdmpp.predict.machine_code.widths import CodeWidths
 from cdmpp.predict.records import predict_records
 from cdmpp.pretrained import model_folder
 from cdmpp.programs.machine_code.columns import BOUNDS
@@ -118,7 +117,7 @@ def test_records_are_predicted_with_their_code(
     target = '{"kind": "llvm", "mcpu": "core-avx2"}'
     code = CodeModel(
         {"epyc-avx2-1c": target}, trained.card.feature_schema, same, same,
-        CodeCalibration(0.5, 0.5, CodeWidths(0.1)), None,
+        CodeCalibration(0.5, 0.5, 0.1), None,
     )  # fmt: skip
     with_code = replace(trained, code=code)
     (file,) = (dataset / "measure_records" / "epyc-avx2-1c").iterdir()
