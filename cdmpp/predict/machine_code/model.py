@@ -221,6 +221,8 @@ class CodeModel:
         cold_s_per_byte: extra seconds per byte of a kernel's arguments in a network; 0 if not
             fitted.
         network_widths: intervals of times in a network; None if not fitted.
+        typical_error: expected error on an unseen device, whose parts disagree for other reasons
+            than on the known ones: the median over the validation part.
         strange_factor: factor on the half width of an out-of-distribution program
             (`cdmpp.calibration.left_out_kinds`); None if it was not measured.
     """
@@ -248,6 +250,7 @@ class CodeModel:
         self.fastest_errors: CodeErrors | None = None
         self.cold_s_per_byte = 0.0
         self.network_widths: NetworkWidths | None = None
+        self.typical_error = 1.0
         self.strange_factor: float | None = None
         self.feature_schema = feature_schema
         self._booster, self._net, self._error_trees = booster, net, error_trees
@@ -285,6 +288,7 @@ class CodeModel:
         found._error_trees, expected = learn_expected_error(
             found._error_columns(validation), residual, validation.task, seed=seed
         )
+        found.typical_error = float(np.median(expected))
         if has_both:
             found.of_records = found._calibrated(
                 validation.take(known[0]), is_shifted=False, expected=expected[known[0]]
@@ -352,16 +356,16 @@ class CodeModel:
         """Returns float64 [N] and float64 [N], log of the predicted seconds and half width of the
         interval.
 
-        A device outside `targets` uses `NEW_DEVICE_SHARES` and the width of `calibration`. The
-        shift of fastest programs also applies to devices other than the searched one.
+        A device outside `targets` uses `NEW_DEVICE_SHARES`, `typical_error` and the width of
+        `calibration`. The shift of fastest programs also applies to devices that were not searched.
 
         Args:
             are_fastest: whether each is the fastest of many measured programs of its task.
             are_summed: whether the predictions are summed.
         """
         parts = self.parts_log_s(rows)
-        expected = self.expected_error(rows, parts)
         is_new = ~np.isin(rows.device, list(self.targets))
+        expected = np.where(is_new, self.typical_error, self.expected_error(rows, parts))
         new = mixed_log_s(NEW_DEVICE_SHARES, parts, rows.model_log_s)
 
         def said(known: CodeCalibration) -> tuple[FloatArray, FloatArray]:
@@ -502,6 +506,7 @@ class CodeModel:
             "cold_s_per_byte": self.cold_s_per_byte,
             "network_widths": _plain(self.network_widths),
             "strange_factor": self.strange_factor,
+            "typical_error": self.typical_error,
             "has_error_trees": self._error_trees is not None,
         }
         own = Path(directory) / FOLDERS[self.kind]
@@ -557,6 +562,7 @@ class CodeModel:
                 found.fastest_errors = CodeErrors(**fastest_errors)
             found.cold_s_per_byte = float(facts.get("cold_s_per_byte", 0.0))
             found.strange_factor = facts.get("strange_factor")
+            found.typical_error = float(facts["typical_error"])
             if facts.get("network_widths") is not None:
                 found.network_widths = from_json(NetworkWidths, facts["network_widths"])
         except (KeyError, TypeError, ValueError) as error:

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from cdmpp.datasets.extraction.machine_code import MachineCode, known_columns, read_machine_code
 from cdmpp.errors import DataError
+from cdmpp.predict.machine_code import expected_error
 from cdmpp.predict.machine_code.cold_memory import NetworkWidths
 from cdmpp.predict.machine_code.model import (
     FOLDER,
@@ -152,6 +153,20 @@ def test_the_fastest_of_many_is_faster_than_it_looks(found, tmp_path):
     assert (again.fastest, again.fastest_errors) == (found.fastest, found.fastest_errors)
     with pytest.raises(DataError, match="test part has no searched task with 8 measured programs"):
         found.calibrate_fastest(asked, rows(0, 1), device="epyc-avx512-1c")
+
+
+def test_widths_differ_by_program_on_known_devices_only(monkeypatch, tmp_path):
+    monkeypatch.setattr(expected_error, "LEAST_PROGRAMS", 200)
+    fitted().save(tmp_path)
+    again = CodeModel.load(tmp_path)
+    asked = rows(20, 3)
+    _, half_width = again.estimate(asked)
+    expected = again.calibration.width * again.expected_error(asked)
+    assert half_width == pytest.approx(expected)
+    assert half_width.max() > half_width.min()
+    _, elsewhere = again.estimate(replace(asked, device=np.full(20, "my-box")))
+    assert elsewhere == pytest.approx(again.calibration.width * again.typical_error)
+    assert half_width.min() < elsewhere[0] < half_width.max()
 
 
 def test_a_device_that_it_was_adapted_to_comes_back(found, tmp_path):
