@@ -1,1 +1,1 @@
-"""Experiments: each measures something and writes its page in docs/results."""
+"""Experiments: each one measures something and writes its page in docs/results."""

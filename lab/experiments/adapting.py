@@ -1,4 +1,4 @@
-"""Adapting to a device: what is kept, beside every candidate, over targets, budgets and draws."""
+"""Adaptation to a device: errors of the selected and of every candidate fit."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from lab.paths import ROOT
 from lab.stamp import PROGRAMS, stamp
 from lab.suites.target_parts import target_parts
 
-#: Target -> family that its model is trained on. The development targets and draws decided rules
-#: and numbers of `cdmpp.training.finetune`; the others were looked at once.
+#: Target -> device family that its base model is trained on. Rules and numbers of
+#: `cdmpp.training.finetune` were chosen on the development targets; these were evaluated once.
 TARGETS = {
     "xeon-avx512-2c": "epyc", "epyc-avx512-2c": "xeon", "xeon-avx2-1c": "epyc",
     "epyc-avx512-1c": "xeon", "epyc-avx2-2c": "xeon",
@@ -70,7 +70,7 @@ FloatArray = NDArray[np.float64]
 
 
 def base_model(family: str, samples: Samples, work: Path) -> Path:
-    """Returns the folder of the model trained on a family's devices; trained once."""
+    """Returns the folder of the model trained on a family's devices; trains it if missing."""
     folder = work / f"base-{family}"
     if not (folder / "model.json").is_file():
         names = [spec.name for spec in samples.devices if spec.name.startswith(family)]
@@ -87,10 +87,10 @@ def base_model(family: str, samples: Samples, work: Path) -> Path:
 
 
 def run_cell(target: str, base: Path, budget: int, draw: int, samples: Samples) -> dict[str, Any]:
-    """Returns errors on the judging tasks, by line.
+    """Returns errors on the test tasks, by line.
 
-    Half of the target's tasks judge (drawn); the budget is chosen by k-means of the other half,
-    all of it where `budget` is 0.
+    A drawn half of the target's tasks is the test part. The budget is chosen from the other half by
+    k-means; `budget` 0 takes the whole half.
     """
     model, card = load_model(base)
     parts = target_parts(of_devices(samples, [target]), seed=draw)
@@ -125,7 +125,7 @@ def run_cell(target: str, base: Path, budget: int, draw: int, samples: Samples) 
 
 
 def grid(*, is_development: bool, draws: Sequence[int]) -> Iterator[tuple[str, str, int, int]]:
-    """Yields target, family, budget and draw: all targets and budgets of a draw first."""
+    """Yields (target, family, budget, draw); a draw's targets and budgets come before the next."""
     targets = DEVELOPMENT_TARGETS if is_development else TARGETS
     for draw in draws:
         for budget in BUDGETS:
@@ -138,9 +138,9 @@ def experiment(
     draws: tuple[int, ...] = DRAWS,
     is_development: bool = False,
 ) -> None:
-    """Computes the cells that are missing (a minute each); writes the page of the targets' cells.
+    """Computes missing cells (one minute each) and writes the page of `TARGETS`.
 
-    The development targets with draw 100 decided the rule; they are in no page.
+    The rule was chosen on the development targets with draw 100; no page shows them.
     """
     samples = load_samples(extracted_folder(None, None, cache_dir=work / "cache", jobs=1))
     journal = Journal(work / "cells.jsonl")
@@ -159,9 +159,9 @@ def experiment(
 
 
 def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns one row a target and budget, and one a budget (target `mean`): means over draws.
+    """Returns one row per target and budget, and one per budget (target `mean`): means over draws.
 
-    The mean over targets counts every target the same.
+    The mean over targets weights every target equally.
     """
     rows = []
     for budget in BUDGETS:
@@ -182,7 +182,7 @@ def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _means(parts: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Returns metric -> line -> mean, of the lines that all parts have."""
+    """Returns metric -> line -> mean, for the lines that all parts have."""
     names = [name for name in LINES if all(name in part["mape"] for part in parts)]
     return {
         metric: {name: float(np.mean([part[metric][name] for part in parts])) for name in names}

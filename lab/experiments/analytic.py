@@ -1,4 +1,4 @@
-"""The operator model beside NeuSight's predictions, and the kernel models on devices left out."""
+"""The operator model beside NeuSight's predictions, and the kernel models on held-out devices."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def operators(
     out: Path = RESULTS,
     is_json: bool = False,
 ) -> None:
-    """Evaluates the operator model beside its peers, and writes the page; without a model, one is
-    fitted on NeuSight's training tables.
+    """Evaluates the operator model beside its baselines and writes the page.
+
+    Without `model`, fits one on NeuSight's training tables.
     """
     if model is None:
         model = ROOT / "runs" / "operators.json"
@@ -49,7 +50,7 @@ def gpu_kernels(
     families: str = "",
     is_json: bool = False,
 ) -> None:
-    """Evaluates the kernel models on devices left out, new shapes and larger ones, and writes the
+    """Evaluates the kernel models on held-out devices, new shapes and larger shapes; writes the
     page.
     """
     _kernels("gpu-kernels", data, out, seeds, families, is_json)
@@ -63,7 +64,7 @@ def llm_kernels(
     page: str = "llm-kernels",
     is_json: bool = False,
 ) -> None:
-    """The same of the kernels of LLM serving, with versions of the frameworks left out."""
+    """Evaluates the kernels of LLM serving, also with framework versions held out."""
     _kernels(page, data, out, seeds, families, is_json)
 
 
@@ -79,7 +80,7 @@ def _kernels(name: str, data: Path, out: Path, seeds: str, families: str, is_jso
 
 
 def _tidy(score: Score, suite: str, dataset: str) -> Iterator[tuple[object, ...]]:
-    """Yields one row of `TIDY_COLUMNS` a metric."""
+    """Yields one row of `TIDY_COLUMNS` per metric."""
     group = f"{score.family} {score.group}".strip()
     where = (suite, dataset, score.split, score.device, group, score.model, score.seed)
     values = {

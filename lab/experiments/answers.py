@@ -1,6 +1,4 @@
-"""Every answer that `cdmpp predict` gives of the replayed networks: one page, no two answers to one
-question.
-"""
+"""All predictions of `cdmpp predict` for the replayed networks on one page."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from lab.paths import ROOT
 from lab.stamp import COMPILED, stamp
 from tvm_helper.replay.ways import network_answers
 
-#: A CPU and two GPUs that were trained on, and a GPU that nobody measured.
+#: A CPU and two GPUs of the training data, and an unseen GPU.
 DEVICES = ("epyc-avx512-1c", "v100", "a100", "h100")
 
 

@@ -1,4 +1,4 @@
-"""Whether anything was ever measured faster than its lower bound: every record of some data."""
+"""Checks every measurement of some datasets against its lower bound."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lab.stamp import stamp
 
 FloatArray = NDArray[np.float64]
 
-#: A bound may exceed a measurement by what measurements are off.
+#: Factor by which a bound may exceed a measurement: the error of measurements.
 TOLERANCE = 1.05
 _LISTED = 40
 
@@ -32,7 +32,7 @@ class Compared:
 
     Attributes:
         bound_s, measured_s: float64 [N], seconds.
-        what: [N], what each record is.
+        what: [N], a description of each record.
     """
 
     data: str
@@ -64,7 +64,7 @@ def of_operators(data: str, folder: Path) -> Iterator[Compared]:
     """Yields the measured framework operators below a folder, device by device."""
     for path in sorted(folder.glob("t*/*.csv.gz")):
         if path.name.startswith("conv"):
-            continue  # libraries have algorithms with fewer operations
+            continue  # libraries use algorithms with fewer operations
         table = read_table(path)
         for label in np.unique(table.device):
             part: OperatorTable = table[np.flatnonzero(table.device == label)]
@@ -113,8 +113,8 @@ def page(found: list[Compared]) -> str:
 def experiment(
     autotvm: Path = ROOT / "cache" / "autotvm", operators: Path = SHARED_DATA / "neusight"
 ) -> None:
-    """Compares all data sets of data/ (`make tables` extracts them), AutoTVM's logs and tables of
-    framework operators in the layout of NeuSight's; writes the page.
+    """Compares all datasets of data/ (extracted by `make tables`), AutoTVM's logs and tables of
+    framework operators in NeuSight's layout; writes the page.
     """
     found: list[Compared] = []
     for name, folder in _datasets(autotvm).items():

@@ -1,4 +1,4 @@
-"""What the commands of `../shared/cases` print today, one after another."""
+"""Output of the commands of `../shared/cases`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def experiment(cases: Path = _CASES) -> None:
     """Writes the page.
 
     Args:
-        cases: folder of folders, each with a README that says what is right.
+        cases: folder with one folder per case, each with a README that states the right result.
     """
     lines = [line.split(" | ") for line in _COMMANDS.read_text("utf-8").splitlines()[1:]]
     parts, codes = [], {}
@@ -43,7 +43,7 @@ def experiment(cases: Path = _CASES) -> None:
 
 
 def _prepared(case: Path, scratch: Path) -> Path:
-    """Returns a copy of a case's folder, with what its scripts and the checkout give it."""
+    """Returns a copy of a case's folder with its generated files and the DLRM example config."""
     folder = scratch / case.name
     shutil.copytree(case, folder)
     shutil.copy(ROOT / "configs" / "replay" / "dlrm-default.yaml", folder)
@@ -54,7 +54,7 @@ def _prepared(case: Path, scratch: Path) -> Path:
 
 
 def _said(command: str, folder: Path) -> tuple[int, str]:
-    """Returns the exit code of a command and what it prints, long outputs cut."""
+    """Returns a command's exit code and its output, shortened if long."""
     words = [sys.executable, "-m", "cdmpp", *command.split()[1:]]
     done = subprocess.run(
         words, cwd=folder, capture_output=True, text=True, timeout=_LONGEST_S, check=False,

@@ -1,8 +1,8 @@
-"""Whole transformers that NeuSight measured on GPUs, beside what `cdmpp compare` says of them.
+"""Predictions of `cdmpp compare` for whole transformers that NeuSight measured on GPUs.
 
-Float32 inference in eager torch, one GPU; the measured totals are in NeuSight's `peers/models.csv`,
-no model here was fitted to them. Each chip is answered for as shipped, and by the model that is
-fitted without it.
+Float32 inference in eager torch on one GPU. The measured totals are those of NeuSight's
+`peers/models.csv`; no model here was fitted to them. Each chip is predicted by the shipped model
+and by a model fitted without the chip.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ LEFT_OUT = "operator models without the chip"
 
 @dataclass(frozen=True)
 class Shape:
-    """A transformer as NeuSight's traces have it: layers, width, heads, tokens of its head (0 =
-    none), what is between its two products, and whether it adds its mask.
+    """A transformer as in NeuSight's traces.
+
+    `vocab`: output tokens of its head, 0 without a head. `activation`: between the two products of
+    the feed-forward part. `adds_mask`: whether attention adds a mask.
     """
 
     layers: int
@@ -56,7 +58,7 @@ class Shape:
 
 
 def _new_gelu(x: Tensor) -> Tensor:
-    """GELU as GPT-2's code writes it out."""
+    """GELU as GPT-2's code computes it."""
     inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))
     return 0.5 * x * (1.0 + torch.tanh(inner))
 
@@ -81,7 +83,7 @@ class _Layer(nn.Module):
         self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Returns the tokens behind the layer."""
+        """Returns the layer's output tokens."""
         batch, length, width = x.shape
         heads = self.shape.heads
         y = self.first(x)
@@ -110,7 +112,7 @@ class _Model(nn.Module):
         self.head = nn.Linear(shape.width, shape.vocab, bias=False) if shape.vocab else None
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        """Returns the last layer's tokens, or logits."""
+        """Returns the last layer's tokens, or logits if there is a head."""
         x: Tensor = self.tokens(tokens)
         for layer in self.layers:
             x = layer(x, mask)
@@ -122,7 +124,7 @@ class _Model(nn.Module):
 
 @dataclass(frozen=True)
 class Judged:
-    """One measured model on one GPU, seconds."""
+    """One measured model on one GPU; times in seconds."""
 
     device: str
     model: str
@@ -138,7 +140,7 @@ class Judged:
 
     @property
     def error(self) -> float:
-        """Absolute percentage error, a fraction."""
+        """Absolute percentage error, as a fraction."""
         return abs(self.predicted_s / self.measured_s - 1.0)
 
 
@@ -153,11 +155,11 @@ def graph_of(model: str, batch: int, length: int) -> NetworkGraph:
 def judge(
     folder: Path, devices: Sequence[str] = (), models: Sequence[str] = tuple(SHAPES)
 ) -> list[Judged]:
-    """Returns every measured inference of these models on a GPU that is known here, where it fits.
+    """Returns all measured inferences of these models on registered GPUs that can be predicted.
 
     Args:
-        devices: labels; none = all.
-        models: of `SHAPES`.
+        devices: labels; empty for all.
+        models: names of `SHAPES`.
     """
     predictor = NetworkPredictor.load()
     with (folder / "peers" / "models.csv").open(encoding="utf-8") as file:
@@ -188,8 +190,8 @@ def judge(
 
 
 def judge_left_out(folder: Path, rows: Sequence[Judged]) -> list[Judged]:
-    """Returns the rows of the operator models, said by models that were fitted without the chip;
-    their intervals are those that the other chips need when they are left out.
+    """Returns the rows of the operator models, predicted by models that were fitted without the
+    chip. Their intervals are calibrated on the errors of the other chips when held out.
     """
     models = dict(models_without(folder))
     seen = instance_errors(packaged_operators().model, folder, is_seen=True)

@@ -1,8 +1,8 @@
-"""Whole passes of transformers that NVIDIA published, beside what `cdmpp compare` says of them.
+"""Predictions of `cdmpp compare` for whole passes of transformers that NVIDIA published.
 
-The figures are those of docs/source/performance.md of NVIDIA/TensorRT-LLM at commit 138f96d
-(versions 0.5 and 0.6.1, static batches): throughput of prompts that are read and then continued,
-and the time to the first token of one prompt. No model here was fitted to them.
+Source: docs/source/performance.md of NVIDIA/TensorRT-LLM at commit 138f96d (versions 0.5 and 0.6.1,
+static batches): throughput of prompts with their continuations, and the time to the first token of
+one prompt. No model here was fitted to them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cdmpp.text import markdown_table, percent_text
 from lab.pages import write_page
 from lab.stamp import stamp
 
-#: Contexts at which a continuation's steps are asked; between them they are taken as a line.
+#: Number of decode steps that are predicted; the steps between them are interpolated linearly.
 _STEPS = 5
 _SEVEN_B = TransformerShape(32, 4096, 32, 32, 11008, 32000, name="LLaMA 7B")
 _SEVENTY_B = TransformerShape(80, 8192, 64, 8, 28672, 32000, name="LLaMA 70B")
@@ -31,8 +31,10 @@ _SEVENTY_B = TransformerShape(80, 8192, 64, 8, 28672, 32000, name="LLaMA 70B")
 
 @dataclass(frozen=True)
 class Published:
-    """One published figure; `output` 1 = time to the first token, seconds, else tokens a second and
-    GPU. Rows whose unit is not clear (a GPU's or all GPUs' tokens) are left out.
+    """One published figure.
+
+    `output` 1: time to the first token, seconds; otherwise tokens per second and GPU. Rows are
+    excluded if it is unclear whether they count the tokens of one GPU or of all.
     """
 
     model: TransformerShape
@@ -79,7 +81,7 @@ PUBLISHED = [
 
 @dataclass(frozen=True)
 class JudgedPass:
-    """A published figure, the answer to it with its ends, and the bound of weights and peak."""
+    """A published figure with its prediction, interval, and the bound from weights and peak."""
 
     model: str
     device: str
@@ -96,7 +98,7 @@ class JudgedPass:
 
 
 def judge(published: Sequence[Published] = PUBLISHED) -> list[JudgedPass]:
-    """Returns every figure as the seconds that all of its tokens took, with the answer to it."""
+    """Returns every figure as seconds for all of its tokens, with its prediction."""
     kernels = GpuKernels.packaged()
     return [_judged(one, kernels) for one in published]
 
@@ -131,7 +133,7 @@ def _judged(one: Published, kernels: GpuKernels) -> JudgedPass:
 def _continued(
     one: Published, ends: Callable[[Pass], tuple[float, ...]]
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Returns the seconds of all steps after the first token."""
+    """Returns the total seconds of all steps after the first token."""
     steps = np.arange(1, one.output)
     asked = np.unique(np.linspace(1, one.output - 1, _STEPS).astype(int))
     decode = partial(Pass, "decode", batch=one.batch, degree=one.degree)

@@ -1,8 +1,8 @@
-"""What reading the compiled code is worth on programs of unseen tasks.
+"""Accuracy gain of features of the compiled code on programs of unseen tasks.
 
-An ensemble is trained on a part of `data/tenset-cpu` (by task, all eight labels, twenty passes)
-where it is not there, and beside it a model of machine code on the same parts. Then the same with
-the labels of one of the two chips left out, judged on that chip.
+Trains an ensemble on a part of `data/tenset-cpu` (by task, all eight labels, twenty passes) if it
+is missing, and a model of machine code on the same parts. Then repeats this with the labels of one
+of the two chips held out, and tests on that chip.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ LINES = {
     "model": "fast tier: the ensemble, nothing compiled",
     "compiled": "compiled tier: the ensemble with both",
 }
-#: The line that the others are compared with, task by task.
+#: The line that the others are compared with, per task.
 _BASE = "model"
-#: First words of the labels of the chips.
+#: Prefixes of the labels of each chip.
 CHIPS = ("xeon", "epyc")
-#: The one that a model of the other is adapted to: more tasks are left that were in no part.
+#: The chip that a model of the other chip is adapted to: more of its tasks are in no part.
 NEW_CHIP = "xeon"
 ADAPTED_TASKS = 10
 ADAPTED_LINES = {
@@ -75,7 +75,7 @@ ADAPTED_LINES = {
 def experiment(
     work: Path = ROOT / "runs" / "measured-elsewhere", cache: Path = ROOT / "cache"
 ) -> None:
-    """Trains and predicts what is missing (three seeds, 10 minutes each), and writes the page."""
+    """Trains and predicts what is missing (three seeds, 10 minutes each); writes the page."""
     folder = extracted_folder(ROOT / "data" / "tenset-cpu", None, cache_dir=cache)
     samples, code = load_samples(folder), code_by_label(folder)
     for seed in SEEDS:
@@ -95,14 +95,14 @@ def code_by_label(folder: Path) -> Code:
 
 
 def run(samples: Samples, code: Code, seed: int, folder: Path) -> None:
-    """Trains, and predicts the test part."""
+    """Trains if needed, and predicts the test part."""
     if not (folder / _FILE).is_file():
         trained, own = _trained_in(folder, samples, seed)
         _predict(folder / _FILE, trained, own, own[2], code, seed)
 
 
 def left_out(samples: Samples, code: Code, seed: int, chip: str, folder: Path) -> None:
-    """Trains on the other chip, and predicts what this one has measured of other tasks."""
+    """Trains on the other chip, and predicts this chip's programs of other tasks."""
     if (folder / _FILE).is_file():
         return
     trained, own, asked = without_chip(samples, chip, folder, seed)
@@ -110,8 +110,7 @@ def left_out(samples: Samples, code: Code, seed: int, chip: str, folder: Path) -
 
 
 def adapted(samples: Samples, code: Code, seed: int, folder: Path) -> None:
-    """Adapts the model of the other chip to some tasks of each label of this one, and predicts its
-    others.
+    """Adapts the other chip's model to some tasks of each label of this chip; predicts the rest.
     """
     if (folder / _ADAPTED_FILE).is_file():
         return
@@ -153,8 +152,8 @@ def adapted(samples: Samples, code: Code, seed: int, folder: Path) -> None:
 def without_chip(
     samples: Samples, chip: str, folder: Path, seed: int
 ) -> tuple[TrainedModel, list[Samples], Samples]:
-    """Returns an ensemble of the other chip, its parts, and what this chip has measured of tasks
-    that are in no training or validation part.
+    """Returns an ensemble of the other chip, its parts, and this chip's samples of tasks that are
+    in no training or validation part.
     """
     labels = {spec.name for spec in samples.devices}
     own_labels = {label for label in labels if label.startswith(chip)}
@@ -166,7 +165,7 @@ def without_chip(
 
 
 def _trained_in(folder: Path, samples: Samples, seed: int) -> tuple[TrainedModel, list[Samples]]:
-    """Returns the ensemble of a seed, trained where it is not there yet, and its parts."""
+    """Returns the ensemble of a seed, trained if missing, and its parts."""
     parts = split(samples, "task", seed=seed, fractions=FRACTIONS)
     own = [samples.take(rows) for rows in (parts.train, parts.validation, parts.test)]
     if not (folder / "model.json").is_file():
@@ -190,11 +189,11 @@ def _predict(
     code: Code,
     seed: int,
 ) -> None:
-    """Trains a model of machine code beside a model, and writes what all lines say.
+    """Trains a machine-code model on an ensemble's parts; writes the predictions of all lines.
 
     Args:
-        own: the parts that they are trained on, calibrated with, and judged on.
-        asked: what they are asked about.
+        own: training, calibration and test part.
+        asked: programs to predict.
     """
     train, validation, known_test, test = (
         CodeRows.of(part, _code_of(part, code), trained.model.predict(part))
@@ -267,8 +266,8 @@ def _lines(tables: list[Columns], lines: Mapping[str, str]) -> tuple[str, dict[s
 
 
 def _judged(tables: list[Columns], name: str) -> dict[str, Any]:
-    """Returns the figures of a line, means over labels by seed; the ratio of a task's error to the
-    fast tier's is a geometric mean over the tasks of all seeds.
+    """Returns the figures of a line: per seed, means over labels. The ratio of a task's error to
+    the fast tier's is a geometric mean over the tasks of all seeds.
     """
     found: dict[str, Any] = {
         key: [] for key in ("mape", "median_ape", "mean_log_error", "median_ratio", "spearman")

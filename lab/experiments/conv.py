@@ -1,8 +1,8 @@
 """Accuracy of the convolution model on measured layers.
 
-Reads NeuSight's table of 3x3 convolutions on five GPUs; values of channels and width are held out.
-Lines: roofline, gradient-boosted trees on the shape, the closed form, and the closed form with
-trees; with and without the drift of the measuring.
+Reads NeuSight's table of 3x3 convolutions on five GPUs; some values of channels and width are
+held out. Lines: roofline, gradient-boosted trees on the shape, the closed form, and the closed form
+with trees. Times are evaluated as measured and with the measurement drift removed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from lab.stamp import stamp
 
 COMMAND = "python -m lab run conv"
 DATASET = "neusight-conv"
-#: Judged on times as measured, and with the fitted drift taken out of them.
+#: Evaluated on times as measured, and on times with the fitted drift removed.
 MEASURED, CORRECTED = "measured", "without-drift"
 OURS, CLOSED = "closed form + trees", "closed form"
 LINES = ("roofline", "trees on the shape", CLOSED, OURS)
@@ -64,7 +64,7 @@ class Line:
 
 
 def split_lines(train: LayerTable, test: LayerTable, seed: int) -> Iterator[Line]:
-    """Yields the lines of one split; the same devices are on both sides."""
+    """Yields the lines of one split; both parts have the same devices."""
     model = fit_layers(train, seed=seed)
     found, added = model.predict(test), model.drift_ms(test)
     corrected = remove_drifts(test, model.drifts).time_ms
@@ -89,7 +89,7 @@ def roofline(table: LayerTable) -> FloatArray:
 
 
 def shape_trees(train: LayerTable, test: LayerTable, seed: int) -> FloatArray:
-    """Returns float64 [R], gradient-boosted trees on the shape and the device's name."""
+    """Returns float64 [R], milliseconds by gradient-boosted trees on the shape and the device."""
     import xgboost
 
     def columns(table: LayerTable) -> FloatArray:
@@ -121,7 +121,7 @@ def experiment(
     layers: Path = SHARED_DATA / "neusight" / "train" / "conv.csv.gz",
     seeds: tuple[int, ...] = (0, 1, 2),
 ) -> None:
-    """Fits and evaluates every line, and writes the page."""
+    """Fits and evaluates every line; writes the page."""
     table = read_layers(layers)
     errors: Errors = {}
     for seed in seeds:

@@ -17,7 +17,7 @@ from tvm_helper.device_add.run import read_curve
 
 
 def is_of_shipped(run: Path) -> bool:
-    """Returns whether a run's start has the weights of the shipped model."""
+    """Returns whether a run started from the weights of the shipped model."""
     base, shipped = run / "base", package_folder("cdmpp.pretrained") / DEFAULT
     files = [path for path in base.rglob("*") if path.is_file()]
     return bool(files) and all(
@@ -28,7 +28,7 @@ def is_of_shipped(run: Path) -> bool:
 
 
 def experiment(run: Path = ROOT / "runs" / "device-measured-here") -> None:
-    """Adds this machine where it is not yet, and writes the page of the run.
+    """Adds this machine if needed, and writes the page of the run.
 
     Raises:
         DataError: the run started from another model than the shipped one.

@@ -1,4 +1,4 @@
-"""A GPU added by a sweep, simulated: a measured GPU that no fit knows plays the new one."""
+"""Simulated addition of a GPU by a sweep: a measured GPU without any fit is the new one."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ from lab.stamp import stamp
 
 logger = logging.getLogger(__name__)
 
-#: Of the cells in the journal: another one is computed again.
+#: Version of the cells in the journal: cells of other versions are recomputed.
 VERSION = 2
 _KERNELS: tuple[Family, ...] = ("prefill", "decode", "gemm")
 _OPERATORS = {MATMUL: ("matmul",), ROW_WISE: ("elementwise", "softmax", "ln")}
 _FAMILIES = (*_KERNELS, *_OPERATORS)
-#: Octaves, summed over the sizes, between a call of the sweep and the row that stands for it.
+#: Maximum distance of a call of the sweep and the row that replaces it: octaves, summed over sizes.
 _FARTHEST = 2.0
-#: Rows of a device and family that are judged at most.
+#: Maximum number of test rows per device and family.
 _MOST_JUDGED = 6000
-#: What may be chosen.
+#: Candidates for the correction.
 _OPTIONS: tuple[CorrectionOptions, ...] = (
     CorrectionOptions(trees=0),
     CorrectionOptions(depth=3, least_rows=10),
@@ -71,18 +71,19 @@ _COVERAGE, _GOAL = 0.9, 0.06
 
 @dataclass(frozen=True)
 class Rows:
-    """Measured calls of one corrected family, with what fits without their device predict.
+    """Measured calls of one corrected family, with predictions of fits without their device.
 
     Attributes:
         family: its name.
-        device, kind, group: text [N]: label; what has to be in a sweep to be corrected; what errors
-            are pooled by.
+        device: text [N], label.
+        kind: text [N]; a kind is corrected if the sweep measured it.
+        group: text [N], errors are pooled by it.
         measured_s, floor_s: float64 [N].
-        predicted_s: float64 [S, N], a seed each.
+        predicted_s: float64 [S, N], one row per seed.
         inputs: float64 [S, N, F], of the correction.
         place: float64 [N, D], log2 of the sizes.
-        may_stand: bool [N], whether a row can stand for a call of the sweep.
-        chip: label -> labels that are left out with it.
+        may_stand: bool [N], whether a row can replace a call of the sweep.
+        chip: label -> labels that are held out with it.
     """
 
     family: str
@@ -104,11 +105,11 @@ class Rows:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a sweep did for one family of one device.
+    """Errors for one family of one device, with and without the sweep.
 
     Attributes:
-        before, factor, after: (mean, median) error, means over the seeds, fractions: unseen device,
-            one factor, correction.
+        before, factor, after: (mean, median) error, fractions, means over the seeds: unseen device,
+            single factor, correction.
     """
 
     family: str
@@ -124,8 +125,8 @@ def experiment(
     seeds: str = "0,1,2",
     write: bool = False,
 ) -> None:
-    """Adds every measured GPU by the sweep, each left out in turn, and writes the page; with
-    `write`, also the packaged rules of corrections, chosen on all devices.
+    """Adds every measured GPU by the sweep, held out in turn, and writes the page. With `write`,
+    also writes the packaged correction rules, chosen on all devices.
     """
     wanted = parse_seeds(seeds)
     journal = Journal(ROOT / "runs" / "device-add-gpu" / "cells.jsonl")
@@ -148,7 +149,7 @@ def experiment(
 
 
 class Judged:
-    """A family's rows, with the rows that stand for the sweep on each device."""
+    """A family's rows, with the rows that replace the sweep on each device."""
 
     def __init__(self, rows: Rows, calls: Sequence[SweepCall]) -> None:
         self.rows = rows
@@ -164,7 +165,7 @@ class Judged:
         self._held: dict[tuple[str, int, int], FloatArray] = {}
 
     def _standing(self, label: str) -> IntArray:
-        """Returns the rows that stand for a device's sweep."""
+        """Returns the rows that replace a device's sweep."""
         rows = self.rows
         kinds, places = _places(rows.family, self.calls)
         own = np.flatnonzero((rows.device == label) & rows.may_stand)
@@ -179,11 +180,11 @@ class Judged:
         return np.array(sorted(found), np.int64)
 
     def logs(self, label: str, seed: int) -> FloatArray:
-        """Returns float64 [N], log(measured / predicted) without a correction, of every row."""
+        """Returns float64 [N], log(measured / predicted) of every row without a correction."""
         return np.asarray(np.log(self.rows.measured_s / self.rows.predicted_s[seed]), np.float64)
 
     def after(self, label: str, seed: int, option: int) -> FloatArray:
-        """Returns float64 [J], log(measured / corrected) of the judged rows of a device."""
+        """Returns float64 [J], log(measured / corrected) of a device's test rows."""
         key = (label, seed, option)
         if key not in self._after:
             rows, swept, judged = self.rows, self.sweeps[label], self.judged[label]
@@ -194,7 +195,7 @@ class Judged:
         return self._after[key]
 
     def held(self, label: str, seed: int, option: int) -> FloatArray:
-        """Returns float64 [C], the same of the sweep itself, each eighth left out of a fit."""
+        """Returns float64 [C], log(measured / corrected) of the sweep, each eighth held out."""
         key = (label, seed, option)
         if key not in self._held:
             swept = self.sweeps[label]
@@ -207,17 +208,17 @@ class Judged:
         return self._held[key]
 
     def in_sweep(self, label: str) -> BoolArray:
-        """Returns bool [J], the judged rows whose kind was measured."""
+        """Returns bool [J], whether the sweep measured the kind of a test row."""
         known = np.unique(self.rows.kind[self.sweeps[label]])
         return np.isin(self.rows.kind[self.judged[label]], known)
 
     def usable(self, labels: Sequence[str]) -> list[str]:
-        """Returns the devices of which rows stand for the sweep."""
+        """Returns the devices with rows that replace the sweep."""
         return [label for label in labels if len(self.sweeps[label]) and self.in_sweep(label).any()]
 
     def option(self, labels: Sequence[str]) -> int:
-        """Returns the number of the options with the least mean log of the mean error on devices,
-        seed 0.
+        """Returns the index of the options with the smallest mean log of the mean error over
+        devices, seed 0.
         """
         scores = [
             np.mean([
@@ -229,7 +230,7 @@ class Judged:
         return int(np.argmin(scores))
 
     def covered(self, label: str, option: int, widening: float) -> float:
-        """Returns the share of the rows that the sweep has inside of their intervals, seed 0."""
+        """Returns the share of test rows inside their intervals, kinds of the sweep, seed 0."""
         swept, inside = self.sweeps[label], self.in_sweep(label)
         judged = self.judged[label][inside]
         logs = self.after(label, 0, option)[inside]
@@ -243,7 +244,7 @@ class Judged:
         return float(found.mean())
 
     def widening(self, labels: Sequence[str], option: int) -> float:
-        """Returns the least widening that holds 90 % on the mean of devices, seed 0."""
+        """Returns the smallest widening that covers 90 % on the mean over devices, seed 0."""
         for one in _WIDENINGS:
             covered = [self.covered(label, option, one) for label in self.usable(labels)]
             if np.mean(covered) >= _COVERAGE:
@@ -251,12 +252,12 @@ class Judged:
         return float(_WIDENINGS[-1])
 
     def rules(self, labels: Sequence[str]) -> FamilyRules:
-        """Returns what devices choose."""
+        """Returns the rules chosen on these devices."""
         option = self.option(labels)
         return FamilyRules(_OPTIONS[option], self.widening(labels, option))
 
     def outcome(self, label: str) -> Outcome:
-        """Returns what the sweep does for a device, by what the others chose."""
+        """Returns a device's errors with the rules chosen on the other devices."""
         rows, judged, swept = self.rows, self.judged[label], self.sweeps[label]
         others = [one for one in rows.devices if one not in rows.chip[label]]
         option = self.option(others)
@@ -270,7 +271,7 @@ class Judged:
 
 
 def _judged(data: Path, neusight: Path, family: str, seeds: Sequence[int]) -> dict[str, Any]:
-    """Returns the outcomes and the rules of a family as values for JSON."""
+    """Returns the outcomes and rules of a family as JSON values."""
     if family in _KERNELS:
         rows = _kernel_rows(read_measured(data, family), seeds)  # type: ignore[arg-type]
     else:
@@ -331,7 +332,7 @@ def _left_out_s(
     chips: Mapping[str, Sequence[str]],
     seeds: Sequence[int],
 ) -> FloatArray:
-    """Returns float64 [S, N], seconds of every operator by a fit without its chip."""
+    """Returns float64 [S, N], predicted seconds of every operator by a fit without its chip."""
 
     def predict(seed: int) -> FloatArray:
         seconds = np.empty(len(table))
@@ -352,7 +353,7 @@ def _left_out_s(
 
 
 def _kept(name: str, measured_s: FloatArray, predict: Callable[[], FloatArray]) -> FloatArray:
-    """Returns predictions of an earlier run for the same measurements, or makes and keeps them."""
+    """Returns cached predictions for the same measurements, or computes and stores them."""
     digest = hashlib.sha256(measured_s.tobytes()).hexdigest()[:16]
     path = ROOT / "runs" / "device-add-gpu" / f"{name}-{digest}.npy"
     if not path.is_file():
@@ -374,7 +375,7 @@ _SIZES: Mapping[str, Sequence[str]] = {
 
 
 def _places(family: str, calls: Sequence[SweepCall]) -> tuple[TextArray, FloatArray]:
-    """Returns the kinds (text [C]) and places (float64 [C, D]) of calls of a family."""
+    """Returns the kinds (text [C]) and log2 sizes (float64 [C, D]) of calls of a family."""
     if family in _KERNELS:
         columns = columns_of(calls)  # type: ignore[arg-type]
         kind = columns["dtype"].astype(np.str_)
@@ -392,7 +393,7 @@ def _log_sizes(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> Float
 
 
 def _errors(logs: FloatArray) -> tuple[float, float]:
-    """Returns (mean, median) absolute error of log(measured / predicted), fractions of measured."""
+    """Returns (mean, median) absolute error as fractions, from log(measured / predicted)."""
     error = np.abs(np.exp(-logs) - 1.0)
     return float(error.mean()), float(np.median(error))
 

@@ -1,4 +1,4 @@
-"""The embedding models beside a campaign of measurements: splits by shape, several seeds."""
+"""The embedding models on measured lookups: splits by shape, several seeds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lab.paths import RESULTS, ROOT
 from lab.stamp import stamp
 
 SPLITS: tuple[Split, ...] = ("shape", "table", "rows")
-#: Line of the results -> what it is.
+#: Line of the results -> description.
 LINES = {
     "cpu": "counted work, costs fitted per pass",
     "lru-calibrated": "as `lru`; two bandwidth shares and a launch time fitted per pass",
@@ -36,14 +36,14 @@ LINES = {
     "plain": "no cache, nothing fitted",
 }
 _METRICS = ("gmae", "mean", "std", "median", "signed_mean", "spearman")
-#: Group -> (pass, least rows of a table); None = every pass.
+#: Group -> (pass, minimum rows of a table); None for every pass.
 _GROUPS: dict[str, tuple[Pass | None, int]] = {
     "forward": ("forward", 0),
     "forward, from 100,000 rows": ("forward", 100_000),
     "backward-sgd": ("backward-sgd", 0),
     "backward-dense": ("backward-dense", 0),
 }
-#: Geometric mean, mean and standard deviation of the error, published for one GPU kernel.
+#: Geometric mean, mean and standard deviation of the error, as published for one GPU kernel.
 _PUBLISHED = (0.1166, 0.2198, 0.2100)
 _SPLIT_WORDS = {
     "shape": "shapes left out (30 %)",
@@ -54,7 +54,7 @@ _SPLIT_WORDS = {
 
 @dataclass(frozen=True)
 class ResultRow:
-    """One number: a metric of a line on one split, group and seed."""
+    """One value: a metric of a line on one split, group and seed."""
 
     split: str
     group: str
@@ -66,12 +66,12 @@ class ResultRow:
 
 
 def result_rows(judgements: Sequence[Judgement]) -> list[ResultRow]:
-    """Returns every metric and bucket of every judgement."""
+    """Returns every metric and histogram bucket of every judgement."""
     rows = []
     for judged in judgements:
         for group, (which, least_rows) in _GROUPS.items():
             errors = judged.errors(which, least_rows=least_rows)
-            # The later cache model of the original is a forward model.
+            # The original's later cache model only predicts the forward pass.
             if errors is None or (judged.line == "cold-start" and which != "forward"):
                 continue
             values: dict[str, float | None] = {
@@ -95,7 +95,7 @@ def result_rows(judgements: Sequence[Judgement]) -> list[ResultRow]:
 
 
 def summary(rows: Sequence[ResultRow]) -> list[dict[str, Any]]:
-    """Returns one object a (split, group, line): n, seeds, mean and half width of each metric."""
+    """Returns one object per (split, group, line): n, seeds, mean and half width of each metric."""
     found: dict[tuple[str, str, str], dict[str, list[ResultRow]]] = {}
     for row in rows:
         if row.metric in _METRICS:
@@ -187,12 +187,12 @@ def experiment(
     seeds: str = "0,1,2",
     is_json: bool = False,
 ) -> None:
-    """Evaluates every line on a campaign, splits and seeds, and writes the page; prints the page,
-    or what its JSON file holds.
+    """Evaluates every line on the splits and seeds of a campaign and writes the page; prints the
+    page, or the content of its JSON file.
     """
     campaign = read_folder(data)
     numbers = parse_seeds(seeds)
-    # The largest tables are the same whatever the seed.
+    # The split by largest tables does not depend on the seed.
     splits = [
         (split, seed) for split in SPLITS for seed in (numbers[:1] if split == "rows" else numbers)
     ]
@@ -253,7 +253,7 @@ def _histogram(rows: Sequence[ResultRow]) -> Table:
 
 
 def round_spread(rows: Iterable[CampaignRow]) -> list[float]:
-    """Returns, of each point measured at least twice, (slowest - fastest) / fastest round."""
+    """Returns (slowest - fastest) / fastest round of each point measured at least twice."""
     found: dict[tuple[str, int, int, int, int, int, float], list[float]] = {}
     for row in rows:
         found.setdefault(row.key, []).append(row.latency_s)

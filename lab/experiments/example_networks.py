@@ -1,4 +1,4 @@
-"""Networks with random weights, built of torch's own layers: nothing is downloaded."""
+"""Networks with random weights, built from torch's own layers; nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _BasicBlock(nn.Module):
         self.shortcut = nn.Identity() if is_same else _convolution(ci, co, 1, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns the activations behind the block."""
+        """Returns the block's output activations."""
         result: Tensor = torch.relu(self.body(x) + self.shortcut(x))
         return result
 
@@ -60,7 +60,7 @@ class _InvertedResidual(nn.Module):
         self.is_residual = stride == 1 and ci == co
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns the activations behind the block."""
+        """Returns the block's output activations."""
         y: Tensor = self.body(x)
         return x + y if self.is_residual else y
 
@@ -83,7 +83,7 @@ def mobilenet_v2(batch: int = 1) -> Network:
 
 
 class _BertLayer(nn.Module):
-    """One encoder layer of BERT-base (Devlin et al., 2018), attention written out."""
+    """One encoder layer of BERT-base (Devlin et al., 2018) with explicit attention."""
 
     def __init__(self, width: int = 768, heads: int = 12, hidden: int = 3072) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class _Bottleneck(nn.Module):
         self.shortcut = nn.Identity() if is_same else _convolution(ci, co, 1, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns the activations behind the block."""
+        """Returns the block's output activations."""
         result: Tensor = torch.relu(self.body(x) + self.shortcut(x))
         return result
 
@@ -140,19 +140,19 @@ def resnet50(batch: int = 1) -> Network:
 
 
 class _Joined(nn.Module):
-    """Branches side by side, their channels joined."""
+    """Parallel branches with concatenated channels."""
 
     def __init__(self, *branches: nn.Module) -> None:
         super().__init__()
         self.branches = nn.ModuleList(branches)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns the channels of all branches."""
+        """Returns the concatenated channels of all branches."""
         return torch.cat([branch(x) for branch in self.branches], 1)
 
 
 def _fire(ci: int, squeezed: int, expanded: int) -> nn.Sequential:
-    """A narrow 1x1 convolution, then 1x1 and 3x3 side by side (Iandola et al., 2016)."""
+    """Returns a narrow 1x1 convolution, then parallel 1x1 and 3x3 ones (Iandola et al., 2016)."""
     return nn.Sequential(
         nn.Conv2d(ci, squeezed, 1), nn.ReLU(),
         _Joined(
@@ -177,7 +177,7 @@ def squeezenet(batch: int = 1) -> Network:
 
 
 def _inception(ci: int, widths: tuple[int, int, int, int, int, int]) -> _Joined:
-    """1x1; 1x1 and 3x3; 1x1 and two 3x3; pooling and 1x1 (Szegedy et al., 2015)."""
+    """Returns 1x1; 1x1, 3x3; 1x1, 3x3, 3x3; pooling, 1x1 in parallel (Szegedy et al., 2015)."""
     one, narrow, three, narrower, double, pooled = widths
     return _Joined(
         nn.Sequential(_convolution(ci, one, 1), nn.ReLU()),
@@ -191,9 +191,7 @@ def _inception(ci: int, widths: tuple[int, int, int, int, int, int]) -> _Joined:
 
 
 def inception(batch: int = 1) -> Network:
-    """A network of nine Inception blocks of the kind of v3, without its asymmetric convolutions,
-    for images of 299 x 299.
-    """
+    """Nine Inception blocks as in v3, without asymmetric convolutions, for images of 299 x 299."""
     layers: list[nn.Module] = [
         _convolution(3, 32, 3, 2), nn.ReLU(), _convolution(32, 64, 3), nn.ReLU(),
         nn.MaxPool2d(3, 2), _convolution(64, 192, 3), nn.ReLU(), nn.MaxPool2d(3, 2),
@@ -212,7 +210,7 @@ def inception(batch: int = 1) -> Network:
 
 
 def bert_encoder(batch: int = 1, layers: int = 4) -> Network:
-    """Some layers of BERT-base for 128 tokens."""
+    """The first layers of BERT-base for 128 tokens."""
     blocks = [_BertLayer() for _ in range(layers)]
     return nn.Sequential(*blocks).eval(), (torch.zeros(batch, 128, 768),)
 
@@ -230,8 +228,8 @@ def dcgan(batch: int = 1) -> Network:
 
 
 class _Dlrm(nn.Module):
-    """Dense features through a perceptron, one row of each table, all products of pairs, a second
-    perceptron (Naumov et al., 2019).
+    """Perceptron on dense features, one row of each table, products of all pairs, second perceptron
+    (Naumov et al., 2019).
     """
 
     def __init__(self, rows: int = 20000, tables: int = 8, width: int = 64) -> None:
@@ -257,18 +255,18 @@ class _Dlrm(nn.Module):
 
 
 def dlrm(batch: int = 1) -> Network:
-    """A small DLRM: 128 samples for each of the batch, 8 tables."""
+    """A small DLRM with 8 tables: 128 samples per unit of `batch`."""
     samples = 128 * batch
     inputs = (torch.zeros(samples, 13), torch.zeros(samples, 8, dtype=torch.int64))
     return _Dlrm().eval(), inputs
 
 
 def short_operators() -> Network:
-    """A chain of 64 products of a few hundred numbers: most of its time passes between them."""
+    """A chain of 64 tiny products, whose latency is mostly the time between operators."""
     return nn.Sequential(*(nn.Linear(16, 16) for _ in range(64))).eval(), (torch.zeros(1, 16),)
 
 
-#: Networks of the validation of the replay: name -> what makes one of a batch and its inputs.
+#: Networks that validate the replay: name -> function from batch to network and inputs.
 REPLAYED: dict[str, Callable[[int], Network]] = {
     "dlrm": dlrm, "resnet-18": resnet18, "resnet-50": resnet50, "mobilenet-v2": mobilenet_v2,
     "squeezenet": squeezenet, "inception": inception, "bert-encoder": bert_encoder,

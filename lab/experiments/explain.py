@@ -1,9 +1,9 @@
-"""Whether the shares of `cdmpp explain` are those of the time.
+"""Compares the shares of `cdmpp explain` with measured time.
 
-A leaf is switched off: its store stands below a condition on an argument that the compiler cannot
-know, so that nothing else becomes dead code. What the program is faster by is what the leaf takes.
-The versions of a program take turns, each time is the median over turns of the time on the
-processor: a machine with other tenants drifts.
+To switch a leaf off, its store is put below a condition on an argument that the compiler cannot
+know, so that nothing else becomes dead code. The time saved is the time of the leaf. The versions
+of a program are timed in turn; each time is the median CPU time over turns, because a shared
+machine drifts.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from tvm_helper.tir.features import featurise_modules
 from tvm_helper.tir.loop_tree import loop_tree_from_tir
 from tvm_helper.tir.packing import runnable
 
-#: Seconds of the programs that are measured: their versions take long enough to time, and all of
-#: them a few minutes.
+#: Range of seconds of the measured programs: long enough to time each version, short enough to time
+#: all in a few minutes.
 _FROM_S, _TO_S = 2e-5, 1e-2
 _MOST_LEAVES = 9
 _TURNS, _TURN_S = 7, 3e-3
@@ -77,7 +77,7 @@ def experiment(
     Args:
         device: label of this machine's CPU with one thread.
     """
-    if not campaigns[0].is_dir():  # of this one, data/ has the tables beside the archive
+    if not campaigns[0].is_dir():  # data/ has the tables of this campaign beside its archive
         campaigns[0].mkdir(parents=True)
         with tarfile.open(ROOT / "data" / campaigns[0].name / PACKED_CAMPAIGN) as archive:
             archive.extractall(campaigns[0], filter="data")
@@ -103,7 +103,7 @@ def experiment(
 
 
 def write_report(measured: dict[str, Any]) -> None:
-    """Writes the page of what was measured."""
+    """Writes the page from the measurements."""
     programs = measured["programs"]
     rng = np.random.default_rng(_SEED)
     for one in programs:
@@ -121,7 +121,7 @@ def write_report(measured: dict[str, Any]) -> None:
 
 
 def _drawn(campaigns: Sequence[Path], rng: np.random.Generator) -> Iterator[tuple[str, Any]]:
-    """Yields (name, scheduled module) of one random program of every task, in random order."""
+    """Yields (name, scheduled module): one random program per task, in random order."""
     found = []
     for folder in campaigns:
         events = [json.loads(line) for line in (folder / "journal.jsonl").open()]
@@ -149,7 +149,7 @@ def _drawn(campaigns: Sequence[Path], rng: np.random.Generator) -> Iterator[tupl
 def _measured(
     name: str, module: Any, target: Target, predictor: Predictor
 ) -> dict[str, Any] | None:
-    """Returns shares and savings of a program's leaves; None where its leaves are not taken."""
+    """Returns shares and savings of a program's leaves; None if the program is skipped."""
     module = runnable(module)
     ast = _features(module, target)
     leaves = 0 if ast is None else len(ast.leaf_features)
@@ -161,7 +161,7 @@ def _measured(
     if any(one is None for one in (*without, *guarded)):
         return None
     (explained,) = explain_programs(predictor, [NamedProgram("", module)])
-    # The fastest and the slowest of the changes, where there are two.
+    # The fastest and the slowest change, if there are two.
     instead = [explained.instead[place] for place in (0, -1)[: len(explained.instead)]]
     modules = [*guarded, *(one.change.module for one in instead)]
     whole, off, changed = _times(module, modules, leaves, target)
@@ -197,11 +197,10 @@ def _features(module: Any, target: Target) -> CompactAst | None:
 def _changed(
     module: Any, leaf: int, leaves: int, change: Callable[[str, str], list[str]]
 ) -> Any | None:
-    """Returns a program with another line in the place of a leaf's store; None where it has no text
-    that can be read back.
+    """Returns a program with a leaf's store replaced; None if TVM cannot parse the program's text.
 
     Args:
-        change: (indent, the store) -> lines.
+        change: (indent, store) -> lines.
     """
     painted = painted_script(module, leaves)
     if painted is None or painted.is_lowered:
@@ -214,11 +213,11 @@ def _changed(
             lines += change(indent, text)
         elif text.startswith("def main(") and change is _guard:
             lines.append(f"{line.text.removesuffix('):')}, {_FLAG}: T.Buffer((1,), 'int32')):")
-        elif not text.startswith(("T.reads(", "T.writes(")):  # are found again
+        elif not text.startswith(("T.reads(", "T.writes(")):  # inferred again by the parser
             lines.append(line.text)
     try:
         function = tvm.script.from_source("\n".join(lines))
-    except Exception:  # the printer leaves out what the parser wants for some programs
+    except Exception:  # for some programs the printer omits what the parser needs
         return None
     return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
 
@@ -240,11 +239,12 @@ def _predicted(predictor: Predictor, modules: Sequence[Any]) -> list[float] | No
 def _times(
     module: Any, others: Sequence[Any], leaves: int, target: Target
 ) -> tuple[float, list[float], list[float]]:
-    """Returns median seconds on the processor of a program, of the same with each leaf switched
-    off, and of its changes; all take turns, on one thread.
+    """Returns median CPU seconds of a program, with each leaf switched off, and of its changes.
+
+    All take turns on one thread.
 
     Args:
-        others: one a leaf, then the changes.
+        others: one version per leaf, then the changes.
     """
     arguments = random_tensors(arguments_of(module), tvm.cpu(0))
     off = tvm.runtime.tensor(np.zeros(1, np.int32), tvm.cpu(0))
@@ -263,7 +263,7 @@ def _times(
 
 
 def _timer(module: Any, arguments: Sequence[Any], target: Target) -> Callable[[], float]:
-    """Returns what times a program for some milliseconds: seconds of a call."""
+    """Returns a function that runs a program for some milliseconds and returns seconds per call."""
     built = tvm.compile(module, target=target).jit()
     first = built.time_evaluator("main", tvm.cpu(0), number=1, repeat=3)(*arguments)
     number = max(1, int(_TURN_S / max(min(first.results), 1e-8)))
@@ -278,7 +278,7 @@ def _timer(module: Any, arguments: Sequence[Any], target: Target) -> Callable[[]
 
 
 def _judged(programs: Programs, way: str) -> dict[str, list[float]]:
-    """Returns measures of one way of sharing out, each with its 95 % interval over programs."""
+    """Returns metrics of one kind of shares, each with its 95 % interval over programs."""
     pairs = [(np.array(one[way]), np.array(one["saved"])) for one in programs]
     within = np.array([spearman(share, saved) for share, saved in pairs])
     dearest = np.array([share.argmax() == saved.argmax() for share, saved in pairs], float)
@@ -297,7 +297,7 @@ def _judged(programs: Programs, way: str) -> dict[str, list[float]]:
 
 
 def _apart(share: FloatArray, saved: FloatArray) -> float:
-    """Returns the part of the time that is at other leaves than measured, in [0, 1]."""
+    """Returns the fraction of the time attributed to other leaves than measured, in [0, 1]."""
     first, second = (np.clip(values, 0.0, None) for values in (share, saved))
     parts = [values / max(values.sum(), 1e-12) for values in (first, second)]
     return float(np.abs(parts[0] - parts[1]).sum() / 2)
@@ -311,7 +311,7 @@ def _with_interval(count: int, value: Callable[[NDArray[np.int64]], float]) -> l
 
 
 def _changes(programs: Programs) -> dict[str, Any]:
-    """Returns how the changes that were predicted to be faster or slower are, measured."""
+    """Returns how well the predicted changes in latency agree with the measured ones."""
     found = [
         (place, change["ratio"], change["seconds"] / one["latency_s"])
         for place, one in enumerate(programs)

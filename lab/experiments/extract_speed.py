@@ -1,8 +1,8 @@
 """Times extraction from record lines to Parquet.
 
-Three kinds of data: llvm convolutions (shipped records, each also with other unroll pragmas, so
-that a task has some 160 programs; full Tenset has thousands), and the shipped tenset-cpu and
-ansor-gpu. Each is extracted on one core and on two, in processes of their own.
+Three datasets: llvm convolutions (shipped records, repeated with other unroll pragmas, so that a
+task has about 160 programs; full Tenset has thousands), tenset-cpu and ansor-gpu. Each is extracted
+on one core and on two, in separate processes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PRAGMA = re.compile(r"auto_unroll_max_step\$\d+")
 
 
 def make_convolutions(out: Path, *, variants: int) -> None:
-    """Writes the convolution records of one device, `variants` times with other pragmas."""
+    """Writes the convolution records of a device in `variants` versions with other pragmas."""
     from cdmpp.datasets.tenset.folder import ReadReport, load_tasks, read_records
     from cdmpp.datasets.tenset.operator_name import operator_name
     from cdmpp.programs.ansor.json_graph import JsonGraph
@@ -58,7 +58,7 @@ def make_convolutions(out: Path, *, variants: int) -> None:
 
 
 def extract_here(source: str, folder: str, jobs: int) -> dict[str, Any]:
-    """Extracts on `jobs` cores and returns counts, seconds and peak memory."""
+    """Extracts on `jobs` cores; returns counts, seconds and peak memory."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:jobs])
     dataset, out = Path(source), Path(folder)
     from cdmpp.datasets.extraction.extract import extract
@@ -84,10 +84,10 @@ def extract_here(source: str, folder: str, jobs: int) -> dict[str, Any]:
 
 
 def record_outcomes(extracted: Path) -> dict[str, dict[str, int]]:
-    """Returns device -> what became of its records -> their number.
+    """Returns device -> outcome of a record -> number of records.
 
-    `valid`; `flagged: REASON` = featurised, and the original toolchain rejects the program;
-    `failed: REASON` = no features.
+    `valid`; `flagged: REASON`: featurised, but the original toolchain rejects the program;
+    `failed: REASON`: no features.
     """
     from cdmpp.datasets.extraction.extracted import read_table
     from cdmpp.datasets.extraction.program_rows import reason_group
@@ -108,10 +108,10 @@ def record_outcomes(extracted: Path) -> dict[str, dict[str, int]]:
 
 
 def experiment(variants: int = 20) -> None:
-    """Times all extractions, and writes the page and ansor-gpu: what became of those records.
+    """Times all extractions; writes the page and the page of outcomes of ansor-gpu's records.
 
     Args:
-        variants: of each convolution record.
+        variants: versions of each convolution record.
     """
     rows: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as name:
@@ -133,7 +133,7 @@ def experiment(variants: int = 20) -> None:
 
 
 def report_text(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """Returns the Markdown page: dataset -> `jobs_1` and `jobs_2` -> what was measured."""
+    """Returns the Markdown page from dataset -> `jobs_1` and `jobs_2` -> measurements."""
     heads = [
         "dataset", "records", "programs", "with features", "cores", "wall s", "CPU s", "records/s",
         "records per CPU s", "peak MB",
@@ -153,7 +153,7 @@ def report_text(rows: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def outcomes_text(dataset: str, row: Mapping[str, Any], stamp: Mapping[str, Any]) -> str:
-    """Returns the Markdown page about what became of a dataset's records."""
+    """Returns the Markdown page of the outcomes of a dataset's records."""
     run, two = row["jobs_1"], row["jobs_2"]
     by_device: dict[str, dict[str, int]] = run["outcomes"]
     featurised = sum(

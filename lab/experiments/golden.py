@@ -1,6 +1,4 @@
-"""Fidelity: replayed records compared with what the original TVM 0.8 computed for them (golden
-files).
-"""
+"""Fidelity: replayed records compared with results of the original TVM 0.8 (golden files)."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ COUNTS = (
     "rows_compared", "compute_cells", "compute_cells_equal", "buffer_cells", "buffer_cells_close",
     "other_cells", "other_cells_close",
 )  # fmt: skip
-#: What is compared -> the counters of what is alike and of how many, and what these are.
+#: Compared property -> the counter of equal items, the counter of all items, and their unit.
 SHARES = {
     "replayed": ("replayed", "lines", "lines"),
     "structure equal": ("structure_equal", "replayed", "replayed lines"),
@@ -50,9 +48,9 @@ SHARES = {
     "rejected alike": ("invalid_agree", "invalid_expected", "rejected lines"),
     "accepted alike": ("valid_agree", "valid_expected", "accepted lines"),
 }
-#: Where the columns of accessed buffers begin, and those behind them.
+#: Index of the first column of buffer accesses, and of the first column after these.
 _BUFFERS, _OTHERS = map(LEAF_FEATURE_NAMES.index, ("B0.acc_type.kRead", "arith_intensity_curve_0"))
-#: Columns of the leaf vector by the name of their counters.
+#: Counters of compared and equal cells, and the columns of the leaf vector that they count.
 _CELL_GROUPS = (
     ("compute_cells", "compute_cells_equal", slice(0, _BUFFERS)),
     ("buffer_cells", "buffer_cells_close", slice(_BUFFERS, _OTHERS)),
@@ -65,13 +63,13 @@ LoopSignature = tuple[tuple[int | str, str], ...]
 
 @dataclass
 class GoldenReport:
-    """What a comparison counted.
+    """Counts of a comparison.
 
     Attributes:
-        counts: the numbers named in `COUNTS`: lines; from `stores_matched` on stores; from
-            `rows_compared` on rows and cells of the original's leaf vectors.
-        failures: why lines did not replay, with how often.
-        differences: how replayed lines differ in structure, with how often.
+        counts: counters of `COUNTS`. They count lines; from `stores_matched` on, stores; from
+            `rows_compared` on, rows and cells of the original's leaf vectors.
+        failures: reason why lines did not replay -> number of lines.
+        differences: structural difference of replayed lines -> number of lines.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -79,15 +77,15 @@ class GoldenReport:
     differences: Counter[str] = field(default_factory=Counter)
 
     def as_json(self) -> dict[str, int]:
-        """Returns every counter, zeros included."""
+        """Returns every counter, including zeros."""
         return {name: self.counts[name] for name in COUNTS}
 
 
 def compare_golden(files: Iterable[Path], network_info_dirs: Iterable[Path]) -> GoldenReport:
     """Replays every line of golden files and compares structure, operation counts and validity.
 
-    Only `record` of a line is used for the replay; the computation comes from `network_info` by
-    workload key. What the original computed is read for the comparison only.
+    Replays only `record` of a line; the computation comes from `network_info` by workload key. The
+    original's results are read for the comparison only.
 
     Raises:
         DataError: a file or folder cannot be read.
@@ -154,7 +152,7 @@ def _compare_line(
 def _replay(
     text: str, indices: list[TaskIndex], dags: dict[tuple[str, str], Dag]
 ) -> tuple[LoopTree, str | None]:
-    """Returns the loop tree of a record and why the program is rejected (None = it is not)."""
+    """Returns the loop tree of a record and why the program is rejected (None if it is not)."""
     record = parse_record(text)
     key = (record.workload_key, record.target_kind)
     if key not in dags:
@@ -170,10 +168,10 @@ def _replay(
 def structure_difference(
     ours: list[tuple[Store, tuple[Node, ...]]], golden: list[dict[str, Any]]
 ) -> str | None:
-    """Returns how the stores and their loops differ, None when they are the same in the same order.
+    """Returns how the stores and their loops differ; None if they are equal, in the same order.
 
-    Stores are the same when they write the same buffer (by name, and one buffer of ours for each of
-    the original's) inside the same loops (extent and kind; loops of extent 1 are ignored).
+    Stores are equal if they write the same buffer (by name, with one buffer of ours for each of the
+    original's) inside the same loops (extent and kind; loops of extent 1 are ignored).
     """
     if len(ours) != len(golden):
         return f"{len(ours)} stores instead of {len(golden)}"
@@ -221,7 +219,7 @@ def _compare_ops(store: Store, expected: dict[str, Any], counts: Counter[str]) -
 def _compare_features(
     leaf_features: NDArray[np.float32], line: dict[str, Any], counts: Counter[str]
 ) -> None:
-    """Compares leaf vectors; the original has one row a buffer, that of the last store to it."""
+    """Compares leaf vectors; the original has one row per buffer, that of the last store to it."""
     last = {store["buf_id"]: leaf for leaf, store in enumerate(line["stores"])}
     rows = np.asarray(line["features"], dtype=np.float32)
     ours = leaf_features[[last[buffer] for buffer in line["feature_row_buf_ids"]]]
@@ -232,7 +230,7 @@ def _compare_features(
         counts[cells_close] += int(close[:, columns].sum())
 
 
-#: Part of the golden files -> the folder with the tasks of its records.
+#: Part of the golden files -> folder with the tasks of its records.
 TASKS = {"llvm": "tenset-cpu", "cuda": "tenset-cuda", "gpu": "ansor-gpu"}
 _HEAD = """# Golden comparison
 
@@ -261,7 +259,7 @@ def page(reports: dict[str, GoldenReport]) -> str:
 def experiment() -> None:
     """Compares the golden files beside this checkout (../shared/data/golden); writes the page.
 
-    `make golden GOLDEN=FILE` compares any other.
+    `make golden GOLDEN=FILE` compares another file.
     """
     reports = {
         name: compare_golden(

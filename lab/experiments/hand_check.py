@@ -1,4 +1,4 @@
-"""Ten common operators on four GPUs beside the least time that they can take, to check by hand."""
+"""Ten common operators on four GPUs beside their lower bounds, for a check by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Call(nn.Module):
 
 
 def _operators() -> list[tuple[str, Callable[..., Any], int, Sequence[tuple[int, ...]]]]:
-    """Returns name, what is called, batch, and the inputs' shapes without the batch."""
+    """Returns (name, callable, batch, shapes of the inputs without the batch)."""
     image, token = (64, 56, 56), (1024, 1024)
     attend = nn.functional.scaled_dot_product_attention
     return [

@@ -1,7 +1,7 @@
 """Kernels of searched networks, timed in their network.
 
-A search times a kernel again and again, so that its arguments lie in the caches. Here the fastest
-program of each task is called in the network's order, as `cdmpp replay --measure` does.
+A search runs a kernel repeatedly, so that its arguments are in the caches. Here the fastest
+program of each task is called in the network's order, as in `cdmpp replay --measure`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _TURNS = 3
 
 
 def experiment(device: str, networks: Path, searches: Path, rounds: int = 3) -> None:
-    """Writes `in_network.json` into each search's folder where it is missing.
+    """Writes `in_network.json` into the folder of each search that lacks it.
 
     Args:
         device: label of this machine's CPU.
         networks: folder with the networks.
-        searches: folder with a search's folder a network.
-        rounds: other tenants of a machine disturb some minutes; all networks are measured so often.
+        searches: folder with one search folder per network.
+        rounds: measurements per network, because other tenants disturb the machine for minutes.
     """
     folders = sorted(path.parent for path in searches.glob(f"*/{SEARCH_FILE}"))
     found = {folder: read_in_network(folder) for folder in folders}
@@ -48,7 +48,7 @@ def experiment(device: str, networks: Path, searches: Path, rounds: int = 3) -> 
 
 
 def _measured(path: Path, search: Path, label: str) -> list[KernelInNetwork]:
-    """Returns the timings of a network's kernels, with the fastest programs of its search."""
+    """Returns the timings of a network's kernels for the fastest programs of its search."""
     device = get_device(label)
     target = device_target(device)
     network = network_graph(

@@ -1,8 +1,8 @@
-"""How far analytic kernels are off: between which errors 90 % of NeuSight's instances lie.
+"""Errors of the analytic kernels: the range of 90 % of NeuSight's instances.
 
-By kernel or operator: `seen` of GPUs that the packaged model was fitted on for operators of that
-kind, `unseen` of each chip by a model that was fitted without it, the widest of them (of chips with
-few instances: all together).
+Per kernel or operator: `seen` pools GPUs whose operators of that kind the packaged model was fitted
+on. `unseen` is the widest range of the chips, each predicted by a model fitted without it; chips
+with few instances are pooled.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ Card = dict[CardEntry, dict[str, dict[Which, LogErrors]]]
 
 
 def experiment(neusight: Path = SHARED_DATA / "neusight") -> None:
-    """Prints what stands under `log_errors` (kernels as a replay times them), `queued_log_errors`
-    (operators behind others) and `roofline_log_errors` (rooflines with the fitted launch) in
+    """Prints the values of `log_errors` (kernels as timed by a replay), `queued_log_errors`
+    (operators behind others) and `roofline_log_errors` (rooflines with the fitted launch) for
     `cdmpp/pretrained/operators/card.json`.
 
     Args:
-        neusight: has the tables of `train/` and `test/`, which the packaged model was fitted on,
-            and `peers/op_instances.csv.gz`, which nothing was.
+        neusight: folder with the tables of `train/` and `test/`, on which the packaged model was
+            fitted, and with `peers/op_instances.csv.gz`, which no model was fitted on.
     """
     found = card(
         instance_errors(packaged_operators().model, neusight, is_seen=True),
@@ -60,7 +60,7 @@ def experiment(neusight: Path = SHARED_DATA / "neusight") -> None:
 
 
 def models_without(folder: Path) -> Iterator[tuple[tuple[str, ...], OperatorModel]]:
-    """Yields (labels of a chip, the model fitted on the tables of all other chips)."""
+    """Yields (labels of a chip, model fitted on the tables of all other chips)."""
     tables, packaged = read_training_tables(folder / "train", folder / "test"), packaged_operators()
     options, known = FitOptions(), packaged.model.known
     for chip in chips_of(tables["matmul"], known):
@@ -82,7 +82,7 @@ def _without(table: OperatorTable, chip: Sequence[str]) -> OperatorTable:
 def unseen_errors(
     models: Iterable[tuple[tuple[str, ...], OperatorModel]], folder: Path
 ) -> dict[tuple[str, ...], Errors]:
-    """Returns the labels of a chip -> the errors on it of the model that was fitted without."""
+    """Returns labels of a chip -> errors on it of the model fitted without the chip."""
     return {
         chip: instance_errors(model, folder, devices=chip, is_seen=False) for chip, model in models
     }
@@ -91,11 +91,11 @@ def unseen_errors(
 def instance_errors(
     model: OperatorModel, folder: Path, *, devices: Sequence[str] = (), is_seen: bool
 ) -> Errors:
-    """Returns the errors of a model on the instances.
+    """Returns a model's errors on the instances.
 
     Args:
-        devices: labels; none = all.
-        is_seen: only operators of kinds that were measured on their GPU.
+        devices: labels; empty for all.
+        is_seen: whether to use only kinds of operators that were measured on their GPU.
     """
     found: Errors = {}
     judged = JudgedOperators(model, {})
@@ -126,11 +126,11 @@ def instance_errors(
 
 
 def card(seen: Errors, unseen: Mapping[tuple[str, ...], Errors]) -> Card:
-    """Returns what stands in the card."""
+    """Returns the errors in the layout of the card."""
     found: Card = {}
     for entry, group in sorted({key[:2] for key in seen}):
         chips = [_of_group(errors, entry, group) for errors in unseen.values()]
-        # Few instances of a chip say nothing alone: they count together with those of all others.
+        # A chip with few instances has no range of its own and only counts in the pool.
         parts = [LogErrors.of(own) for own in (*chips, np.concatenate(chips))]
         known, others = LogErrors.of(_of_group(seen, entry, group)), LogErrors.widest(parts)
         assert known is not None
@@ -146,7 +146,7 @@ def _of_group(errors: Errors, entry: CardEntry, group: str) -> NDArray[np.float6
 
 
 def kernel_call(operators: Operators, place: int) -> KernelCall:
-    """Returns the kernel of one of the operators."""
+    """Returns the kernel of the operator at `place`."""
     kind = str(operators.kind[place])
     name = {"linear": "gemm", "bmm": "gemm", "ln": "layer-norm"}.get(kind, kind)
     name = name.removesuffix("u") if name not in kernel_names() else name

@@ -1,7 +1,7 @@
-"""Errors over the number of programs that are learned from: both tiers, with and without attention.
+"""Error against number of training programs, for both tiers, with and without attention.
 
-Every cell is a training of its own on a share of the tasks; what it predicts for held-out tasks is
-kept, so that a run goes on where it was stopped.
+Every cell is a separate training on a share of the tasks. Its predictions for held-out tasks are
+stored, so that an interrupted run continues.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from lab.pages import sections, write_page
 from lab.paths import ROOT
 from lab.stamp import COMPILED, stamp
 
-#: Campaigns whose tasks draw for themselves.
+#: Campaigns; each of their tasks is assigned to a part by its own draw.
 CAMPAIGNS = ("many", "broad", "broad2", "wider", "drawn", "zen3")
 SHARES = (0.125, 0.25, 0.5, 1.0)
 EPOCHS = 8
-#: Part of the tasks that judges, and that ends the growing of trees.
+#: Fractions of the tasks: the test part; test and validation part together.
 _TEST, _VALIDATION = 0.1, 0.2
-#: What is extrapolated to: so many times the programs.
+#: Factor on the number of programs for the extrapolation.
 _TIMES = 10.0
 
 Predict = Callable[[Samples, Samples, Samples, int], FloatArray]
@@ -49,9 +49,9 @@ def experiment(
     """Writes the page (after `make tables`).
 
     Args:
-        cache: folder of the tables; what was predicted is kept there too.
-        seeds: of the trainings.
-        layers: encoder layers that are tried.
+        cache: folder of the tables; also stores the predictions.
+        seeds: seeds of the trainings.
+        layers: numbers of encoder layers.
     """
     folders = [cache / "data" / f"metaschedule-cpu-{name}" for name in CAMPAIGNS]
     samples = load_samples(merged_folder(folders, cache))

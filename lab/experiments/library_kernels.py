@@ -1,4 +1,4 @@
-"""Kernels of two libraries: their tables in data/gpu-kernels."""
+"""Writes the tables of two libraries' kernels in data/gpu-kernels."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from cdmpp.arrays import BoolArray
 from cdmpp.files.atomic import make_folder, write_columns
 from lab.paths import ROOT, SHARED_DATA
 
-#: gfx of aiter's tables -> label; MI325X and MI355X are among these rows and cannot be told apart.
+#: gfx of aiter's tables -> label; rows of MI325X and MI355X cannot be distinguished from these.
 _SYSTEMS = {"gfx942": "mi300x", "gfx950": "mi350x"}
 #: aiter's name of an operation -> type of a product.
 _TYPES = {
     "bf16": "bfloat16", "a8w8_blockscale": "fp8_block", "a8w8_blockscale_bpreshuffle": "fp8_block",
     "a8w8": "fp8_static", "a8w8_bpreshuffle": "fp8_static", "a4w4_blockscale": "nvfp4",
 }  # fmt: skip
-#: aiter's types of activations and weights with their scales -> type of an expert layer; the last
-#: is one that no call has, and its rows count as faults.
+#: aiter's types of activations, weights and scales -> type of an expert layer. No call has the last
+#: type; its rows count as faults.
 _MOE_TYPES = {
     ("bfloat16", "bfloat16", "No"): "bfloat16", ("float8", "float8", "per_Token"): "fp8",
     ("float8", "float8", "per_1x128"): "fp8_block", ("float4", "float4", "per_1x32"): "nvfp4",
@@ -29,12 +29,12 @@ _MOE_TYPES = {
     ("bfloat16", "float4", "per_1x32"): "w4a16_mxfp4", ("bfloat16", "int4", "per_1x32"): "int4_wo",
     ("float8", "float8", "per_1x32"): "mxfp8_mxfp8",
 }  # fmt: skip
-#: Share of aiter's products in blocks that is kept, by a hash of their sizes; of other types all.
+#: Share of aiter's block-scaled products to keep, by a hash of their sizes. Others are all kept.
 _SHARE = 0.25
 
 
 def experiment(shared: Path = SHARED_DATA, out: Path = ROOT / "data" / "gpu-kernels") -> None:
-    """Writes the parts of the shared tables that the repository keeps."""
+    """Writes the rows of the shared tables that the repository stores."""
     whole: dict[Family, dict[str, np.ndarray]] = {
         "gemm_tuned": _aiter(shared), "gemm_tile": _pipeweave(shared), "moe_tuned": _layers(shared),
     }  # fmt: skip
@@ -118,7 +118,7 @@ def _origin(
 
 
 def _share(*row: object) -> float:
-    """Returns a number in [0, 1) that the sizes and the type decide."""
+    """Returns a hash of the sizes and the type as a number in [0, 1)."""
     digest = hashlib.sha256(" ".join(map(str, row)).encode()).hexdigest()
     return int(digest[:12], 16) / 16**12
 

@@ -1,7 +1,7 @@
 """Whole blocks of latent attention: the sum of their kernels beside measured blocks.
 
 Data: llm-kernels, `mla_context_module` and `mla_generation_module`: DeepSeek-V3's attention with
-its projections, of one rank. The models of kernels were fitted on single kernels, never on blocks.
+its projections, on one rank. The kernel models were fitted on single kernels, never on blocks.
 """
 
 from __future__ import annotations
@@ -23,27 +23,25 @@ from lab.pages import write_page
 from lab.paths import shared
 from lab.stamp import stamp
 
-#: The newest measured versions, whose kernels the answers are.
+#: The newest measured versions; predictions are for their kernels.
 _VERSIONS = {"trtllm": "1.3.0rc20", "vllm": "0.24.0"}
 _PHASES = {"mla_context_module": "prefill", "mla_generation_module": "decode"}
 _FORMATS: Mapping[str, Format] = {"fp8_block": "fp8_block", "bfloat16": "bf16", "nvfp4": "fp4"}
-#: Operators of a layer that a measured block has.
+#: Operators of a layer that belong to a measured block.
 _PARTS = (
     "latents", "queries", "keys and values", "into the latent and back", "rotation and cache",
     "attention", "attention's output",
 )  # fmt: skip
 _HEADS = 128
 _ROWS = 200
-#: From so many seconds on, a block is bound by the GPU in every framework.
+#: Blocks of at least this many seconds are GPU-bound in every framework.
 _LONG_S = 1e-3
 _SAME = ("system", "framework", "gemm_type", "kv_cache_dtype", "num_heads")
 Block = tuple[dict[str, Any], float]
 
 
 def blocks() -> list[dict[str, Any]]:
-    """Returns at most `_ROWS` measured blocks of each framework, system and phase, drawn with
-    seed 0.
-    """
+    """Returns up to `_ROWS` measured blocks per framework, system and phase, drawn with seed 0."""
     import pyarrow.parquet as parquet
 
     rows = parquet.read_table(shared("llm-kernels/mla.parquet")).to_pylist()
@@ -61,7 +59,7 @@ def blocks() -> list[dict[str, Any]]:
 
 
 def predicted(rows: Sequence[dict[str, Any]]) -> Iterator[Block]:
-    """Yields every block with the seconds of its kernels."""
+    """Yields every block with the predicted seconds of its kernels."""
     model, kernels = read_model("deepseek-ai/DeepSeek-V3"), GpuKernels.packaged()
     layer = replace(model.layers[0], count=1)
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}

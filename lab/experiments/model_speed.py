@@ -1,8 +1,8 @@
-"""Times training and prediction of the cost models, on one thread, in rounds that take turns.
+"""Times training and prediction of the cost models on one thread, in interleaved rounds.
 
-Everything is process CPU time: samples a second of the optimiser's steps (one sample is one program
-on one device, batches are made in that time too), and predictions a second of `predict` on
-extracted programs.
+All times are CPU time of the process: training samples per second (one sample is one program on one
+device; includes building the batches), and predictions per second of `predict` on extracted
+programs.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from lab.stamp import PROGRAMS, stamp
 
 COMMAND = "python -m lab run model-speed"
 KINDS = ("transformer", "ensemble", "segment-mlp", "gbdt", "recursive-lstm", "cdmpp-paper")
-#: What the others are compared with.
+#: Baseline of the ratios.
 ORIGINAL = "cdmpp-paper"
-#: Steps that are timed, after as many that are not.
+#: Number of timed steps, after as many warm-up steps.
 STEPS = 30
 
 
 class _EnoughError(Exception):
-    """Ends a training when its steps have been timed."""
+    """Ends a training whose steps have been timed."""
 
 
 def options_of(kind: str) -> TrainOptions:
-    """Returns the preset of a kind, or the defaults, on one thread."""
+    """Returns the preset of a model kind, or the defaults, for one thread."""
     preset = ROOT / "configs" / "models" / f"{kind}.yaml"
     options = load_config(TrainOptions, preset if preset.is_file() else None)
     return replace(options, gbdt=replace(options.gbdt, threads=1))
 
 
 def training_speed(kind: str, train: Samples) -> float | None:
-    """Returns samples per CPU second of the optimiser's steps; None for kinds without steps."""
+    """Returns training samples per CPU second; None for kinds without steps."""
     options = options_of(kind)
     own = getattr(options, kind.replace("-", "_"))
     if not hasattr(own, "loop"):
@@ -71,7 +71,7 @@ def training_speed(kind: str, train: Samples) -> float | None:
 
 
 def trained_briefly(kind: str, train: Samples) -> Any:
-    """Returns a model of the right size; how good it is does not matter here."""
+    """Returns a barely trained model of the right size; its accuracy does not matter."""
     options = options_of(kind)
     own = getattr(options, kind.replace("-", "_"))
     if kind == "ensemble":
@@ -104,7 +104,7 @@ def prediction_speed(model: Any, samples: Samples) -> float:
 
 
 def experiment(extracted: Path = ROOT / "cache" / "tenset-cpu", rounds: int = 5) -> None:
-    """Trains every model briefly, times all of them in every round, and writes the page."""
+    """Trains every model briefly, times all models in every round, and writes the page."""
     torch.set_num_threads(1)
     samples = load_samples(extracted)
     parts = split(samples, "task", seed=0)

@@ -1,8 +1,7 @@
-"""Networks of public packages, of torch and of our generator: every answer inside independent
-bounds, marked or refused.
+"""Checks predictions for public, torch and generated networks against independent bounds.
 
-torchvision, timm and transformers are used where they are installed, with weights on the meta
-device. The bounds are of what PyTorch's own `FlopCounterMode` counts, and of the bytes of weights.
+torchvision, timm and transformers are used if they are installed, with weights on the meta device.
+The bounds come from PyTorch's own `FlopCounterMode` and from the bytes of weights.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ _TRANSFORMERS = (
 
 @dataclass(frozen=True)
 class Case:
-    """A network: its name after its package, what makes it, and its input without the batch."""
+    """A network: `PACKAGE:name`, its constructor, and its input shape without the batch."""
 
     name: str
     make: Callable[[], nn.Module]
@@ -68,14 +67,14 @@ class Case:
 
 
 class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what a module computes and moves while it runs on the meta device.
+    """Counts operations and bytes of a module that runs on the meta device.
 
     Attributes:
-        products, saved, fused: operations of plain products, of convolutions, and of what a fused
-            attention kernel may do.
-        weights: bytes of layers that are a product.
-        moved: bytes of weights and of the result of every operator.
-        calls: operators that are no views.
+        products, saved, fused: operations of plain products, of convolutions, and of products that
+            a fused attention kernel may compute.
+        weights: bytes of the parameters of linear, convolution and recurrent layers.
+        moved: bytes of the result of every operator.
+        calls: number of operators that are not views.
     """
 
     def __init__(self) -> None:
@@ -121,7 +120,11 @@ class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self
 
     def bounds_s(self, device: DeviceSpec) -> tuple[float, float]:
-        """Returns seconds that no answer may go below, and those above which it needs a reason."""
+        """Returns (lower bound, whole time), seconds.
+
+        The lower bound holds for every prediction. A multiple of the whole time is the value above
+        which a prediction needs a reason.
+        """
         peak, is_gpu = device.peak_fp32_flop_per_s or math.inf, device.kind == "gpu"
         bandwidth, launch_s = device.mem_bandwidth_bytes_per_s or math.inf, device.launch_s
         faster = (_AMD_MATRIX if device.vendor == "AMD" else 1) if is_gpu else _CPU_CLOCK
@@ -143,16 +146,16 @@ def _made(make: Callable[[], nn.Module]) -> nn.Module:
     try:
         with torch.device("meta"):
             return make()
-    except (RuntimeError, NotImplementedError):  # its code reads values
+    except (RuntimeError, NotImplementedError):  # the constructor reads values of tensors
         return make().to("meta")
 
 
 def experiment(out: Path = Path("runs/network-sweep.json"), every: int = 1) -> None:
-    """Asks all networks and writes the page.
+    """Predicts all networks and writes the page.
 
     Args:
-        out: what became of every network, as JSON.
-        every: only every so many networks.
+        out: JSON file of the outcomes.
+        every: stride over the networks.
     """
     rows = ask(list(cases())[::every], out)
     print(page(rows))
@@ -182,7 +185,7 @@ def page(rows: list[dict[str, Any]]) -> str:
 
 
 def ask(asked: Sequence[Case], out: Path) -> list[dict[str, Any]]:
-    """Returns what became of every network, a row a device and mode; writes it."""
+    """Returns the outcomes, one row per network, device and mode; writes them to `out`."""
     warnings.simplefilter("ignore")
     predictor = NetworkPredictor.load()
     rows: list[dict[str, Any]] = []
@@ -193,7 +196,7 @@ def ask(asked: Sequence[Case], out: Path) -> list[dict[str, Any]]:
 
 
 def summary(rows: Iterable[dict[str, Any]]) -> str:
-    """Returns the counts of outcomes by package; a network that is refused counts once."""
+    """Returns the counts of outcomes by package; a refused network counts once."""
     rows = list(rows)
     counts = Counter((row["name"].split(":")[0], row["outcome"]) for row in rows)
     names = {name: {row["name"] for row in rows if row["name"].startswith(name + ":")}
@@ -206,7 +209,7 @@ def summary(rows: Iterable[dict[str, Any]]) -> str:
 
 
 def _outcomes(predictor: NetworkPredictor, case: Case) -> Iterator[dict[str, Any]]:
-    """Yields a row a device and mode, or one where there is no answer at all."""
+    """Yields one row per device and mode, or a single one if the prediction fails."""
     row: dict[str, Any] = {"name": case.name, "device": "", "said": "", "bound": "", "why": ""}
     try:
         graphs = predictor.graphs(
@@ -216,13 +219,13 @@ def _outcomes(predictor: NetworkPredictor, case: Case) -> Iterator[dict[str, Any
     except CdmppError as error:
         yield {**row, "outcome": "refused", "why": str(error)}
         return
-    except Exception as error:  # what no command should end with
+    except Exception as error:  # an unexpected error is an outcome
         said = f"{error!r:.200} ({traceback.extract_tb(error.__traceback__)[-1]})"
         yield {**row, "outcome": "traceback", "said": said}
         return
     try:
         counted = Counted.of(case)
-    except Exception:  # its code reads values: nothing is counted, nothing is far above
+    except Exception:  # the model reads values: without counts nothing is far above
         counted = Counted()
         counted.moved = math.inf
     for one in answers:
@@ -256,7 +259,7 @@ def _outcome(
 
 
 def cases() -> Iterator[Case]:
-    """Yields all networks; those of a package that is missing or does not fit are left out."""
+    """Yields all networks; skips a package that is missing or incompatible."""
     for name, make, shape in _layers():
         yield Case(f"torch:{name}", make, shape)
     space = SearchSpace()
@@ -275,7 +278,7 @@ def cases() -> Iterator[Case]:
 
 
 def _layers() -> list[tuple[str, Callable[[], nn.Module], tuple[int, ...]]]:
-    """Returns layers of torch.nn that are more than one product."""
+    """Returns layers of torch.nn that consist of more than one product."""
     encoder = nn.TransformerEncoderLayer
     return [
         ("lstm", lambda: nn.LSTM(256, 512, 2, batch_first=True), (128, 256)),

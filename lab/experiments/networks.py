@@ -1,4 +1,4 @@
-"""Models of whole networks on measured ones."""
+"""Network models evaluated on measured networks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from lab.stamp import stamp
 from lab.suites.leaderboard.other_tasks import ratio_interval
 
 SEEDS = (0, 1, 2)
-#: In the folder of the data set: measured on its machine.
+#: File in the dataset's folder, measured on the dataset's machine.
 OUTSIDE_FILE = "outside.json"
 _TITLES = {
     "infer_time_s": "Time of an inference", "train_time_s": "Time of a training step",
@@ -52,9 +52,9 @@ _SHOWN = {
     "mape": "MAPE", "median_ape": "median", "mean_log_error": "mean log error",
     "spearman": "Spearman",
 }  # fmt: skip
-#: Metrics that are no share of what was measured.
+#: Metrics that are not fractions of the measurement.
 _PLAIN = ("mean_log_error", "spearman")
-#: Networks that no generator drew, with the side of their image and batches.
+#: Networks outside the generator: name -> (constructor, image side, batches).
 OUTSIDE: dict[str, tuple[Callable[[int], Any], int, tuple[int, ...]]] = {
     "resnet-18": (resnet18, 224, (1, 4)),
     "mobilenet-v2": (mobilenet_v2, 224, (1, 4)),
@@ -63,7 +63,7 @@ OUTSIDE: dict[str, tuple[Callable[[int], Any], int, tuple[int, ...]]] = {
 _TIMEOUT_S = 300.0
 
 
-#: Fitted on random splits too, which say what memorising architectures is worth.
+#: Also fitted on random splits, which show the benefit of memorising architectures.
 RANDOM_MODELS = ("residual", "trees", "mlp", "operator-linear", "roofline", "constant")
 QUICK_SEERNET = tuple(
     f"{model}.{setting}"
@@ -81,7 +81,7 @@ def fit_cells(
     seeds: Sequence[int],
     options: NetworkOptions,
 ) -> None:
-    """Fits what is missing; a cell of other data or other options is fitted anew."""
+    """Fits missing cells, and refits cells of other data or options."""
     samples = assemble(data)
     for seed in seeds:
         for kind in splits:
@@ -109,7 +109,7 @@ def fit_cell(
     *,
     seed: int,
 ) -> dict[str, Any]:
-    """Returns the errors of one model on the test part, and on the validation part."""
+    """Returns one model's errors on the test part and on the validation part."""
     train, validation, test = (
         samples.take(rows) for rows in (parts.train, parts.validation, parts.test)
     )
@@ -121,7 +121,7 @@ def fit_cell(
     intervals = calibrate_networks(validation, held)
     found = fitted.predict(test)
     networks = list(fitted.networks.values())
-    if isinstance(fitted, SeerNetModel):  # one a target, all alike
+    if isinstance(fitted, SeerNetModel):  # one equal network per target
         networks = networks[:1]
     count = sum(one.numel() for network in networks for one in network.parameters())
     return {
@@ -144,8 +144,7 @@ def fit_cell(
 def architecture_errors(
     samples: NetworkSamples, predicted: NDArray[np.float64]
 ) -> dict[str, dict[str, list[float]]]:
-    """Returns target -> architecture -> its samples and the sum of their absolute percentage
-    errors, of which intervals over architectures are made.
+    """Returns target -> architecture -> [samples, sum of absolute percentage errors].
 
     Args:
         predicted: float64 [N, 6].
@@ -161,13 +160,13 @@ def architecture_errors(
 
 
 def measure_outside(path: Path, note: dict[str, Any], *, device: str, threads: int) -> None:
-    """Measures the networks of `OUTSIDE` as `cdmpp networks measure` does, every part in a process
-    of its own; times are at the usual speed of the data set's campaign.
+    """Measures the networks of `OUTSIDE` as `cdmpp networks measure` does, each part in its own
+    process. Times are corrected to the usual speed in the dataset's campaign.
 
     Args:
-        note: of the data set's manifest.
-        device: its label.
-        threads: of torch.
+        note: `note` of the dataset's manifest.
+        device: label of the dataset.
+        threads: threads of torch.
     """
     from cdmpp.config import from_dict
     from cdmpp.networks.campaign.labels import NetworkTiming
@@ -230,12 +229,12 @@ def experiment(
     random_models: tuple[str, ...] = RANDOM_MODELS,
     settings: tuple[str, ...] = QUICK_SEERNET,
 ) -> None:
-    """Measures (on the data set's machine) and fits what is missing, and writes the page.
+    """Measures (on the dataset's machine) and fits what is missing; writes the page.
 
     Args:
-        random_models: those that are fitted on random splits too.
+        random_models: models that are also fitted on random splits.
         settings: `name=value` of `NetworkOptions`. SeerNet as published (width 256, 500 epochs)
-            takes hours a training on one core; the default is less.
+            takes hours per training on one core; the default is smaller.
     """
     options = load_config(NetworkOptions, overrides=settings)
     make_folder(cells, what="fitted cells")
@@ -261,7 +260,7 @@ def write_report(
     """Writes the page.
 
     Raises:
-        DataError: no cell of this data set is there.
+        DataError: there is no cell of this dataset.
     """
     found = read_cells(cells, data_hash(data))
     outside = _outside(outside_file)
@@ -281,7 +280,7 @@ def write_report(
 
 
 def read_cells(folder: Path, wanted: str) -> list[dict[str, Any]]:
-    """Returns the fitted cells of the data set `wanted`, in the order of the tables.
+    """Returns the fitted cells of the dataset with hash `wanted`, in the order of the tables.
 
     Raises:
         DataError: there is none.
@@ -325,7 +324,7 @@ def _target(cells: list[dict[str, Any]], target: str, note: dict[str, Any]) -> l
 
 
 def _verdict(cells: list[dict[str, Any]]) -> list[str]:
-    """Returns, for times and memories, ours beside the goal and the best baseline."""
+    """Returns one line per time and memory: our model beside the goal and the best baseline."""
     lines = []
     for target in TARGETS[:4]:
         means = {
@@ -355,7 +354,7 @@ def _verdict(cells: list[dict[str, Any]]) -> list[str]:
 def _interval(
     own: list[dict[str, Any]], others: list[dict[str, Any]] | None, target: str
 ) -> tuple[float, float] | None:
-    """Returns the 95 % interval of a MAPE, or of its ratio to that of others; None for one seed."""
+    """Returns the 95 % interval of a MAPE, or of its ratio to `others`; None for one seed."""
     ours = [{"": cell["architecture_errors"][target]} for cell in own]
     theirs = (
         [{"": {name: (n, n) for name, (n, _) in seed[""].items()}} for seed in ours]

@@ -1,4 +1,4 @@
-"""Steps of timm's networks on three GPUs, families and devices left out of the training."""
+"""Step times of timm's networks on three GPUs, with families and devices held out."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from lab.paths import PAGES, ROOT, SHARED_DATA
 from lab.stamp import stamp
 
 TABLE = SHARED_DATA / "timm-bench" / "timm_bench.parquet"
-#: Parts of the families on which noise, epochs and batch were chosen.
+#: Folds of the families on which noise, epochs and batch were chosen.
 CHOSEN_ON = (0, 1)
-#: Device and way of running of the largest group of runs.
+#: Device and configuration with the most runs.
 _SEERNET_ON = ("rtx3090", "infer nchw eager")
 SEERNET_FITS = ROOT / "runs" / "seernet-timm"
 _SAMPLES, _SEED = 300, 0
@@ -43,8 +43,8 @@ def experiment(run: Path = ROOT / "runs" / "step_time", table: Path = TABLE) -> 
     """Writes the page (after `cdmpp networks train --table`).
 
     Args:
-        run: its run folder.
-        table: that it was trained on.
+        run: run folder of that training.
+        table: its training table.
     """
     steps = _Judged(run, read_runs(table)[0])
     lines = {"the model": steps.log_predicted, "MACs at peak, one factor a way": steps.log_macs,
@@ -97,7 +97,7 @@ def experiment(run: Path = ROOT / "runs" / "step_time", table: Path = TABLE) -> 
 
 
 class _Judged:
-    """Measured runs and what was predicted of them without their families."""
+    """Measured runs with predictions of fits without their families."""
 
     def __init__(self, run: Path, runs: Sequence[MeasuredRun]) -> None:
         columns = read_columns(run / "left_out.parquet")
@@ -125,7 +125,7 @@ class _Judged:
             self.log_elsewhere[here] = self._elsewhere(others)[here]
 
     def goals(self) -> Mapping[str, BoolArray]:
-        """Returns the groups of runs that the goals are about."""
+        """Returns the groups of runs that have a goal."""
         infer = np.char.startswith(self.way, "infer")
         compiled = np.char.endswith(self.way, "compiled")
         return {
@@ -149,13 +149,13 @@ class _Judged:
         return float(np.median(errors)), float(low), float(high)
 
     def inside(self, rows: BoolArray) -> float:
-        """Returns the share of runs in their intervals."""
+        """Returns the share of runs inside their intervals."""
         return float(np.mean(np.abs(self.log_predicted - self.log_s)[rows] <= self.width[rows]))
 
     def pairs(
         self, key: Callable[[MeasuredRun], Any], other: Callable[[MeasuredRun], Any]
     ) -> IntArray:
-        """Returns int64 [pairs, 2], runs and their partners: the first whose key is `other`."""
+        """Returns int64 [pairs, 2], runs and their partners: the first run whose key is `other`."""
         places: dict[Any, int] = {}
         for place, run in enumerate(self.runs):
             places.setdefault(key(run), place)
@@ -167,12 +167,12 @@ class _Judged:
         return np.array(found, np.int64).reshape(-1, 2)
 
     def per_sample(self, logs: FloatArray) -> FloatArray:
-        """Returns float64 [N], the logs of seconds a sample: batches of a pair may differ."""
+        """Returns float64 [N], logs of seconds per sample, because batches of a pair may differ."""
         return logs - np.log([run.batch for run in self.runs])
 
     def slowed(self) -> dict[str, float | int]:
-        """Returns how many networks channels_last slows by more than 5 %, and of how many that is
-        predicted: by the model, and by what it did to the same network on other GPUs and releases.
+        """Counts the networks that channels_last slows by more than 5 %, and the correct and wrong
+        predictions of this: by the model, and by the same network on other GPUs and releases.
         """
         pairs = self.pairs(_key, _other_layout)
         measured, predicted = (
@@ -193,7 +193,7 @@ class _Judged:
 
     def _same_elsewhere(self, rows: IntArray, ratios: FloatArray) -> FloatArray:
         """Returns float64 [N], the median ratio of the same network on other GPUs and releases of
-        torch; NaN where there is none.
+        torch; NaN if there is none.
         """
         runs = [self.runs[row] for row in rows.tolist()]
         network = np.array([f"{run.arch} {run.size}" for run in runs])
@@ -208,8 +208,8 @@ class _Judged:
         return found
 
     def _elsewhere(self, others: IntArray) -> FloatArray:
-        """Returns float64 [N], the logs of seconds that the same network took a sample on another
-        device, run the same way, times one factor for each pair of devices and way.
+        """Returns float64 [N], log seconds predicted from the same network and execution on another
+        device: time per sample, times a factor per pair of devices and execution.
         """
 
         def key(run: MeasuredRun, device: str) -> tuple[Any, ...]:
@@ -247,7 +247,7 @@ class _Judged:
 
 
 def _seernet(steps: _Judged) -> tuple[str, dict[str, list[float]]]:
-    """Returns the table of SeerNet beside the model on one device and way, and its numbers."""
+    """Returns the table of SeerNet and the model on one configuration, and its values."""
     rows = (steps.device == _SEERNET_ON[0]) & (steps.way == _SEERNET_ON[1])
     judged = sorted(set(steps.parts.tolist()) - set(CHOSEN_ON))
     found = seernet_logs(steps.runs, rows, steps.parts, judged, SEERNET_FITS)
@@ -264,7 +264,7 @@ def _seernet(steps: _Judged) -> tuple[str, dict[str, list[float]]]:
 
 
 def _other_layout(run: MeasuredRun) -> Any:
-    """Returns the key of the same run in NCHW, of one in channels_last; None of others."""
+    """Returns the key of the same run in NCHW for an inference in channels_last, else None."""
     if run.execution.layout != "nhwc" or run.execution.mode != "infer":
         return None
     return run.arch, run.size, run.device, run.torch, "infer nchw eager"
@@ -290,7 +290,7 @@ def _slowed_text(found: Mapping[str, float | int]) -> str:
 
 
 def _batches(steps: _Judged) -> tuple[str, dict[str, Any]]:
-    """Returns the table of largest batches: what is predicted to fit beside what did."""
+    """Returns the table of predicted against measured largest batches, and its values."""
     graphs = read_graphs()
     rows, kept = [], {}
     others = [one for one, is_one in zip(steps.runs, steps.is_judged, strict=True) if not is_one]
@@ -317,12 +317,12 @@ def _batches(steps: _Judged) -> tuple[str, dict[str, Any]]:
 
 
 def _steps_off(label: LargestBatch, factor: float) -> int:
-    """Returns how many steps of the series the predicted largest batch is from the measured one.
+    """Returns predicted minus measured largest batch, in steps of the series.
 
-    Bytes grow in a straight line with the batch, between the two that are known.
+    Bytes are interpolated linearly between the two known batches.
 
     Args:
-        factor: from the bytes of tensors to the memory that is needed.
+        factor: bytes of tensors -> required memory.
     """
     batch = label.run.batch
     slope = factor * (label.failed - label.fitted) / (label.larger_batch - batch)
@@ -345,7 +345,7 @@ def _with_interval(value: tuple[float, float, float]) -> str:
 
 
 def _picture(steps: _Judged) -> None:
-    """Writes predicted beside measured, a panel a device."""
+    """Draws predicted against measured times, one panel per device."""
     import io
 
     import matplotlib

@@ -1,4 +1,4 @@
-"""A device that the shipped model has never seen, and what its intervals hold there."""
+"""Predictions of the shipped model and coverage of its intervals on an unseen device."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from lab.pages import sections, write_page
 from lab.paths import ROOT
 from lab.stamp import PROGRAMS, stamp
 
-#: Packed campaigns on a chip that no shipped model has learned from.
+#: Packed campaigns on a chip that is not in the training data of any shipped model.
 _THIRD_CHIP = ("zen5-records", "zen5-kernels")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model says of a new device; means over tasks.
+    """Errors of a model on a new device; means over tasks.
 
     Attributes:
         name: of the device.
-        is_known_family: whether the model was trained on devices of its kind and family.
-        is_far: whether the programs are unlike all that it was trained on.
+        is_known_family: whether devices of its kind and family are in the training data.
+        is_far: whether the programs are out-of-distribution.
         log_error: mean |log(predicted / measured)|.
-        oracle: log error of who knows each task's median; None where most tasks have one program.
-        constant: log error of who says the median of all these programs of each.
+        oracle: log error of each task's measured median; None if most tasks have one program.
+        constant: log error of the measured median over all these programs.
         median_ratio: predicted over measured.
-        spearman: within a task; None where no task has enough programs.
-        factor: of the intervals, each way.
-        inside: share of the programs in their intervals.
+        spearman: within a task; None if no task has enough programs.
+        factor: of the intervals, in each direction.
+        inside: share of the programs inside their intervals.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Answer:
 
 
 def experiment(cache: Path = ROOT / "cache") -> None:
-    """Predicts the programs of the unseen chip (after `make tables`), and writes the page."""
+    """Predicts the programs of the unseen chip (after `make tables`) and writes the page."""
     shipped = load_trained(model_folder(PRETRAINED), with_code=True)
     found: dict[str, list[Answer]] = {}
     for name in _THIRD_CHIP:
@@ -81,11 +81,11 @@ def experiment(cache: Path = ROOT / "cache") -> None:
 def new_devices(
     trained: TrainedModel, samples: Samples, code: Sequence[MachineCode] = ()
 ) -> list[Answer]:
-    """Returns what a model says of the devices that it was not trained on, of tasks that it was not
-    trained on: of programs that are like those that it was trained on, and of others.
+    """Returns a model's errors on unseen devices and tasks, separately for in-distribution and
+    out-of-distribution programs.
 
     Args:
-        code: machine code of the programs, which counts in where it is known.
+        code: machine code of the programs, used where it is known.
     """
     known = {spec.name for spec in trained.card.devices}
     is_met = np.array([task_digest(str(name)) in trained.card.training_tasks
@@ -137,7 +137,7 @@ def _answer(
 
 
 def _table(answers: Sequence[Answer]) -> str:
-    """Returns how far off the answers are, a row a device and kind of programs."""
+    """Returns the table of errors, one row per device and kind of programs."""
     rows = [
         [
             one.name, "no" if one.is_known_family else "yes", "yes" if one.is_far else "no",

@@ -1,10 +1,9 @@
-"""Measured programs as `data/` keeps them: `campaign.tar.xz`, and `machine_code.parquet` and
-`in_network.json` where the folders have them.
+"""Packs measured programs for `data/`: `campaign.tar.xz`, and `machine_code.parquet` and
+`in_network.json` if the folders have them.
 
-A folder is a measuring campaign or a search; of several, one campaign is made. Tasks of which
-nothing was measured are left out, and those of judged networks (reshapes, which every network has,
-may stay). Tasks of one operator come together, and timings keep five digits, so that the archive is
-small.
+A folder is a measuring campaign or a search; several folders become one campaign. Tasks without
+measurements are dropped, and tasks of test networks (except reshapes, which every network has).
+To keep the archive small, tasks are sorted by operator and timings are rounded to five digits.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from cdmpp.processes.campaign import CAMPAIGN_FILE, JOURNAL_FILE, read_campaign
 from tvm_helper.measure.journal import TASKS_FOLDER, read_journal
 from tvm_helper.search.folder_files import SEARCH_FILE, read_search
 
-#: Tasks and traces repeat each other over a hundred megabytes.
+#: Tasks and traces repeat each other at distances of a hundred megabytes.
 _FILTERS = [
     {"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 1 << 27, "lc": 4, "pb": 0, "nice_len": 273}
 ]
@@ -41,14 +40,14 @@ _DIGITS = 5
 
 @dataclass
 class _Packed:
-    """One campaign of all folders.
+    """The campaign merged from all folders.
 
     Attributes:
         settings: of the first folder.
         tasks: key -> text of its file.
         entries: lines of the journal.
-        code: what the compiler made of the programs; None where no folder knows.
-        in_network: kernels that were timed in a network too.
+        code: machine code of the programs; None if no folder has it.
+        in_network: kernels that were also timed in a network.
     """
 
     settings: dict[str, Any]
@@ -62,9 +61,8 @@ def experiment(folders: tuple[Path, ...], out: Path, judged: Path | None = None)
     """Writes the archive.
 
     Args:
-        out: folder of the data set.
-        judged: folder with the searches of the networks by which replays are judged, whose tasks
-            are left out.
+        out: folder of the dataset.
+        judged: folder with the searches of the networks that evaluate replays, for tasks to drop.
     """
     left_out = set() if judged is None else _judged(judged)
     packed = _Packed(_settings(folders[0]))
@@ -82,7 +80,7 @@ def experiment(folders: tuple[Path, ...], out: Path, judged: Path | None = None)
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """Returns what a campaign's file says of it, or would if the search were one."""
+    """Returns the settings in a campaign's file, or the equivalent ones of a search."""
     if not (folder / SEARCH_FILE).is_file():
         return read_campaign(folder, "cdmpp measure")
     search = read_search(folder)
@@ -92,7 +90,7 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def _add(packed: _Packed, folder: Path, judged: set[str]) -> None:
-    """Takes a folder in.
+    """Adds a folder to the packed campaign.
 
     Raises:
         UsageError: it was measured on another device, or compiled for another target.
@@ -110,7 +108,7 @@ def _add(packed: _Packed, folder: Path, judged: set[str]) -> None:
             print(f"left out: {task['name']}, a task of a judged network")
             del texts[key]
         elif key in packed.tasks and json.loads(packed.tasks[key])["module"] != task["module"]:
-            # Equal but for names, by which a schedule finds its blocks.
+            # Modules differ only in names, by which a schedule finds its blocks.
             print(f"left out: {task['name']}, whose blocks have other names in an earlier folder")
             del texts[key]
     known = {entry["program_id"] for entry in packed.entries if entry["kind"] == "measured"}
@@ -130,11 +128,11 @@ def _add(packed: _Packed, folder: Path, judged: set[str]) -> None:
 
 
 def _as_campaign(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the lines of a campaign's journal: those of a search have the schedule inside."""
+    """Returns the journal as lines of a campaign; a search has schedules in measured lines."""
     lines = []
     for entry in entries:
         line = dict(entry)
-        if line["kind"] == "round":  # what a search's time went into
+        if line["kind"] == "round":  # time spent by a search
             continue
         if line["kind"] == "measured":
             line["costs_s"] = [float(f"{cost:.{_DIGITS}g}") for cost in line["costs_s"]]
@@ -154,7 +152,7 @@ def _judged(folder: Path) -> set[str]:
 
 def _write(path: Path, packed: _Packed) -> None:
     settings = dict(packed.settings, options=dict(packed.settings["options"]))
-    for name in ("network", "tasks_of"):  # the places of files are this machine's
+    for name in ("network", "tasks_of"):  # paths are specific to this machine
         places = settings["options"].get(name)
         if isinstance(places, list):
             settings["options"][name] = [Path(place).name for place in places]

@@ -1,4 +1,4 @@
-"""Tunes every peer at random on validation parts and keeps its best settings in configs/models."""
+"""Tunes every baseline by random search on validation parts; stores the best in configs/models."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ KINDS = ("gbdt", "gbdt-rank", "segment-mlp", "tlp", "tlp-rank", "recursive-lstm"
 
 
 def experiment(kinds: tuple[str, ...] = KINDS, minutes: int = 10, dataset: str = "") -> None:
-    """Tunes some kinds, so many CPU minutes each.
+    """Tunes the given kinds.
 
     Args:
-        dataset: as `--dataset`; empty = the shipped one.
+        minutes: CPU minutes per kind.
+        dataset: value of `--dataset`; empty for the shipped one.
     """
     for kind in kinds:
         preset = ROOT / "configs" / "models" / f"{kind}.yaml"

@@ -1,4 +1,4 @@
-"""Kinds of generated tensor programs, each with what it must do by its own formulas."""
+"""Kinds of generated tensor programs with formulas of their work."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 BYTES = {"float32": 4, "float16": 2, "int8": 1, "int16": 2, "int32": 4, "float64": 8}
-#: Schedules, and the kinds of devices that run programs with them.
+#: Schedules and the kinds of devices that can run them.
 RUNS_ON = {
     "as written": ("cpu", "gpu"), "as written, n given": ("cpu", "gpu"),
     "as written for GPUs": ("gpu",), "as written in loops": ("cpu",),
@@ -25,10 +25,10 @@ class Kind:
 
     Attributes:
         arguments: `NAME shape type` each.
-        parts: lines as they are, or `NAME | axes | first store | stores` of a block.
-        operations: arithmetic on `dtype` at the least.
-        moved: bytes of arguments at the least; None = all of them, once.
-        is_product: whether m = k is the side of matrices.
+        parts: verbatim lines, or `NAME | axes | first store | stores` of a block.
+        operations: minimum number of arithmetic operations on `dtype`.
+        moved_at_least: minimum bytes of arguments; None for all arguments, once.
+        is_product: whether m = k is the side of square matrices.
     """
 
     name: str
@@ -53,11 +53,11 @@ class Kind:
         return f"@T.prim_func(s_tir=True)\ndef f({', '.join(given)}):\n{body}\n"
 
     def written(self, m: int, k: int) -> float:
-        """Returns the elements of the last argument."""
+        """Returns the number of elements of the last argument."""
         return _volume(self.arguments[-1].split()[1].format(m=m, k=k))
 
     def moved(self, m: int, k: int) -> float:
-        """Returns the bytes of arguments that are read or written, each once, at the least."""
+        """Returns the minimum bytes of arguments that are read or written, each counted once."""
         if self.moved_at_least is not None:
             return self.moved_at_least(m, k)
         return sum(
@@ -69,7 +69,7 @@ class Kind:
 def _volume(shape: str) -> float:
     count = 1.0
     for extent in shape.strip("(),").split(","):
-        count *= float(eval(extent))  # a product of the generator's own numbers
+        count *= float(eval(extent))  # a product of numbers from the generator
     return count
 
 

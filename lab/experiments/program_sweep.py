@@ -1,4 +1,4 @@
-"""Generated tensor programs on a CPU and a GPU: every answer inside bounds, marked or refused."""
+"""Checks predictions for generated tensor programs on a CPU and a GPU against bounds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tvm_helper.tasks.script import read_script
 from tvm_helper.tir.symbolic import with_sizes
 
 DEVICES = ("epyc-avx512-1c", "a100-40gb")
-#: Elements of the largest buffer, about: 20 KB to 128 MB of float32.
+#: Approximate elements of the largest buffer: 20 KB to 128 MB of float32.
 ELEMENTS = (5000, 3_000_000, 1 << 25)
 _UNKNOWN_BYTES_PER_S = 1e10
 _LAUNCH_S = 1e-6
@@ -42,15 +42,15 @@ where that is unknown. Marked: it has a reason, or is unlike all that the model 
 
 @dataclass(frozen=True)
 class Case:
-    """A generated program with what it must do on any device.
+    """A generated program with the work that it needs on any device.
 
     Attributes:
         name: its kind, sizes and schedule.
         module: an `IRModule` with `main`.
-        operations: of arithmetic on `dtype`, at the least.
-        dtype: the narrowest of the operands.
-        moved: bytes of arguments that are read or written, each once.
-        threads: of a GPU at the most.
+        operations: minimum number of arithmetic operations on `dtype`.
+        dtype: the narrowest type of the operands.
+        moved: bytes of arguments that are read or written, each counted once.
+        threads: maximum number of GPU threads.
         runs_on: kinds of devices that can run it.
     """
 
@@ -64,11 +64,11 @@ class Case:
 
 
 def least_s(case: Case, device: DeviceSpec) -> float:
-    """Returns seconds that no run of a program can go below: what fits into caches may be there."""
+    """Returns the lower bound of a program in seconds; bytes that fit into caches count as free."""
     is_gpu, fp32 = device.kind == "gpu", device.peak_fp32_flop_per_s or 0.0
     half = max(device.peak_fp16_flop_per_s or 0.0, device.peak_tensor_flop_per_s or 0.0)
     rate = {
-        "float16": max(half, fp32) if half else math.inf,  # of a CPU's matrix units, unknown
+        "float16": max(half, fp32) if half else math.inf,  # rate of a CPU's matrix units is unknown
         "int8": max(device.peak_int8_op_per_s or 0.0, 4 * fp32),
     }.get(case.dtype, fp32)
     own = 1 if is_gpu else device.core_count or 1  # caches of the second level
@@ -81,8 +81,8 @@ def least_s(case: Case, device: DeviceSpec) -> float:
 
 
 def most_s(case: Case, device: DeviceSpec) -> float:
-    """Returns seconds above which an answer needs a reason: 100 times what an fp32 program takes
-    at the peaks of a GPU, or of its threads alone; on a CPU 10 times one operation a cycle.
+    """Returns seconds above which a prediction needs a reason: 100 times an fp32 program at a GPU's
+    peaks, or of its threads alone; on a CPU 10 times one operation per cycle.
     """
     clock = device.clock_hz or 1e9
     rate = min(device.peak_fp32_flop_per_s or math.inf, 2 * clock * case.threads)
@@ -92,7 +92,7 @@ def most_s(case: Case, device: DeviceSpec) -> float:
 
 
 def outcome(case: Case, device: DeviceSpec, found: Prediction) -> str:
-    """Returns what became of a question; one of `WRONG` where that is wrong."""
+    """Returns the outcome of a prediction, a value of `RIGHT` or `WRONG`."""
     if found.latency_s is None or found.low_s is None or found.high_s is None:
         is_needed = device.kind not in case.runs_on or "symbolic" in (found.reason or "")
         return "refused" if is_needed else WRONG[4]
@@ -106,7 +106,7 @@ def outcome(case: Case, device: DeviceSpec, found: Prediction) -> str:
 
 
 def cases(seed: int = 0, elements: Sequence[int] = ELEMENTS) -> Iterator[Case]:
-    """Yields the programs of a seed, with about so many elements of the largest buffer."""
+    """Yields the programs of a seed; `elements`: approximate sizes of the largest buffer."""
     rng = random.Random(seed)
     for kind in KINDS:
         for about in elements:
@@ -127,7 +127,7 @@ def cases(seed: int = 0, elements: Sequence[int] = ELEMENTS) -> Iterator[Case]:
 
 
 def scheduled(module: Any, style: str) -> Any:
-    """Returns a program whose blocks are scheduled in a simple way."""
+    """Returns a program with a simple schedule for each block."""
     schedule = Schedule(module)
     for block in schedule.get_child_blocks(schedule.get_sblock("root")):
         loops = schedule.get_loops(block)
@@ -175,7 +175,7 @@ def experiment(seed: int = 0) -> None:
 def ask(
     predictor: Predictor, programs: Iterable[Case]
 ) -> tuple[Counter[tuple[str, str]], list[list[str]], Counter[str], int]:
-    """Returns answers by device and outcome, rows of what is wrong, reasons, and the programs."""
+    """Returns counts by device and outcome, rows of wrong outcomes, reasons, number of programs."""
     counts: Counter[tuple[str, str]] = Counter()
     reasons: Counter[str] = Counter()
     wrong: list[list[str]] = []
@@ -184,7 +184,7 @@ def ask(
         asked += 1
         try:
             answers = predictor.programs([NamedProgram(case.name, case.module)])
-        except Exception:  # what the sweep is for
+        except Exception:  # an unexpected error is an outcome
             last = traceback.format_exc().splitlines()[-1]
             counts[DEVICES[0], "traceback"] += 1
             wrong.append([case.name, "", "traceback", last, ""])

@@ -1,4 +1,4 @@
-"""Pages of the tests that take hours: attacks on the readers, faults of commands."""
+"""Pages of tests that take hours: invalid input to the readers, faults of commands."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from lab.paths import RESULTS, ROOT
 
 
 def fuzz(most: int = 1_000_000) -> None:
-    """Mutated and hand-made data at every reader; resumable.
+    """Runs mutated and hand-made data through every reader; resumable.
 
     Args:
-        most: cases of a campaign; 1000 takes minutes.
+        most: maximum cases per campaign; 1000 takes minutes.
     """
     _run("tests.fuzz.attack", "--most", str(most))
 
 
 def faults(times: int = 10, kills: int = 50) -> None:
-    """Commands that are killed, ended, starved of disk, robbed of their folder or run twice;
+    """Runs commands that are killed, ended, out of disk space, without their folder, or run twice;
     resumable.
 
     Args:
         times: faults of each kind.
-        kills: of kind `killed`.
+        kills: faults of kind `killed`.
     """
     _run("tests.faults.run", "--times", str(times), "--kills", str(kills))
 

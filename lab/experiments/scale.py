@@ -1,9 +1,9 @@
-"""Extracts and trains on more and more synthetic records: seconds and memory of every step.
+"""Extraction and training on growing numbers of synthetic records: seconds and memory of each step.
 
-Records are those of one shipped CPU with other split factors, unrolling pragmas and times; tasks
-that the data lack are shipped ones under another name. Each command runs in a process of its own,
-whose steps it notes itself; this process reads its memory meanwhile. Extraction and training are
-also killed and continued, and trained in two processes.
+Records are those of one shipped CPU with different split factors, unrolling pragmas and times;
+additional tasks are renamed shipped ones. Each command runs in its own process and logs its steps;
+this process polls its memory. Extraction and training are also killed and resumed, and training is
+also run in two processes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from lab.stamp import PROGRAMS, stamp
 
 SHIPPED = ROOT / "data" / "tenset-cpu"
 DEVICE = "xeon-avx512-2c"
-#: What is measured is continued to so many records, in a straight line.
+#: Number of records to which measurements are extrapolated linearly.
 GOAL_RECORDS = 10_000_000
 
 _SPLIT = re.compile(r'\["SP", (\d+), (\d+), (\d+), \[([\d, ]+)\]')
@@ -49,10 +49,10 @@ _PRAGMA = re.compile(r"auto_unroll_max_step\$\d+")
 _HASH = re.compile(r'^\(\["?([0-9a-f]{32})')
 _DRAWS = 64
 _POLL_S = 0.01
-#: Shorter times say nothing of how they grow.
+#: Shorter times are too noisy for a growth exponent.
 _CLEAR_S = 0.3
 
-#: Steps of the commands: what of a module is one, and its name.
+#: Steps of the commands: (`module:function`, name of the step).
 STEPS = (
     ("cdmpp.datasets.cache:_build", "write the arrays"),
     ("cdmpp.datasets.cache:load_samples", "load the arrays"),
@@ -80,9 +80,9 @@ _OTHER = "start and the rest"
 
 
 def make_records(out: Path, *, records: int, tasks: int, seed: int = 0) -> None:
-    """Writes a folder in Tenset's layout with records of one device, equally many of each task.
+    """Writes a folder in Tenset's layout with records of one device, equally many per task.
 
-    The hash in the name of a task that is there already is turned by a few digits for each copy.
+    Each copy of a task rotates the hash in the task's name by a few digits.
     """
     rng = np.random.default_rng(seed)
     sources = sorted((SHIPPED / "measure_records" / DEVICE).iterdir())
@@ -130,14 +130,14 @@ def _turned(digest: str, digits: int) -> str:
 
 
 def _parts(line: str) -> tuple[str, float] | None:
-    """Returns what a record line says of its program, and mean seconds; None of failed ones."""
+    """Returns the program part of a record line and mean seconds; None for failed records."""
     program, _, result = line.partition('"r": ')
     costs, error, *_ = json.loads(result[: result.index(', "v"')])
     return None if error else (program, float(np.mean(costs)))
 
 
 class _Splits:
-    """Draws other split factors: every factor of an extent goes to one of the loops."""
+    """Draws new split factors: each prime factor of an extent goes to one of its loops."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -161,7 +161,7 @@ class _Splits:
         return self._known[key][self._number() % _DRAWS]
 
     def _drawn(self, extent: int, count: int) -> str:
-        lengths = [1] * (count + 1)  # of the outer loop too
+        lengths = [1] * (count + 1)  # includes the outer loop
         for factor in _prime_factors(extent):
             lengths[self._number() % (count + 1)] *= factor
         return ", ".join(map(str, lengths[1:]))
@@ -179,7 +179,7 @@ def _prime_factors(value: int) -> tuple[int, ...]:
 
 
 def command_here(log: str, words: Sequence[str]) -> None:
-    """Runs `cdmpp WORDS` and notes in a file when which step began: monotonic and CPU seconds."""
+    """Runs `cdmpp WORDS`; logs the start of every step to a file, in monotonic and CPU seconds."""
     from cdmpp.cli.main import main
 
     with Path(log).open("w", encoding="utf-8", buffering=1) as stream:
@@ -198,7 +198,7 @@ def command_here(log: str, words: Sequence[str]) -> None:
 
 
 def walk_here(folder: str) -> int:
-    """Goes through the steps of a training that need no network, on the arrays of a folder."""
+    """Runs the steps of a training that need no network, on the arrays of a folder."""
     from cdmpp.datasets import cache
     from cdmpp.devices.vector import device_vector
     from cdmpp.models.options import TransformerOptions
@@ -231,8 +231,8 @@ def walk_here(folder: str) -> int:
 
 
 def make_arrays(folder: Path, *, records: int, tasks: int) -> None:
-    """Writes arrays as an extraction and its cache would: names, tasks and times at random, all
-    leaf columns 0, which take no room on disk.
+    """Writes arrays as an extraction and its cache would, with random names, tasks and times. All
+    leaf columns are 0 and take no space on disk.
     """
     from cdmpp.datasets import cache
     from cdmpp.datasets.extraction.schema import schema_versions
@@ -270,7 +270,7 @@ def make_arrays(folder: Path, *, records: int, tasks: int) -> None:
 
 
 def walked(size: int, folder: Path, *, tasks: int) -> dict[str, Any]:
-    """Measures `walk_here` on as many records."""
+    """Measures `walk_here` on `size` records."""
     shutil.rmtree(folder, ignore_errors=True)
     make_arrays(folder, records=size, tasks=tasks)
     steps = measured(["walk", folder], folder / "log")
@@ -279,7 +279,7 @@ def walked(size: int, folder: Path, *, tasks: int) -> dict[str, Any]:
 
 
 def _watch(place: str, name: str, stack: list[str], note: Callable[[], None]) -> None:
-    """Puts a function in place of another one that notes when it begins and ends."""
+    """Replaces a function with one that logs when it begins and ends."""
     owner, last = _owner(place)
     work = getattr(owner, last)
 
@@ -297,7 +297,7 @@ def _watch(place: str, name: str, stack: list[str], note: Callable[[], None]) ->
 
 
 def _owner(place: str) -> tuple[Any, str]:
-    """Returns the module or class of `module:name` or `module:class.name`, and the last name."""
+    """Returns the owner (module or class) of `module:name` or `module:class.name`, and the name."""
     module, _, path = place.partition(":")
     owner: Any = importlib.import_module(module)
     *outer, last = path.split(".")
@@ -307,14 +307,14 @@ def _owner(place: str) -> tuple[Any, str]:
 
 
 def _step(place: str) -> Callable[..., Any]:
-    """Returns a function of `STEPS`, as it is watched."""
+    """Returns a function of `STEPS` in its watched version."""
     found: Callable[..., Any] = getattr(*_owner(place))
     return found
 
 
 def measured(words: Sequence[object], log: Path, *, show: bool = True) -> dict[str, dict[str, Any]]:
-    """Runs a command of cdmpp and returns step -> `wall_s`, `cpu_s`, `anonymous` and `resident`,
-    the largest bytes of its own and with mapped files; `whole` is all of it.
+    """Runs a command of cdmpp and returns step -> `wall_s`, `cpu_s`, `anonymous` and `resident`:
+    peak bytes without and with mapped files. `whole` is the whole command.
 
     Raises:
         CalledProcessError: it fails.
@@ -336,7 +336,7 @@ def measured(words: Sequence[object], log: Path, *, show: bool = True) -> dict[s
 
 
 def start(words: Sequence[object], log: Path) -> subprocess.Popen[bytes]:
-    """Starts a command of cdmpp as `command_here` runs it."""
+    """Starts a command of cdmpp through `command_here`."""
     call = json.dumps([str(log), list(map(str, words))])
     place = f"{__name__}:command_here"
     return subprocess.Popen(
@@ -345,7 +345,7 @@ def start(words: Sequence[object], log: Path) -> subprocess.Popen[bytes]:
 
 
 def _poll(pid: int, found: list[tuple[float, int, int]]) -> None:
-    """Notes (monotonic seconds, bytes of its own, resident bytes) while a process lives."""
+    """Logs (monotonic seconds, anonymous bytes, resident bytes) while a process lives."""
     page = resource.getpagesize()
     path = Path(f"/proc/{pid}/statm")
     while True:
@@ -353,7 +353,7 @@ def _poll(pid: int, found: list[tuple[float, int, int]]) -> None:
             _, resident, shared, *_ = path.read_text().split()
         except (OSError, ValueError):
             return
-        if not int(resident):  # it has ended
+        if not int(resident):  # the process has ended
             return
         mine = (int(resident) - int(shared)) * page
         found.append((time.monotonic(), mine, int(resident) * page))
@@ -363,7 +363,7 @@ def _poll(pid: int, found: list[tuple[float, int, int]]) -> None:
 def summed(
     lines: Sequence[str], memory: Sequence[tuple[float, int, int]]
 ) -> dict[str, dict[str, Any]]:
-    """Returns what `measured` does from the notes of a command and of its memory."""
+    """Returns the result of `measured` from the logs of a command and of its memory."""
     notes = [line.split("\t") for line in lines]
     times = np.array([float(note[0]) for note in notes])
     found: dict[str, dict[str, Any]] = {}
@@ -383,10 +383,10 @@ def summed(
 
 
 def killed(words: Sequence[object], log: Path, is_time: Callable[[], bool]) -> None:
-    """Starts a command and kills it as soon as it is time.
+    """Starts a command and kills it once `is_time` is true.
 
     Raises:
-        CalledProcessError: it has ended before.
+        CalledProcessError: it ended before.
     """
     process = start(words, log)
     while process.poll() is None:
@@ -399,12 +399,12 @@ def killed(words: Sequence[object], log: Path, is_time: Callable[[], bool]) -> N
 
 
 def extract_words(folder: Path, out: Path) -> list[object]:
-    """Returns the words of an extraction in one process."""
+    """Returns the arguments of an extraction in one process."""
     return ["dataset", "extract", "--dataset", folder, "--out", out, "--jobs", 1, "--quiet"]
 
 
 def train_words(extracted: Path, out: Path, baselines: str) -> list[object]:
-    """Returns the words of a training of one epoch."""
+    """Returns the arguments of a training of one epoch."""
     return [
         "train", "--dataset", extracted, "--out", out, "--quiet", "--from-scratch",
         "--set", "transformer.loop.epochs=1", "--set", "transformer.loop.checkpoint_every=40",
@@ -413,7 +413,7 @@ def train_words(extracted: Path, out: Path, baselines: str) -> list[object]:
 
 
 def measure(size: int, folder: Path, *, tasks: int, baselines: str) -> dict[str, Any]:
-    """Generates, extracts and trains; the data stay for more."""
+    """Generates, extracts and trains; leaves the data in place."""
     records, extracted, run = (folder / name for name in ("records", "extracted", "run"))
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -434,7 +434,7 @@ def measure(size: int, folder: Path, *, tasks: int, baselines: str) -> dict[str,
 
 
 def kept(path: Path, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Returns what work found, from the file where it has been done."""
+    """Returns the result of `work`, from its file if it exists."""
     if not path.is_file():
         write_json(path, work())
     found: dict[str, Any] = json.loads(path.read_text("utf-8"))
@@ -447,7 +447,7 @@ def weights_hash(run: Path) -> str:
 
 
 def resumed(folder: Path, whole: dict[str, Any], baselines: str) -> dict[str, Any]:
-    """Kills an extraction after half of its shards and a training in its epoch, and continues."""
+    """Kills an extraction and a training after half of their work, and resumes both."""
     again, run = folder / "again", folder / "run-again"
     words = extract_words(folder / "records", again)
     shards = len(list((folder / "extracted").glob("shard-*.json")))
@@ -483,7 +483,7 @@ def _last_step(run: Path) -> int:
 
 
 def in_two(folder: Path, baselines: str) -> dict[str, Any]:
-    """Trains in two processes under torchrun; returns errors beside those of the one process."""
+    """Trains in two processes under torchrun; returns their errors and those of one process."""
     run = folder / "run-two"
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     words = [str(word) for word in train_words(folder / "extracted", run, baselines)[1:]]
@@ -518,15 +518,15 @@ def experiment(
     baselines: str = "roofline,constant",
     folder: str = "runs/scale",
 ) -> None:
-    """Measures all sizes, and writes the page.
+    """Measures all sizes and writes the page.
 
     Args:
         sizes: numbers of records.
-        walks: numbers of records whose arrays are made up, for the steps that need no network.
-        tasks: of the records.
-        checked: the size at which commands are killed and two processes train.
-        baselines: trained beside the transformer.
-        folder: for the data, 6 KB a record; removed in the end. A size that is measured stays so.
+        walks: numbers of records with synthetic arrays, for the steps that need no network.
+        tasks: number of tasks.
+        checked: size at which commands are killed and two processes train.
+        baselines: models trained beside the transformer.
+        folder: for the data, 6 KB per record; removed at the end. Measured sizes are not rerun.
     """
     place = Path(folder).resolve()
     result: dict[str, Any] = {"tasks": tasks, "baselines": baselines, "sizes": [], "walks": []}
@@ -551,7 +551,7 @@ def experiment(
 
 
 def exponent(small: tuple[float, float], large: tuple[float, float]) -> float:
-    """Returns how a number grows with the records: 1 = as they do; of (records, number)."""
+    """Returns the exponent of growth between two (records, value) pairs; 1 is linear."""
     return math.log(large[1] / small[1]) / math.log(large[0] / small[0])
 
 
@@ -576,16 +576,16 @@ def report_text(result: dict[str, Any]) -> str:
     return sections("scale", **{name: text for name, text in found.items() if text})
 
 
-#: (records, step -> what was measured), for each number of records.
+#: (records, step -> measurements) for each number of records.
 _Runs: TypeAlias = Sequence[tuple[int, dict[str, Any]]]
 
 
 def _table(rows: Sequence[tuple[str, _Runs, str]], *, is_memory_continued: bool = True) -> str:
-    """Returns (label, runs, step) as a table; empty where nothing was measured.
+    """Returns (label, runs, step) as a table; empty if nothing was measured.
 
     Args:
-        is_memory_continued: whether the last column has the memory of the goal; no where the parts
-            in which columns are read are not much smaller than the data.
+        is_memory_continued: whether to extrapolate memory to the goal; only valid if the chunks in
+            which columns are read are much smaller than the data.
     """
     if not rows or not rows[0][1]:
         return ""

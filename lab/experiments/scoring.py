@@ -1,8 +1,8 @@
-"""How fast candidates are scored, features and model together, beside TVM's own XGB model.
+"""Scoring throughput, features and model together, against TVM's XGB model.
 
 Both models score the same random schedules through TVM's own interface (`predict` of a cost model),
-in turn, in one process on one core; each figure is the best of several rounds. TVM's model is
-trained first (on invented latencies: the speed of its trees does not depend on them).
+in turn, in one process on one core; each value is the best of several rounds. TVM's model is first
+trained on random latencies, which do not affect the speed of its trees.
 """
 
 from __future__ import annotations
@@ -32,22 +32,21 @@ from tvm_helper.tasks.sampling import TargetKind
 
 #: Workloads that are measured.
 MEASURED = ("matmul", "conv2d_bias_relu", "softmax")
-#: Label whose latencies are asked for.
+#: Target -> label of the device whose latency is predicted.
 DEVICES: dict[TargetKind, str] = {"llvm": "epyc-avx2-2c", "cuda": "t4"}
 
 
 @dataclass(frozen=True)
 class ScoringSpeed:
-    """What was measured of one workload on one target.
+    """Throughput on one workload and target.
 
     Attributes:
-        target: what the schedules are for.
+        target: of the schedules.
         workload: name of the computation.
-        own_per_s: candidates a second of the clock, features and model.
-        own_per_cpu_s: likewise a second of processor time.
-        peer_per_s: TVM's XGB model.
-        peer_per_cpu_s: likewise.
-        model_share: part of our time that is not lowering and walking, in [0, 1].
+        own_per_s: our candidates per second of wall time, features and model.
+        own_per_cpu_s: our candidates per second of CPU time.
+        peer_per_s, peer_per_cpu_s: the same for TVM's XGB model.
+        model_share: fraction of our time outside lowering and feature extraction, in [0, 1].
         leaves: mean number of leaves.
     """
 
@@ -62,7 +61,7 @@ class ScoringSpeed:
 
     @property
     def ratio(self) -> float:
-        """How many candidates ours scores while TVM's scores one, in processor time."""
+        """Our candidates per candidate of TVM's model, in CPU time."""
         return self.own_per_cpu_s / self.peer_per_cpu_s
 
 
@@ -73,8 +72,8 @@ def measure(
 
     Args:
         trained: the model.
-        candidates: different random schedules.
-        rounds: how often both sides are timed.
+        candidates: number of different random schedules.
+        rounds: number of timings of both models.
     """
     schedules = sample_schedules(WORKLOADS[workload](), target, candidates)
     entry = meta_schedule.arg_info.ArgInfo.from_entry_func(schedules[0].mod, remove_preproc=True)
@@ -107,7 +106,7 @@ def measure(
 
 
 def _trained_peer(context: Any, asked: Sequence[Any]) -> Any:
-    """Returns TVM's model after an update, since it answers at random before."""
+    """Returns TVM's model after an update; before that it predicts at random."""
     peer = meta_schedule.cost_model.XGBModel(num_warmup_samples=0, num_tuning_cores=1)
     rng = np.random.default_rng(0)
     results = [
@@ -119,7 +118,7 @@ def _trained_peer(context: Any, asked: Sequence[Any]) -> Any:
 
 
 def _timed(call: Callable[[], object], candidates: int) -> tuple[float, float]:
-    """Returns candidates a second of the clock and of processor time, of at least half a second."""
+    """Returns candidates per second of wall and of CPU time, over at least half a second."""
     calls = 0
     start, cpu_start = time.perf_counter(), time.process_time()
     while calls == 0 or time.perf_counter() - start < 0.5:
@@ -130,10 +129,10 @@ def _timed(call: Callable[[], object], candidates: int) -> tuple[float, float]:
 
 
 def experiment(candidates: int = 128, rounds: int = 5) -> None:
-    """Scores every workload on every target, and writes the page.
+    """Scores every workload on every target and writes the page.
 
     Args:
-        candidates: schedules a workload.
+        candidates: schedules per workload.
         rounds: repetitions of every measurement.
     """
     torch.set_num_threads(1)
@@ -152,7 +151,7 @@ def experiment(candidates: int = 128, rounds: int = 5) -> None:
 
 
 def _scorer(trained: TrainedModel) -> str:
-    """Returns the kinds of what scores on both targets."""
+    """Returns the kinds of the models that score on the two targets."""
     return ", ".join(sorted({trained.scorer(kind).kind for kind in ("cpu", "gpu")}))
 
 

@@ -1,8 +1,8 @@
-"""How good searches become with TVM's XGB and with `cdmpp search`: a resumable grid.
+"""Quality of searches with TVM's XGB and with `cdmpp search`: a resumable grid.
 
-One search (task x method x seed) runs after the other, each in a process of its own, and keeps
-every measured program. The best programs of all searches of a task are then timed again in turns,
-because readings taken during a search do not count.
+Searches (task x method x seed) run one after the other, each in its own process, and keep every
+measured program. The best programs of a task's searches are then timed again in turn; readings
+taken during a search do not count.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lab.paths import ROOT
 from lab.shell import cdmpp, in_process
 from lab.stamp import PROGRAMS, stamp
 
-#: Tasks that no model has seen: kinds of the trained data at other shapes.
+#: Tasks outside every training set: known operators at other shapes.
 TASKS = {
     "conv2d": "conv2d:ci=56,co=112,h=28,w=28,k=3,s=1,p=1,relu=1",
     "depthwise": "depthwise_conv2d:c=144,h=28,w=28,k=3,s=1,p=1,relu=1",
@@ -43,7 +43,7 @@ METHODS = ("xgb-warm0", "cdmpp-verify")
 _OURS = METHODS[1]
 CHECKPOINTS = (16, 64)
 TRIALS, PER_ROUND = 64, 16
-#: Candidates that the evolution keeps; TVM's own 512 take half a minute a round on one core.
+#: Population of the evolution; TVM's default 512 takes half a minute per round on one core.
 POPULATION = 128
 
 
@@ -57,7 +57,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Name of its folder."""
+        """Name of the search's folder."""
         return f"{self.task}--{self.method}--{self.seed}--{TRIALS}"
 
 
@@ -67,10 +67,10 @@ def experiment(
     model: str = PRETRAINED,
     seeds: tuple[int, ...] = (0, 1, 2),
 ) -> None:
-    """Runs the searches that are not there yet, times their winners and writes the page.
+    """Runs missing searches, times their winners and writes the page.
 
     Args:
-        page: `search`, or `search-elsewhere` on a CPU that nobody measured.
+        page: `search`, or `search-elsewhere` on an unseen CPU.
         device: label of this machine's CPU.
     """
     work = ROOT / "runs" / page
@@ -90,8 +90,8 @@ def _searched(cell: Cell, model: str, device: str, work: Path) -> dict[str, Any]
 
 
 def search(values: dict[str, Any], model: str, device: str, place: str) -> dict[str, Any]:
-    """Runs one search and returns its result. A part of one that was cut off is thrown away,
-    because the cost model that led it is gone.
+    """Runs one search and returns its result. Deletes an interrupted search: its cost model is
+    lost.
     """
     cell, folder = Cell(**values), Path(place)
     shutil.rmtree(folder, ignore_errors=True)
@@ -138,7 +138,7 @@ def _tvm_search(cell: Cell, label: str, work: Path) -> dict[str, Any]:
     from tvm_helper.cost_model.tune import tune_tir
     from tvm_helper.tasks.target import device_target
 
-    np.random.seed(cell.seed)  # TVM's own models draw from it
+    np.random.seed(cell.seed)  # TVM's own models use this generator
     xgb = ms.cost_model.XGBModel(num_tuning_cores=1, num_warmup_samples=0)
     timed, log = TimedCostModel(xgb), TrialLog()
     function = searched_function(cell.task)
@@ -161,9 +161,10 @@ def _tvm_search(cell: Cell, label: str, work: Path) -> dict[str, Any]:
 
 
 def searched_function(task: str) -> Any:
-    """Returns the unscheduled function of a task. No search may change the layout of its arguments,
-    as `cdmpp search` must not: packing weights is not timed, so that a search that may do it finds
-    faster programs than one that may not.
+    """Returns the unscheduled function of a task, which may not change layouts of arguments.
+
+    `cdmpp search` may not change them either: packing weights is not timed, so a search with the
+    permission finds faster programs.
     """
     from tvm_helper.measure.tasks import named_function
     from tvm_helper.tir.packing import LAYOUT_FREE
@@ -173,7 +174,7 @@ def searched_function(task: str) -> Any:
 
 
 def winner(latency_s: Sequence[float | None], trials: int) -> int | None:
-    """Returns the place of the shortest of the first trials; None where all failed."""
+    """Returns the index of the fastest of the first trials; None if all failed."""
     known = [(value, place) for place, value in enumerate(latency_s[:trials]) if value is not None]
     return min(known)[1] if known else None
 
@@ -181,7 +182,7 @@ def winner(latency_s: Sequence[float | None], trials: int) -> int | None:
 def winners_timed(
     found: Mapping[tuple[str, str, int], dict[str, Any]], device: str
 ) -> dict[str, dict[str, Any]]:
-    """Returns task -> its winners and the untuned program (first valid sample), timed in turns."""
+    """Returns task -> its winners and the untuned program (first valid sample), timed in turn."""
     from cdmpp.devices.registry import get_device
     from tvm_helper.tasks.target import device_target
 

@@ -1,7 +1,7 @@
-"""What drawing a search's programs costs, and what the search finds, beside TVM's own search.
+"""Cost of drawing a search's programs, and quality of the result, against TVM's own search.
 
-Everything is process CPU time of one thread, both ways in turn. A program's latency is what the
-shipped model predicts for it: a search can be run anywhere, and both ways are told the same.
+All times are CPU time of one thread; both searches run in turn. A program's latency is the shipped
+model's prediction, so that the comparison runs on any machine with equal latencies for both.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def experiment(
     population: int = 64,
     rounds: int = 4,
 ) -> None:
-    """Times both ways on every task, and writes the page.
+    """Times both searches on every task and writes the page.
 
     Args:
         tasks: names of `lab run search`.
         seeds: of the searches.
-        population: programs that are evolved for a round.
-        rounds: of 16 trials.
+        population: evolved programs per round.
+        rounds: number of rounds of 16 trials.
     """
     torch.set_num_threads(1)
     journal = Journal(ROOT / "runs" / "search-drawing" / f"{population}-{rounds}.jsonl")
@@ -76,7 +76,7 @@ def _context(task: str, seed: int, population: int) -> tuple[Any, Any, Any]:
 
 
 def _searched(task: str, seed: int, population: int, rounds: int) -> dict[str, Any]:
-    """Returns of each way CPU seconds, those in the cost model, and the best latency by round."""
+    """Returns CPU seconds, the cost model's part, and best latency by round of both searches."""
     from tvm_helper.cost_model.state_file import load_for_search
 
     trained = load_for_search(model_folder(PRETRAINED))

@@ -26,7 +26,7 @@ def write_results(
     tasks: Mapping[str, str],
     methods: Sequence[str],
 ) -> None:
-    """Writes the four files.
+    """Writes the page, its JSON file and its figure.
 
     Args:
         found: (task, method, seed) -> result of a search.
@@ -53,7 +53,7 @@ def write_results(
 
 
 def best_times(timed: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str, int, int], float]:
-    """Returns (task, method, seed, trials) -> median seconds of the winner, timed again."""
+    """Returns (task, method, seed, trials) -> the winner's median seconds when timed again."""
     return {
         (task, row["method"], row["seed"], row["trials"]): _median(times, row["program"])
         for task, times in timed.items()
@@ -86,8 +86,7 @@ def over_xgb(
     trials: int,
     of_xgb: int,
 ) -> list[float]:
-    """Returns the latency of a method over XGB's: of each task, geometric mean over the seeds that
-    both have.
+    """Returns a method's latency over XGB's: per task, geometric mean over the seeds of both.
 
     Args:
         trials: measured programs of the method.
@@ -148,7 +147,7 @@ def _plot(
     methods: Sequence[str],
     path: Path,
 ) -> None:
-    """Draws the shortest latency so far against trials, one panel a task."""
+    """Draws the best latency so far against trials, one panel per task."""
     import matplotlib
 
     matplotlib.use("Agg")

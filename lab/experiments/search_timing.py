@@ -1,4 +1,4 @@
-"""What a benchmark of searches needs from TVM: what was measured, and the cost model's time."""
+"""Helpers for benchmarks of searches: measured programs, and time in the cost model."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _JOURNAL = "journal.jsonl"
 
 @derived_object
 class TimedCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc]
-    """Another cost model, with the seconds that TVM waits for it.
+    """Wraps a cost model and measures the seconds that TVM waits for it.
 
     Args:
-        model: any cost model of TVM's or ours.
-        clock: seconds; by default those that pass.
+        model: any cost model of TVM or cdmpp.
+        clock: returns seconds; wall time by default.
 
     Attributes:
         seconds: spent in `predict` and `update` so far.
@@ -40,33 +40,33 @@ class TimedCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
         self.seconds = 0.0
 
     def predict(self, context: Any, candidates: Sequence[Any]) -> NDArray[np.float64]:
-        """Returns the other's scores."""
+        """Returns the wrapped model's scores."""
         started = self._clock()
         scores = np.asarray(self._model.predict(context, candidates), np.float64)
         self.seconds += self._clock() - started
         return scores
 
     def update(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
-        """Lets the other learn."""
+        """Updates the wrapped model."""
         started = self._clock()
         self._model.update(context, candidates, results)
         self.seconds += self._clock() - started
 
     def save(self, path: str) -> None:
-        """Lets the other save itself."""
+        """Saves the wrapped model."""
         self._model.save(path)
 
     def load(self, path: str) -> None:
-        """Lets the other load itself."""
+        """Loads the wrapped model."""
         self._model.load(path)
 
 
 @derived_object
 class TrialLog(meta_schedule.measure_callback.PyMeasureCallback):  # type: ignore[misc]
-    """Keeps what TVM's database does not: which programs failed.
+    """Records all trials; TVM's database omits the failed ones.
 
     Attributes:
-        latency_s: median seconds of every measured program, in order; None where it failed.
+        latency_s: median seconds of every measured program, in order; None if it failed.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class TrialLog(meta_schedule.measure_callback.PyMeasureCallback):  # type: ignor
         builder_results: Sequence[Any],
         runner_results: Sequence[Any],
     ) -> None:
-        """Is called by TVM after every batch."""
+        """Records a batch; called by TVM."""
         del task_scheduler, task_id, measure_candidates, builder_results
         for result in runner_results:
             run_s = [float(value) for value in result.run_secs or ()]
@@ -90,8 +90,8 @@ class TrialLog(meta_schedule.measure_callback.PyMeasureCallback):  # type: ignor
 
 
 def recorded_traces(work_dir: Path) -> list[Any]:
-    """Returns the traces of a search, in the order in which they were measured: of a MetaSchedule
-    database, or of the journal of `cdmpp search`.
+    """Returns the traces of a search in the order of measurement, from a MetaSchedule database or
+    from the journal of `cdmpp search`.
     """
     if (work_dir / _JOURNAL).is_file():
         return [entry["record"][1][0] for entry in journal_entries(work_dir)]
@@ -100,7 +100,7 @@ def recorded_traces(work_dir: Path) -> list[Any]:
 
 
 def journal_entries(out: Path) -> list[dict[str, Any]]:
-    """Returns what `cdmpp search --out` measured, in order."""
+    """Returns the measured programs of `cdmpp search --out`, in order."""
     lines = (out / _JOURNAL).read_text(encoding="utf-8").splitlines()
     return [entry for entry in map(json.loads, lines) if entry["kind"] == "measured"]
 
@@ -108,7 +108,7 @@ def journal_entries(out: Path) -> list[dict[str, Any]]:
 def timed_in_turns(
     function: Any, traces: Mapping[str, Any], target: Any, *, repeats: int = 15
 ) -> dict[str, list[float]]:
-    """Returns the seconds of every schedule of a function, one reading of each in every turn."""
+    """Returns the seconds of every schedule of a function, with one reading of each per turn."""
     times: dict[str, list[float]] = {key: [] for key in traces}
     with tempfile.TemporaryDirectory() as scratch:
         modules = {

@@ -1,4 +1,4 @@
-"""SeerNet on timm's networks: a baseline of one device and one way of running."""
+"""SeerNet on timm's networks: a baseline for one device and one configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cdmpp.networks.step_time.graphs import read_graphs
 from cdmpp.networks.step_time.runs import MeasuredRun
 
 _SEED = 0
-#: As on the page of the CPU's networks: narrower and shorter than published.
+#: As on the page of CPU networks: narrower and with fewer epochs than published.
 OPTIONS = NetworkOptions(
     seernet=SeerNetOptions(hidden=128, fit=GraphFitOptions(epochs=40, batch=16))
 )
@@ -29,16 +29,15 @@ OPTIONS = NetworkOptions(
 def seernet_logs(
     runs: Sequence[MeasuredRun], rows: BoolArray, parts: IntArray, judged: Sequence[int], out: Path
 ) -> FloatArray:
-    """Returns float64 [N], logs of seconds; NaN where SeerNet is not asked. One seed.
+    """Returns float64 [N], log seconds by one seed; NaN outside the predicted runs.
 
-    Of the parts that are not judged in a fit, the next one is its validation part.
+    Each fit uses the part after the test part for validation.
 
     Args:
-        rows: the runs of one device and way of running.
+        rows: runs of one device and configuration.
         parts: int64 [N], of the families.
-        judged: parts whose runs are predicted.
-        out: keeps the predictions of finished fits of these runs and options, so that a killed run
-            continues.
+        judged: parts to predict.
+        out: stores the predictions of finished fits, so that a killed run resumes.
     """
     chosen = np.flatnonzero(rows)
     samples = _samples([runs[row] for row in chosen.tolist()])
@@ -64,7 +63,7 @@ def seernet_logs(
 
 
 def _samples(runs: Sequence[MeasuredRun]) -> NetworkSamples:
-    """Returns runs of one device as samples whose inference time alone is known."""
+    """Returns runs of one device as samples with inference times only."""
     (label,) = {run.device for run in runs}
     graphs = read_graphs()
     samples = unmeasured(

@@ -1,9 +1,8 @@
-"""Load on `cdmpp serve`, from this machine only: programs a second beside local scoring.
+"""Load test of `cdmpp serve` on this machine: throughput against local scoring.
 
-Clients are threads of this process; each sends the same request again and again over a connection
-of its own. Local scoring is `predict` of the same batch in this process, just before each load
-while the server idles. Where clients and server share two cores, the processor seconds a program
-say more than the clock.
+Clients are threads of this process; each repeats one request over its own connection. Local scoring
+is `predict` of the same batch in this process, just before each load while the server idles. If
+clients and server share two cores, CPU time per program is more informative than wall time.
 """
 
 from __future__ import annotations
@@ -40,23 +39,23 @@ from lab.paths import ROOT
 
 DEVICE = "epyc-avx2-2c"
 CLIENTS = (1, 8, 64)
-#: Programs of a request: one kernel of a person, a batch of a search.
+#: Programs per request: one kernel of a user, a batch of a search.
 PROGRAMS = (1, 64)
 
 
 @dataclass(frozen=True)
 class Load:
-    """What a number of clients got in a time.
+    """Result of one load.
 
     Attributes:
-        clients: how many asked at once.
-        programs: of each request.
-        per_s: programs answered a second.
-        cpu_ms: processor milliseconds of the server for a program.
-        p50_s: median wait of a request.
+        clients: number of concurrent clients.
+        programs: per request.
+        per_s: predicted programs per second.
+        cpu_ms: CPU milliseconds of the server per program.
+        p50_s: median latency of a request.
         p99_s: 99th percentile.
-        statuses: how often which status was answered.
-        memory_mib: of the server, before, after each quarter of the time, and afterwards.
+        statuses: status -> number of responses.
+        memory_mib: of the server: before, after each quarter of the load, and afterwards.
     """
 
     clients: int
@@ -71,7 +70,7 @@ class Load:
 
 @contextlib.contextmanager
 def whole_server() -> Iterator[tuple[str, psutil.Process]]:
-    """Runs `cdmpp serve` with the shipped model and gives its URL and process."""
+    """Runs `cdmpp serve` with the shipped model; yields its URL and process."""
     command = [sys.executable, "-m", "cdmpp.cli.main", "serve", "--port", "0", "--json", "-q",
                "--timeout", "60"]  # fmt: skip
     with subprocess.Popen(
@@ -87,12 +86,12 @@ def whole_server() -> Iterator[tuple[str, psutil.Process]]:
 
 
 def memory_mib(process: psutil.Process) -> float:
-    """Returns the resident memory of a server without its readers."""
+    """Returns the resident memory of the server's main process."""
     return float(process.memory_info().rss) / 2**20
 
 
 def asked_programs(count: int) -> list[AskedProgram]:
-    """Returns programs of the shipped records, of several tasks."""
+    """Returns programs of several tasks from the shipped records."""
     spec = load_registry()[DEVICE]
     folder = default_dataset_dir()
     tasks = load_tasks(folder / "network_info")
@@ -109,13 +108,13 @@ def asked_programs(count: int) -> list[AskedProgram]:
 
 
 class Local:
-    """A model of this process, without a server."""
+    """A model in this process, without a server."""
 
     def __init__(self) -> None:
         self._model = load_trained(find_pretrained()).model
 
     def speed(self, asked: list[AskedProgram], seconds: float = 4.0) -> dict[str, float]:
-        """Returns programs a second, and processor milliseconds a program, of one batch."""
+        """Returns programs per second and CPU milliseconds per program for one batch."""
         self._model.predict(assemble_samples(asked))
         done = 0
         began, cpu = time.perf_counter(), time.process_time()
@@ -128,7 +127,7 @@ class Local:
 
 def load(url: str, process: psutil.Process, body: bytes, clients: int, programs: int,
          seconds: float) -> Load:  # fmt: skip
-    """Returns what clients get that ask for a time."""
+    """Sends requests for `seconds` and returns the result."""
     waits: list[float] = []
     statuses: Counter[int] = Counter()
     stop = time.monotonic() + seconds
@@ -175,10 +174,10 @@ def run(seconds: float) -> dict[str, Any]:
         bodies[count] = json.dumps({"programs": [entry], "device": DEVICE}).encode()
     facts["body_bytes"] = {count: len(body) for count, body in bodies.items()}
     with whole_server() as (url, process):
-        load(url, process, bodies[1], 4, 1, 2.0)  # what is loaded late is loaded
+        load(url, process, bodies[1], 4, 1, 2.0)  # warm-up: triggers lazy imports
         for count, body in bodies.items():
             for clients in CLIENTS:
-                here = local.speed(asked[:count])  # side by side: the machine may be shared
+                here = local.speed(asked[:count])  # just before: the machine may be shared
                 one = load(url, process, body, clients, count, seconds)
                 facts["loads"].append({**vars(one), "local": here})
                 print(_line(one, here), file=sys.stderr, flush=True)
@@ -196,10 +195,10 @@ def _line(one: Load, local: dict[str, float]) -> str:
 
 
 def experiment(seconds: float = 60.0) -> None:
-    """Loads a server, and writes the page.
+    """Loads a server and writes the page.
 
     Args:
-        seconds: of each load.
+        seconds: duration of each load.
     """
     facts = run(seconds)
     origin = stamps.stamp("python -m lab run serve", schemas=stamps.PROGRAMS, models=[PRETRAINED])

@@ -1,8 +1,8 @@
-"""Servers under load beside measured ones, with what servers add fitted without what is judged.
+"""Servers under load against measurements, with server overheads fitted without the test group.
 
-Data: llm-serving (see its README), aggregated servers whose parallelism is recorded. The kernels'
-times are those of the package and nothing is fitted to times per token. Two numbers are fitted to
-times to the first token: seconds of a request, and more of them for every layer of experts.
+Data: llm-serving (see its README), aggregated servers with recorded parallelism. Kernel times come
+from the package, and nothing is fitted to times per token. Two values are fitted to times to the
+first token: seconds per request, and additional seconds per expert layer.
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ from lab.stamp import stamp
 
 Spread = dict[str, tuple[float, float]]
 _KINDS = ("tpot", "ttft")
-#: Seconds of a request at which rows are simulated; what else is tried is added to that.
+#: Seconds per request in the simulation; other candidates are added as a difference.
 _BASE_S = 0.03
 _REQUESTS_S = np.linspace(0.0, 0.15, 31)
-#: Seconds of a layer of experts that are tried.
+#: Candidates for the seconds per expert layer.
 _EXPERTS_S = np.linspace(0.0, 3e-3, 16)
 _ENDS = (0.05, 0.95)
-#: No end is nearer than a percent.
+#: Minimum |log factor| of an interval end: one percent.
 _LEAST_LOG = 0.01
-#: Fewer rows of a system say nothing of its errors.
+#: Minimum rows of a system for an estimate of its errors.
 _LEAST_ROWS = 20
-#: The curve of the page: rows of one model, system, server and lengths.
+#: Rows of the page's curve: one model, system, server and lengths.
 _CURVE = {
     "model_family": "Llama-3.1-70B", "system": "b200_sxm", "backend": "vllm", "precision": "fp8",
     "tp_size": 4, "isl": 1024, "osl": 1024,
 }  # fmt: skip
-#: A sweep that is timed.
+#: Sweep whose CPU time is reported.
 _SWEEP = (
     "compare --model openai/gpt-oss-120b --tensor-parallel 4 --concurrency 1,4,16,64,256 "
     "--input-tokens 1024 --output-tokens 1024 "
@@ -77,11 +77,11 @@ _SWEEP = (
 
 
 def fit_hosts(rows: Sequence[MeasuredLoad]) -> tuple[float, float]:
-    """Returns the seconds of a request and of a layer of experts with the least mean absolute log
-    error; every family of models on a backend weighs the same.
+    """Returns seconds per request and per expert layer with the smallest mean absolute log error.
+    Every model family on a backend has the same weight.
 
     Args:
-        rows: answered with `_BASE_S`.
+        rows: predicted with `_BASE_S`.
     """
     early = [one for one in rows if one.cell.ttft_s is not None]
     groups = [(one.family, one.backend) for one in early]
@@ -99,12 +99,12 @@ def fit_hosts(rows: Sequence[MeasuredLoad]) -> tuple[float, float]:
 
 
 def _first_s(row: MeasuredLoad) -> float:
-    assert row.cell.ttft_s is not None  # the caller's choice
+    assert row.cell.ttft_s is not None  # checked by the caller
     return row.cell.ttft_s[0]
 
 
 def shifted(rows: Sequence[MeasuredLoad], fit: tuple[float, float]) -> list[MeasuredLoad]:
-    """Returns rows of `_BASE_S` as they are nearly answered with a fit."""
+    """Returns rows of `_BASE_S` approximately as predicted with a fit."""
     request_s, experts_s = fit
     found = []
     for one in rows:
@@ -118,11 +118,11 @@ def shifted(rows: Sequence[MeasuredLoad], fit: tuple[float, float]) -> list[Meas
 
 
 def of_groups_out(rows: Sequence[MeasuredLoad], group: str) -> Spread:
-    """Returns factors for a group that has no rows, by the errors of groups that are left out of a
+    """Returns interval factors for an unseen group, from errors of groups that are held out of a
     fit on the others.
 
     Args:
-        rows: answered with `_BASE_S`.
+        rows: predicted with `_BASE_S`.
         group: `family` or `system`.
     """
     names = [getattr(one, group) for one in rows]
@@ -132,8 +132,8 @@ def of_groups_out(rows: Sequence[MeasuredLoad], group: str) -> Spread:
 
 
 def of_systems_out(rows: Sequence[MeasuredLoad]) -> Spread:
-    """Returns factors for a model on a system that has no rows: those of systems left out, or of
-    families where they are wider.
+    """Returns interval factors for an unseen system: the wider of those of held-out systems and
+    families.
     """
     both = of_groups_out(rows, "system"), of_groups_out(rows, "family")
     return {
@@ -143,12 +143,12 @@ def of_systems_out(rows: Sequence[MeasuredLoad]) -> Spread:
 
 
 def conformal(groups: Sequence[FloatArray]) -> tuple[float, float]:
-    """Returns factors for errors of a further group, every group weighing the same: quantiles of
-    all groups, moved by what holds 90 % of the errors beside the quantiles of the other groups
+    """Returns interval factors for an unseen group, with equal weight for every group: quantiles
+    of all groups, shifted to cover 90 % of the errors of each group by the quantiles of the others
     (conformalized quantile regression, arXiv 1905.03222).
 
     Args:
-        groups: float64 [rows, 2] of each: log(measured / end) of both ends of an answer.
+        groups: float64 [rows, 2] each: log(measured / end) for both ends of a prediction.
     """
     low, high = _quantiles(groups)
     if len(groups) > 1:
@@ -175,7 +175,7 @@ def _quantile(groups: Sequence[FloatArray], share: float) -> float:
 
 
 def _logs(rows: Sequence[MeasuredLoad]) -> dict[str, FloatArray]:
-    """Returns log(measured / end) of both ends, of times per token and to the first token."""
+    """Returns log(measured / end) for both ends, of times per token and to the first token."""
     return {
         kind: np.array([
             [math.log(getattr(one, f"{kind}_s") / end) for end in ends[1:]]
@@ -199,10 +199,10 @@ def judged(
     group: str,
     servers: dict[tuple[Any, ...], LoadedServer],
 ) -> list[MeasuredLoad]:
-    """Returns answers to the rows of every group by fits, and with ends, from the other groups.
+    """Returns predictions for every group, with fits and intervals from the other groups.
 
     Args:
-        rows: all, answered with `_BASE_S`.
+        rows: all, predicted with `_BASE_S`.
         group: `family` or `system`.
     """
     column = {"family": "model_family", "system": "system"}[group]
@@ -220,10 +220,10 @@ def judged(
 def fit_measured(
     rows: Sequence[MeasuredLoad], deployments: Sequence[Sequence[Point]]
 ) -> tuple[Shrinkage, dict[str, Mapping[str, tuple[float, float]]]]:
-    """Returns the shrinkage of a calibration, and kind -> factors of its ends.
+    """Returns the shrinkage of a calibration, and kind -> factors of its interval ends.
 
     Args:
-        rows: answered with `_BASE_S`.
+        rows: predicted with `_BASE_S`.
     """
     names = sorted({one.family for one in rows})
     fits = {name: fit_hosts([one for one in rows if one.family != name] or rows) for name in names}
@@ -236,17 +236,17 @@ def fit_measured(
 
 
 def host_s(fit: tuple[float, float], trial: Trial) -> float:
-    """Returns the seconds of a trial's requests by `fit_hosts`."""
+    """Returns a trial's seconds per request by a fit of `fit_hosts`."""
     return fit[0] + fit[1] * trial.test[0].row.slow_layers
 
 
 def judged_measured(
     rows: Sequence[MeasuredLoad], deployments: Sequence[Sequence[Point]], group: str
 ) -> list[Judged]:
-    """Returns trials of every group by fits, shrinkage and ends from the other groups.
+    """Returns the trials of every group, with fits, shrinkage and intervals from the other groups.
 
     Args:
-        rows: answered with `_BASE_S`.
+        rows: predicted with `_BASE_S`.
         group: `family` or `system`.
     """
     found = []
@@ -270,13 +270,13 @@ def judged_measured(
 
 
 def plain_hosts(request_s: float, experts_s: float = 0.0) -> HostFit:
-    """Returns hosts whose answers have no ends but those of frameworks' kernels."""
+    """Returns a host fit without interval factors: intervals come only from the kernels."""
     ends = dict.fromkeys(_KINDS, (1.0, 1.0))
     return HostFit(request_s, experts_s, tuple(load_registry()), ends, ends)
 
 
 def experiment() -> None:
-    """Fits what servers add, writes it into the package, and the page with its picture."""
+    """Fits server overheads, writes them into the package, and writes the page with its figure."""
     kernels = GpuKernels.packaged()
     table = read_serving(shared("llm-serving/serving.parquet"))
     servers: dict[tuple[Any, ...], LoadedServer] = {}
@@ -317,7 +317,7 @@ def _answered(
 
 
 def sweep_s() -> float:
-    """Returns the CPU seconds of `_SWEEP` as a command, with its start."""
+    """Returns the CPU seconds of `_SWEEP` as a command, including its start."""
     before = os.times()
     command = [sys.executable, "-m", "cdmpp", *_SWEEP.split()]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -326,7 +326,7 @@ def sweep_s() -> float:
 
 
 def curve_svg(report: ServingReport, table: Sequence[Mapping[str, Any]]) -> str:
-    """Returns TPOT and TTFT of one model over concurrency, answers beside measured points."""
+    """Returns predicted and measured TPOT and TTFT of one model over concurrency."""
     loads = {
         (row["concurrency"], row["ttft_ms"])
         for row in table

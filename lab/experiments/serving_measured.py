@@ -1,8 +1,8 @@
-"""Servers under load after a few loads of them were measured: deployments of models left out.
+"""Servers under load, calibrated on a few of their measured loads; models are held out.
 
-A deployment is one model, system, backend, version, format, parallelism and day. Points are drawn
-from it, the rest of it is the test. How much the packaged fit counts beside the points, and the
-intervals, come from the other models, each with a fit of what servers add that lacks it.
+A deployment is one model, system, backend, version, format, parallelism and day. Some points are
+drawn from it as measured; the rest are the test part. The weight of the packaged fit against the
+points, and the intervals, come from the other models, each with host times fitted without it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from cdmpp.text import markdown_table
 
 Spread = Mapping[str, tuple[float, float]]
 KINDS = ("ttft", "tpot")
-#: What rows of one deployment have in common.
+#: Columns that define a deployment.
 _DEPLOYMENT = (
     "model_path", "system", "backend", "backend_version", "image", "precision", "gemm_quant_mode",
     "moe_quant_mode", "tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size",
     "first_measured", "wip",
 )  # fmt: skip
-#: Two rows are left where three were measured.
+#: At least two test rows after three measured ones.
 _LEAST_ROWS = MOST_POINTS + 2
 _SEEDS = range(3)
 _HOST, _TTFT = (0.003, 0.01, 0.03, 0.1, 1e9), (0.03, 0.1, 0.3, 1.0, 1e9)
@@ -43,8 +43,8 @@ class Point:
     """A measured load with its simulations.
 
     Attributes:
-        row: the answer, with times measured.
-        curve: as of `cdmpp.comparison.llm.calibrate.curve`.
+        row: the prediction, with measured times.
+        curve: see `cdmpp.comparison.llm.calibrate.curve`.
     """
 
     row: MeasuredLoad
@@ -62,18 +62,18 @@ class Point:
 
     @property
     def measured(self) -> FloatArray:
-        """float64 [2], seconds to the first token and of a token."""
+        """float64 [2], seconds to the first token and per token."""
         return np.array([self.row.ttft_s, self.row.tpot_s])
 
     def predicted(self, one: ServerCalibration) -> FloatArray:
-        """Returns float64 [2], the answer after a calibration, between `HOSTS_S`."""
+        """Returns float64 [2], the calibrated prediction, interpolated between `HOSTS_S`."""
         found = [np.interp(one.host_s, HOSTS_S, times) for times in self.curve]
         return np.array(found) * [one.ttft, one.tpot]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Some points of a deployment that count as measured, and others with the same lengths."""
+    """Some points of a deployment that count as measured, and test points with equal lengths."""
 
     way: str
     seed: int
@@ -82,7 +82,7 @@ class Trial:
 
     @property
     def kind(self) -> str:
-        """As of `ServerCalibration.kind`."""
+        """See `ServerCalibration.kind`."""
         lengths = frozenset(one.lengths for one in self.known)
         own = ServerCalibration(0.0, points=len(self.known), lengths=lengths)
         return own.kind(self.test[0].row.cell.load)
@@ -92,7 +92,7 @@ class Trial:
         return np.array([np.log(test.measured / test.predicted(one)) for test in self.test])
 
     def fitted(self, host_s: float, shrinkage: Shrinkage) -> ServerCalibration:
-        """Returns the calibration by the known points."""
+        """Returns the calibration on the known points."""
         return _fitted(self.known, host_s, shrinkage)
 
 
@@ -105,11 +105,11 @@ def points_of(
     table: Sequence[Mapping[str, Any]],
     answered: Callable[[Sequence[Mapping[str, Any]], float], Sequence[MeasuredLoad]],
 ) -> list[list[Point]]:
-    """Returns the points of each deployment that has enough of them.
+    """Returns the points of each deployment with at least `_LEAST_ROWS` of them.
 
     Args:
         table: all columns.
-        answered: rows, and seconds of a request -> the answers.
+        answered: (rows, seconds per request) -> predictions.
     """
     by_deployment: dict[tuple[Any, ...], list[Mapping[str, Any]]] = defaultdict(list)
     for row in table:
@@ -129,8 +129,8 @@ def points_of(
 
 
 def trials_of(points: Sequence[Point]) -> list[Trial]:
-    """Returns trials with 1 to 3 points, drawn from all, or the lowest, the middle and the highest
-    concurrency at lengths that are drawn.
+    """Returns trials with 1 to 3 known points: drawn from all points, or lowest, middle and highest
+    concurrency at drawn lengths.
     """
     found = []
     for seed, way in product(_SEEDS, ("random", "sweep")):
@@ -165,19 +165,19 @@ def _ends_and_middle(points: Sequence[Point], rng: np.random.Generator) -> list[
 
 @dataclass(frozen=True)
 class MeasuredFit:
-    """Trials of models with fits of what servers add that lack them.
+    """Trials of models, with host times fitted without the trial's model.
 
     Attributes:
         trials: of all deployments.
-        host_s: a trial's seconds of a request, without its model.
+        host_s: a trial -> seconds per request, fitted without its model.
     """
 
     trials: Sequence[Trial]
     host_s: Callable[[Trial], float]
 
     def shrinkage(self) -> Shrinkage:
-        """Returns what errs least; every model on a backend with every number of points weighs the
-        same.
+        """Returns the shrinkage with the smallest error; every combination of model family,
+        backend and number of points has the same weight.
         """
         found = Shrinkage()
         tried = [replace(found, host=host, ttft=ttft) for host, ttft in product(_HOST, _TTFT)]
@@ -197,7 +197,7 @@ class MeasuredFit:
     def spreads(
         self, shrinkage: Shrinkage, conformal: Callable[[list[FloatArray]], tuple[float, float]]
     ) -> dict[str, Spread]:
-        """Returns kind of calibration -> factors of the ends, from errors of models left out."""
+        """Returns calibration kind -> factors of the ends, from errors of held-out models."""
         errors: dict[str, dict[str, list[FloatArray]]] = defaultdict(lambda: defaultdict(list))
         for one in self.trials:
             logs = one.logs(one.fitted(self.host_s(one), shrinkage))
@@ -215,7 +215,7 @@ class MeasuredFit:
 
 @dataclass(frozen=True)
 class Judged:
-    """A trial of a left-out group: log(measured / predicted) [test, 2] of each way to answer."""
+    """A trial of a held-out group; `logs`: method -> log(measured / predicted), [test, 2]."""
 
     trial: Trial
     logs: Mapping[str, FloatArray]
@@ -223,10 +223,10 @@ class Judged:
     after: Spread
 
     def ends(self, place: int, is_after: bool) -> FloatArray:
-        """Returns float64 [test, 2], logs of the ends of an interval over its value."""
+        """Returns float64 [test, 2], logs of the interval ends over the predicted value."""
         kind = KINDS[place]
         found = np.tile(np.log((self.after if is_after else self.before)[kind]), (len(self), 1))
-        if not is_after:  # frameworks' kernels
+        if not is_after:  # add the kernels' own intervals
             own = [getattr(one.row.cell, f"{kind}_s") for one in self.trial.test]
             found += np.log([[end / one[0] for end in one[1:]] for one in own])
         return found
@@ -238,7 +238,7 @@ class Judged:
 def answers(
     trial: Trial, points: Sequence[Point], host_s: float, shrinkage: Shrinkage
 ) -> dict[str, FloatArray]:
-    """Returns the errors of a trial without measured points, with them, and of baselines.
+    """Returns the errors of a trial without and with its measured points, and of baselines.
 
     Args:
         points: of the whole deployment, for the oracle.

@@ -1,4 +1,4 @@
-"""The leaderboards: `python -m lab benchmark` with the options that the pages are made with."""
+"""The leaderboards: `python -m lab benchmark` with the options of their pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _AUTOTVM = ROOT / "cache" / "autotvm"
 
 
 def cross_model(jobs: int = 2, autotvm: Path = _AUTOTVM) -> None:
-    """Runs the suite's missing cells; without AutoTVM's logs where they are not extracted."""
+    """Runs the suite's missing cells and writes the page; skips AutoTVM's logs if not extracted."""
     _run("cross-model", jobs, autotvm)
 
 

@@ -1,7 +1,7 @@
-"""Torch's kernels, predicted from a sweep of one H200: shapes held out of it, and other GPUs.
+"""Torch's kernels, predicted from a sweep of one H200: held-out shapes, and other GPUs.
 
 Data: the packaged sweep; attention of llm-layers, launched by Hugging Face's modules in an earlier
-torch, one sequence at a time; products of vidur. No fit knows any of these.
+torch, one sequence at a time; products of vidur. No fit was trained on any of these.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from lab.stamp import stamp
 
 _SEEDS, _FOLDS = (0, 1, 2), 5
 PACKAGED = ROOT / "cdmpp" / "pretrained" / "gpu_sweep"
-#: Rows of a kernel and GPU that are judged at most.
+#: Maximum number of test rows per kernel and GPU.
 _MOST_ROWS = 2000
-#: Calls that take longer are little but the kernel's own work.
+#: Calls of more than this many seconds are dominated by the kernel's own work.
 LONG_S = 1e-4
-#: Model of llm-layers -> its query heads and its heads of keys and values, of 128 elements each.
+#: Model of llm-layers -> query heads and key/value heads, of 128 elements each.
 _MODELS = {
     "meta-llama/Llama-3.1-8B": (32, 8), "meta-llama/Llama-3.1-70B": (64, 8),
     "mistralai/Mixtral-8x7B-v0.1": (32, 8),
@@ -64,14 +64,15 @@ Row: TypeAlias = tuple[str, GpuCall, float]
 
 @dataclass(frozen=True)
 class Judged:
-    """Calls with their times before and after the correction.
+    """Calls with their predicted times before and after the correction.
 
     Attributes:
-        name: text [N], what the rows of the table are.
-        shape: text [N], what is held out and drawn together.
+        name: text [N], row of the table.
+        shape: text [N], unit of holding out and of resampling.
         measured_s, before_s: float64 [N].
-        after_s: float64 [S, N], a seed each.
-        was_inside, is_inside: bool [N] and bool [S, N], whether the interval holds the time.
+        after_s: float64 [S, N], one row per seed.
+        was_inside, is_inside: bool [N] and bool [S, N], whether the interval contains the measured
+            time before and after.
     """
 
     name: TextArray
@@ -84,7 +85,7 @@ class Judged:
 
 
 def experiment(write: bool = False) -> None:
-    """Judges both, and writes the page; with `write`, also the packaged errors on other GPUs."""
+    """Evaluates both and writes the page; with `write`, also the packaged errors on other GPUs."""
     sweep = packaged_sweep()
     held = [
         _held_out(family, [one for one in sweep.calls if corrected_family(one.call) == family])
@@ -102,7 +103,7 @@ def experiment(write: bool = False) -> None:
 
 
 def _held_out(family: str, measured: Sequence[MeasuredCall]) -> Judged:
-    """Returns the calls of a sweep by fits that leave out all calls of their shape."""
+    """Returns the calls of a sweep, corrected by fits without calls of their shape."""
     device = get_device(packaged_sweep().device)
     measured_s = np.array([one.latency_s for one in measured])
     if isinstance(measured[0].call, Fp32Operator):
@@ -135,7 +136,7 @@ def _held_out(family: str, measured: Sequence[MeasuredCall]) -> Judged:
 
 
 def _operator_ends(rows: Operators, before_s: FloatArray, label: str) -> FloatArray:
-    """Returns float64 [2, N], the ends of the packaged model's intervals of calls of their own."""
+    """Returns float64 [2, N], ends of the packaged model's intervals for single calls."""
     errors = packaged_operators().model.errors
     assert errors is not None  # the packaged model has them
     ends = np.full((2, len(rows)), np.nan)
@@ -147,7 +148,7 @@ def _operator_ends(rows: Operators, before_s: FloatArray, label: str) -> FloatAr
 
 
 def _shape(call: GpuCall) -> str:
-    """Returns what calls of one shape share: columns of a product, heads of attention."""
+    """Returns the key of a call's shape: columns of a product, heads of attention."""
     names = ("n",) if family_of(call) == "gemm" else ("kv_heads", "head_size")
     return " ".join(str(getattr(call, name)) for name in names)
 
@@ -160,8 +161,8 @@ def _corrected(
     shape: TextArray,
     seed: int,
 ) -> tuple[FloatArray, BoolArray]:
-    """Returns the corrections (float64 [N], logs) of calls whose shape no fit has, and bool [N],
-    whether the interval that the rest of the sweep gives holds the measured time.
+    """Returns float64 [N], log corrections by fits without calls of the same shape; and bool [N],
+    whether the interval from the rest of the sweep contains the measured time.
     """
     rules = packaged_rules().families[family]
     names, place = np.unique(shape, return_inverse=True)
@@ -181,8 +182,8 @@ def _corrected(
 
 
 def _attention() -> Iterator[Row]:
-    """Yields device, call and seconds of torch's attention: one sequence without earlier tokens;
-    in rows of chunks, `kv_prefill` counts the chunk.
+    """Yields device, call and seconds of torch's attention for one sequence without earlier tokens;
+    `kv_prefill` includes the chunk in rows of chunks.
     """
     for row in _read("llm-layers/attention.parquet"):
         heads = _MODELS.get(row["model"])
@@ -197,7 +198,7 @@ def _attention() -> Iterator[Row]:
 
 
 def _products() -> Iterator[Row]:
-    """Yields the same of products in 16 bits; shorter times than 10 us are coarse in the data."""
+    """Yields device, call and seconds of 16-bit products; shorter than 10 us are too coarse."""
     for row in _read("vidur/mlp.parquet"):
         width, inner, tp = row["n_embd"], row["n_expanded_embd"], row["tp"]
         heads = row["n_head"] + 2 * row["n_kv_head"]
@@ -208,7 +209,7 @@ def _products() -> Iterator[Row]:
             "mlp_down_proj": (width, inner // tp),
         }.get(row["layer"])
         if sizes and row["us_median"] >= 10.0:
-            device = {"a100": "a100-sxm"}.get(row["device"], row["device"])  # of a100_dgx
+            device = {"a100": "a100-sxm"}.get(row["device"], row["device"])  # rows of a100_dgx
             yield device, Gemm(row["tokens"], *sizes), 1e-6 * row["us_median"]
 
 
@@ -220,8 +221,8 @@ def _read(name: str) -> list[dict[str, Any]]:
 
 
 def _elsewhere() -> tuple[list[Judged], dict[str, LogErrors]]:
-    """Returns torch's kernels on other GPUs, each with the errors of the others, and the widest
-    errors of all.
+    """Returns torch's kernels on other GPUs, each with intervals from the errors on the others,
+    and the widest errors of all.
     """
     parts: dict[str, dict[str, list[Row]]] = {}
     for row in (*_attention(), *_products()):
@@ -264,7 +265,7 @@ def _asked(name: str, rows: Sequence[Row], model: SweptKernels) -> Judged:
 
 
 def _octave(call: GpuCall) -> int:
-    """Returns the octave of a call's tokens."""
+    """Returns the octave of a call's number of tokens."""
     names = ("m", "context", "length")
     return int(np.log2(next(getattr(call, name) for name in names if hasattr(call, name))))
 

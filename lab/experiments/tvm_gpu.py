@@ -1,4 +1,4 @@
-"""GPU programs unlike those of a training: bound and schedule beside a constant and trees."""
+"""Out-of-distribution GPU programs: bound and schedule against a constant and trees."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from lab.paths import ROOT
 from lab.schedule_fit import MeasuredSchedules, fit_schedule_times
 from lab.stamp import PROGRAMS, stamp
 
-#: Programs of a device that fits and trees see, spread evenly over its tasks.
+#: Maximum programs per device for fits and trees, spread evenly over tasks.
 _PROGRAMS, _TREE_PROGRAMS = 2000, 500
 _TREES = GbdtOptions(trees=80, depth=5)
 _NETWORK, _DEVICES = ROOT / "examples" / "networks.py", ("t4", "v100", "a100")
@@ -40,14 +40,14 @@ _NETWORK, _DEVICES = ROOT / "examples" / "networks.py", ("t4", "v100", "a100")
 
 @dataclass(frozen=True)
 class Answer:
-    """What was left out, and how far the answers are off there; means over tasks.
+    """Errors on a held-out group; means over tasks.
 
     Attributes:
-        what: the device or kind of operator that no fit has seen.
+        what: the held-out device or kind of operator.
         constant, trees, schedule: mean |log(predicted / measured)| of bounds times one constant, of
-            trees and of bounds and schedules; trees None where none were trained.
-        factor: of the intervals, each way, made without what was left out.
-        inside: share of the programs in their intervals.
+            trees, and of bounds and schedules; trees None if none were trained.
+        factor: of the intervals, in each direction, calibrated without the group.
+        inside: share of the programs inside their intervals.
     """
 
     what: str
@@ -66,13 +66,13 @@ def experiment(
     package: bool = False,
     networks: bool = True,
 ) -> None:
-    """Leaves devices and kinds of operators out in turn, judges templates of AutoTVM and predicts
+    """Holds out devices and kinds of operators in turn, evaluates templates of AutoTVM and predicts
     ResNet-50; writes the page.
 
     Args:
-        autotvm: extracted logs, of which no fit learns.
-        package: whether the fit of all programs is written into the package.
-        networks: whether ResNet-50 is predicted.
+        autotvm: extracted logs; no fit is trained on them.
+        package: whether to write the fit of all programs into the package.
+        networks: whether to predict ResNet-50.
     """
     folders = [
         extracted_folder(ROOT / "data" / "ansor-gpu", None, cache_dir=cache),
@@ -108,10 +108,10 @@ def _measured(folder: Path, cache: Path) -> Samples:
 
 
 def _left_out(samples: Samples, group: TextArray, name: str, *, is_new: bool) -> Answer:
-    """Returns what fits without a group say of it.
+    """Returns the errors on a group of fits without it.
 
     Args:
-        is_new: whether it is a device, not a kind of operators.
+        is_new: whether the group is a device rather than a kind of operator.
     """
     asked, others = samples.take(group == name), samples.take(group != name)
     own, times = MeasuredSchedules.of(asked), fit_schedule_times(MeasuredSchedules.of(others))
@@ -124,7 +124,7 @@ def _left_out(samples: Samples, group: TextArray, name: str, *, is_new: bool) ->
 
 
 def templates(measured: MeasuredSchedules, asked: MeasuredSchedules) -> list[Answer]:
-    """Returns what fits without a device say of programs of AutoTVM's templates on it."""
+    """Returns the errors on programs of AutoTVM's templates, per device, of fits without it."""
     found = []
     for name in np.unique(asked.device).tolist():
         others = measured.take(np.flatnonzero(measured.device != name))
@@ -160,7 +160,7 @@ def _answer(
 
 
 def resnet() -> list[list[str]]:
-    """Returns ResNet-50 as TVM compiles it untuned, on each device."""
+    """Returns the predicted latency of untuned ResNet-50 compiled by TVM, on each device."""
     from cdmpp.networks.graph.factory import load_factory
     from tvm_helper.replay.ways import network_answers
 

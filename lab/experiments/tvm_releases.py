@@ -1,8 +1,7 @@
-"""Which releases of apache-tvm and apache-tvm-ffi work: each pair is installed and used.
+"""Compatible releases of apache-tvm and apache-tvm-ffi: installs and runs each pair.
 
-A pair is installed without its dependencies into a folder of its own, which goes before the
-environment's packages. It works where every command ends well and predicts what the required pair
-predicts.
+A pair is installed without dependencies into its own folder, which precedes the environment's
+packages. It works if every command succeeds with the same predictions as the required pair.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def experiment(
 
 
 def _tried(pair: tuple[str, ...], work: Path) -> dict[str, str]:
-    """Returns what each command printed, or after `failed: ` the end of its error."""
+    """Returns the output of each command, or `failed: ` with the end of its error."""
     packages = [f"{name}=={version}" for name, version in zip(REQUIRED_VERSIONS, pair, strict=True)]
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", f"{work}/pair"]
     done = subprocess.run([*pip, *packages], capture_output=True, text=True, check=False)

@@ -1,8 +1,8 @@
-"""Networks whose kernels a campaign measures.
+"""Random networks whose kernels a campaign measures.
 
-Drawn at random, with a seed: convolutional networks, transformers and perceptrons of the generator
-(`cdmpp networks`), image generators of transposed convolutions, and recommenders with embedding
-tables. None is a network by which searches or replays are judged.
+Drawn with a seed: convolutional networks, transformers and perceptrons of the generator (`cdmpp
+networks`), image generators of transposed convolutions, and recommenders with embedding tables. No
+test network of searches or replays is among them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SPACE = SearchSpace(
     batches_per_architecture=(1, 1),
 )  # fmt: skip
 
-#: As wide as the networks that people run.
+#: Sizes of networks in common use.
 _WIDE_SPACE = dataclasses.replace(
     _SPACE, resolutions=(112, 128, 160, 192, 208, 240, 256), width=(16, 1280),
     tokens=(16, 256), sequence_width=(64, 1024), stages=(3, 5), transformer_share=0.2,
@@ -39,7 +39,7 @@ _WIDE_SPACE = dataclasses.replace(
 
 
 class _Recommender(nn.Module):
-    """Embedding rows and a perceptron's output, joined or multiplied in pairs; a perceptron."""
+    """Concatenation or pairwise products of embeddings and a perceptron's output; a perceptron."""
 
     def __init__(self, rows: int, tables: int, width: int, hidden: int, features: int) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class _Recommender(nn.Module):
 def networks(
     count: int, seed: int, batches: tuple[int, ...], most_flops: float, is_wide: bool
 ) -> Iterator[tuple[str, nn.Module, tuple[Tensor, ...]]]:
-    """Yields name, network and inputs."""
+    """Yields (name, network, inputs)."""
     space = _WIDE_SPACE if is_wide else _SPACE
     space = dataclasses.replace(space, batches=batches, most_flops=most_flops)
     for number, drawn in enumerate(generate(space, count, seed=seed)):
@@ -90,10 +90,10 @@ def experiment(
     """Writes the exported networks.
 
     Args:
-        count: of generated ones.
-        batches: drawn from these.
-        most_flops: of a generated one.
-        wide: more channels, larger images.
+        count: number of generated networks.
+        batches: candidates for the batch.
+        most_flops: maximum of a generated network.
+        wide: whether to draw more channels and larger images.
     """
     make_folder(out, what="networks")
     torch.manual_seed(seed)
