@@ -1,7 +1,7 @@
-"""Numbers of README.md and docs/accuracy.md, looked up in the page of results linked beside them.
+"""Checks numbers of README.md and docs/accuracy.md against the pages of results that they link.
 
-A number counts where it has decimals, a percent sign or an interval. It has to be on a page of
-docs/results that its table row or paragraph links, interval included, as far as it is rounded.
+Numbers with decimals, a percent sign or an interval are checked. Each, with its interval, must be
+on a page of docs/results that its table row or paragraph links, up to rounding.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _FOUND = re.compile(
 )
 _LINK = re.compile(r"\]\((?:docs/)?results/([\w-]+)\.md")
 
-#: A number, and the ends or the half width of its interval.
+#: A number, then the ends or the half width of its interval.
 Number: TypeAlias = tuple[Decimal, ...]
 
 
 def missing(text: str, pages: Path = PAGES) -> list[str]:
-    """Returns the numbers of a text that the pages linked beside them lack; one with an interval
-    needs a link.
+    """Returns the numbers of a text that are not on the pages linked beside them. Without a link,
+    only numbers with an interval are checked.
     """
     wrong = []
     for block in blocks(text):
@@ -45,13 +45,13 @@ def missing(text: str, pages: Path = PAGES) -> list[str]:
 
 
 def unquoted(page: str) -> list[str]:
-    """Returns the numbers of a page of results that are in none of its quoted tables."""
+    """Returns the numbers of a page of results that are not in its quoted tables."""
     there = numbers("\n".join(mark[0] for mark in MARKED.finditer(page)))
     return [one for block in blocks(MARKED.sub("", page)) for one in lacking(block, there)]
 
 
 def lacking(block: str, there: Sequence[Number], least: int = 1) -> list[str]:
-    """Returns the numbers of a block that are not there; of those with so many values at least."""
+    """Returns the numbers of a block with at least `least` values that are not in `there`."""
     bare = re.sub(r"\]\([^)]*\)", "]", block)
     found = [
         tuple(map(_decimal, values))
@@ -66,14 +66,14 @@ def lacking(block: str, there: Sequence[Number], least: int = 1) -> list[str]:
 
 
 def blocks(text: str) -> Iterator[str]:
-    """Returns the rows of tables and the paragraphs of a text, without its code."""
+    """Yields the table rows and paragraphs of a text, without code."""
     text = re.sub(r"```.*?```|<!--.*?-->|`[^`]*`", "", text, flags=re.DOTALL)
     for part in re.split(r"\n\s*\n|\n(?=\|)", text):
         yield " ".join(part.replace("**", "").split())
 
 
 def numbers(text: str) -> list[Number]:
-    """Returns every number of a text with its interval."""
+    """Returns all numbers of a text with their intervals."""
     found = _FOUND.finditer(text.replace("**", ""))
     return [tuple(_decimal(one) for one in _values(match)) for match in found]
 
@@ -87,7 +87,7 @@ def _decimal(text: str) -> Decimal:
 
 
 def _is_rounded(number: Number, other: Number) -> bool:
-    """Returns whether a number is another one, with as many digits as it has."""
+    """Returns whether `number` is `other` rounded to the same digits."""
     return len(number) <= len(other) and all(
         any(exact.quantize(one, rounding) == one for rounding in (ROUND_HALF_UP, ROUND_HALF_DOWN))
         for one, exact in zip(number, other, strict=False)
@@ -95,14 +95,14 @@ def _is_rounded(number: Number, other: Number) -> bool:
 
 
 def all_missing() -> list[str]:
-    """Returns the numbers of README.md, docs/accuracy.md and docs/results that have no source."""
+    """Returns the numbers of README.md, docs/accuracy.md and docs/results without a source."""
     wrong = [one for path in CLAIMING for one in missing(path.read_text("utf-8"))]
     pages = (path for path in PAGES.glob("*.md") if path.stem != "README")
     return wrong + [one for path in pages for one in unquoted(path.read_text("utf-8"))]
 
 
 def plot(accuracy: str) -> str:
-    """Returns a drawing of the errors in percent that begin the second cell of a table's rows."""
+    """Returns a plot of the errors in percent at the start of the second column of a table."""
     rows = re.findall(rf"^\| ([^|]+) \| ({_NUMBER} %[^|]*) \|", accuracy, re.MULTILINE)
     figure, axes = new_figure(7.2, 0.7 + 0.26 * len(rows))
     for place, (_, error) in enumerate(reversed(rows)):
@@ -117,7 +117,7 @@ def plot(accuracy: str) -> str:
 
 
 def write() -> int:
-    """Fills docs/results and draws docs/accuracy.svg; returns 1 where a number has no source."""
+    """Fills docs/results and draws docs/accuracy.svg; returns 1 if a number has no source."""
     fill()
     write_text(PLOT, plot(CLAIMING[1].read_text("utf-8")))
     wrong = all_missing()

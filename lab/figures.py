@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from cdmpp.metrics import Judged, mean_and_interval, spearman_by_task
 from cdmpp.text import percent_text
 
-#: What is said of programs beside what was measured: name -> an entry a program.
+#: Predictions and measurements of programs: name -> one entry per program.
 Columns: TypeAlias = dict[str, NDArray[Any]]
 
 
@@ -27,7 +27,7 @@ def read_columns(path: Path) -> Columns:
 def mean_over_devices(
     table: Columns, values: NDArray[Any], figure: Callable[[NDArray[Any]], Any] = np.mean
 ) -> float:
-    """Returns the mean over devices of a figure of their programs' values."""
+    """Returns the mean over devices of a statistic of their programs' values."""
     labels = table["device"].astype(np.str_)
     return float(np.mean([figure(values[labels == one]) for one in np.unique(labels)]))
 
@@ -35,11 +35,11 @@ def mean_over_devices(
 def device_figures(
     table: Columns, line: str, error: NDArray[Any], task: NDArray[np.int64]
 ) -> dict[str, float]:
-    """Returns errors of a column of seconds, means over devices, and its order within tasks.
+    """Returns the errors of a column of seconds, means over devices, and its rank within tasks.
 
     Args:
         error: float64 [N], absolute percentage errors of the column.
-        task: int64 [N], number of each program's task.
+        task: int64 [N], index of each program's task.
     """
     _, device = np.unique(table["device"].astype(np.str_), return_inverse=True)
     order = spearman_by_task(
@@ -53,7 +53,7 @@ def device_figures(
 
 
 def is_inside(table: Columns) -> NDArray[np.bool_]:
-    """Returns whether each measured time is in its interval, of `low_s` and `high_s`."""
+    """Returns whether each measured time is in its interval from `low_s` to `high_s`."""
     measured_s = table["measured_s"]
     return np.asarray((table["low_s"] <= measured_s) & (measured_s <= table["high_s"]))
 
@@ -64,15 +64,15 @@ def between(value: float, low: float, high: float) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Returns the mean of fractions in percent, with its interval where there is one."""
+    """Returns the mean of fractions in percent, with its interval if there is one."""
     mean, half = mean_and_interval(values)
     text = percent_text(mean)
     return text if half is None else f"{text} ± {percent_text(half)}"
 
 
 def geometric_mean(log_ratios: Sequence[float]) -> tuple[float, float, float]:
-    """Returns the geometric mean of ratios and both ends of its interval; without one, thrice the
-    mean.
+    """Returns the geometric mean of ratios and the ends of its interval; all three equal the mean
+    if there is no interval.
     """
     mean, half = mean_and_interval(log_ratios)
     half = half or 0.0
@@ -80,12 +80,12 @@ def geometric_mean(log_ratios: Sequence[float]) -> tuple[float, float, float]:
 
 
 def ratio_text(ratios: Sequence[float]) -> str:
-    """Returns the geometric mean, with its 95 % interval where there are several values."""
+    """Returns the geometric mean, with its 95 % interval if there are several values."""
     return log_ratio_text(*mean_and_interval([math.log(ratio) for ratio in ratios]))
 
 
 def log_ratio_text(mean: float, half: float | None) -> str:
-    """Returns a ratio whose logarithm has a mean and the half width of an interval."""
+    """Formats a ratio from the mean and the interval's half width of its logarithm."""
     if half is None:
         return f"{math.exp(mean):.3f}"
     return f"{math.exp(mean):.3f} [{math.exp(mean - half):.3f}, {math.exp(mean + half):.3f}]"

@@ -1,4 +1,4 @@
-"""The one resume rule: what is finished is a line of a journal, and a rerun skips it."""
+"""Resumption of experiments: finished cells are lines of a journal, and a rerun skips them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Journal:
     """Finished cells of an experiment, by key.
 
     Args:
-        path: the journal; it is made, with its folder, when the first cell is finished.
+        path: the journal; created with its folder when the first cell finishes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -22,7 +22,7 @@ class Journal:
         self._cells = {line["key"]: line["value"] for line in read_lines(path)}
 
     def cell(self, key: str, measure: Callable[[], Any]) -> Any:
-        """Returns the value of a cell; measures and keeps it where it is not finished.
+        """Returns the value of a cell; measures and stores it if it is missing.
 
         Args:
             measure: returns a JSON value.
@@ -36,5 +36,5 @@ class Journal:
         return self._cells[key]
 
     def cells(self) -> Mapping[str, Any]:
-        """Returns the finished cells by key, in the order in which they were finished."""
+        """Returns the finished cells by key, in the order of completion."""
         return self._cells

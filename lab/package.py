@@ -1,4 +1,4 @@
-"""Making a packaged model from a finished run: what may be shipped, and the model card."""
+"""Packages a finished run as a shipped model, with a licence check and a model card."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from cdmpp.predict.estimates import load_trained
 from cdmpp.predict.saved_model import save_model
 
 CARD = "card.json"
-#: All packaged models together.
+#: Maximum size of all packaged models together.
 MOST_BYTES = 25 * 1000 * 1000
 
 _OWN = "own measurements, shipped with this package under its licence (Apache-2.0)"
 _MIT = "artifact of Roller (OSDI 2022), MIT licence"
 _BENNU = "MetaSchedule database of lac-dcc/bennu, MIT licence"
-#: Device label -> licence of the measurements; weights trained on any other may not be shipped.
+#: Device label -> licence of its measurements; weights trained on other devices may not be shipped.
 LICENCES = {
     **{
         f"{cpu}-{isa}-{threads}": _OWN
@@ -40,11 +40,11 @@ LICENCES = {
 
 
 def shippable(labels: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns the labels of devices on whose measurements a shipped model may be trained, and the
-    others.
+    """Returns the labels of devices whose measurements a shipped model may be trained on, and the
+    other labels.
 
     Raises:
-        DataError: there is none of the first.
+        DataError: no device may be used.
     """
     allowed = [label for label in labels if label in LICENCES]
     if not allowed:
@@ -58,12 +58,12 @@ def shippable(labels: Sequence[str]) -> tuple[list[str], list[str]]:
 def shippable_samples(
     folder: Path, programs_per_device: int, *, seed: int
 ) -> tuple[Samples, list[str]]:
-    """Returns the samples of an extracted dataset that may train a shipped model, and the labels
-    of the devices that are left out.
+    """Returns the samples of an extracted dataset on which a shipped model may be trained, and the
+    labels of the excluded devices.
 
     Args:
-        programs_per_device: at most so many of every device; 0 = all.
-        seed: of their choice.
+        programs_per_device: maximum per device; 0 for all.
+        seed: for drawing them.
 
     Raises:
         DataError: no device may be used.
@@ -76,21 +76,21 @@ def shippable_samples(
 
 
 def package_run(run_dir: Path, out: Path, samples: Samples, *, name: str, command: str) -> Path:
-    """Writes the model of a finished run, without what only a run needs, and its card.
+    """Writes the model of a finished run and its card, without files that only a run needs.
 
-    The copy predicts exactly what the run's model predicts (checked here).
+    Checks that the copy predicts exactly what the run's model predicts.
 
     Args:
-        samples: what the run was trained and judged on.
-        out: folder of all packaged models; the model's own is `out/name`, replaced in one step.
-        command: the command line that makes it again.
+        samples: training and test data of the run.
+        out: folder of all packaged models; the model's folder is `out/name`, replaced atomically.
+        command: command line that reproduces the model.
 
     Returns:
         The model's folder.
 
     Raises:
-        UsageError: the run was trained on a device whose measurements do not allow it.
-        DataError: the run is not finished, or the packaged models would become too large.
+        UsageError: the run was trained on a device whose licence does not allow it.
+        DataError: the run is not finished, or the packaged models would be too large.
     """
     trained = load_trained(run_dir)
     _check_devices(trained.card.devices)
@@ -111,7 +111,7 @@ def package_run(run_dir: Path, out: Path, samples: Samples, *, name: str, comman
 
 
 def bytes_of(folder: Path) -> int:
-    """Returns how many bytes the files of a packaged model have."""
+    """Returns the total bytes of the files of a packaged model."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 

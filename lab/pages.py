@@ -1,15 +1,15 @@
-"""The one page writer: the full page of an experiment, and its parts in docs/results.
+"""Writes the full page of an experiment, and fills its quotations in docs/results.
 
 `runs/results`, which git ignores, gets the full page: NAME.md, NAME.json, NAME.csv. The committed
-pages in docs/results quote from it, between marks:
+pages in docs/results quote from it between marks:
 
     <!-- from NAME: heading > heading // row; row // column => new title; column -->
     <!-- stamp of NAME -->
 
-each up to `<!-- end -->`. The first is a table below the headings, with the rows that begin with
-these words and with these columns (all where none are named). `heading => label + heading => label`
-joins tables, with a column of labels. `text: words` for rows are the lines that begin with them.
-The second says which command made it, when, and where.
+each up to `<!-- end -->`. The first mark quotes a table below the headings: the rows that begin
+with these words and the columns with these titles, or all if none are given. `heading => label +
+heading => label` joins tables and adds a column of labels. `text: words` in place of rows quotes
+the lines that begin with these words. The second mark gives the command, date and machine.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MARKED = re.compile(
 
 
 def sections(name: str, /, **found: str) -> str:
-    """Returns a page with a section for each text."""
+    """Returns a page with one section per text."""
     return "\n\n".join([f"# {name}", *(f"## {key}\n\n{text}" for key, text in found.items())])
 
 
@@ -49,14 +49,14 @@ def write_page(
     rows: Iterable[Sequence[Any]] | None = None,
     folder: Path = RESULTS,
 ) -> str:
-    """Writes a full page and its tables; keeps its stamp and fills docs/results.
+    """Writes a full page and its tables; stores its stamp and fills docs/results if quoted there.
 
     Args:
         page: a page, or its Markdown.
-        values: of NAME.json.
+        values: content of NAME.json.
         found: the stamp.
-        rows: of `TIDY_COLUMNS`, for NAME.csv; None = the page has no such table.
-        folder: another one than `RESULTS` leaves docs/results alone.
+        rows: rows of `TIDY_COLUMNS` for NAME.csv; None for no such table.
+        folder: docs/results is only filled for `RESULTS`.
 
     Returns:
         The page as Markdown.
@@ -87,13 +87,13 @@ def tidy_csv(rows: Iterable[Sequence[Any]]) -> str:
 
 
 def on_pages() -> dict[str, str]:
-    """Returns experiment's page -> the committed page that quotes it."""
+    """Returns name of a full page -> the committed page that quotes it."""
     marks = ((path.stem, MARKED.findall(path.read_text("utf-8"))) for path in PAGES.glob("*.md"))
     return {one[2]: stem for stem, found in marks for one in found if one[1] == "stamp of"}
 
 
 def fill(only: str = "") -> None:
-    """Fills the marks of the committed pages, all or those of one name."""
+    """Fills the marks of the committed pages, or only those of one full page."""
     for path in PAGES.glob("*.md"):
         before = path.read_text("utf-8")
         if (text := filled(before, RESULTS, stamps(PAGES), only)) != before:
@@ -101,15 +101,15 @@ def fill(only: str = "") -> None:
 
 
 def filled(text: str, results: Path, known: Mapping[str, Any], only: str = "") -> str:
-    """Returns a committed page with its marks filled; one without a full page stays as it is.
+    """Returns a committed page with its marks filled; marks without a full page are unchanged.
 
     Args:
         results: folder of full pages.
-        known: name -> its stamp.
-        only: the name whose marks are filled; empty = all.
+        known: name -> stamp.
+        only: name whose marks are filled; empty for all.
 
     Raises:
-        DataError: a full page has no such rows or columns.
+        DataError: a full page lacks the rows or columns.
     """
 
     def part(mark: re.Match[str]) -> str:
@@ -150,7 +150,7 @@ def quoted(path: Path, place: str) -> str:
 
 
 def _cut(lines: Iterable[str], rows: str, columns: str, label: str) -> list[str]:
-    """Returns the first table that has these columns, with these rows; none: an empty list."""
+    """Returns these rows and columns of the first table that has them; empty if none has."""
     wanted = tuple(rows.split("; "))
     titles = [one.partition(" => ") for one in columns.split("; ")] if columns else []
     for head, ruler, *body in _tables(lines):
@@ -171,7 +171,7 @@ def _cut(lines: Iterable[str], rows: str, columns: str, label: str) -> list[str]
 
 
 def _below(text: str, headings: Iterable[str]) -> list[str]:
-    """Returns the lines from the last of these headings to the next; bold lines are headings."""
+    """Returns the lines below the last of nested headings; bold lines count as headings."""
     lines = iter(text.splitlines())
     for wanted in headings:
         next(
@@ -185,7 +185,7 @@ def _is_heading(line: str) -> bool:
 
 
 def _tables(lines: Iterable[str]) -> Iterator[list[list[str]]]:
-    """Returns each table as rows of cells."""
+    """Yields each table as rows of cells."""
     for is_table, group in groupby(lines, lambda line: line.startswith("|")):
         if is_table:
             yield [

@@ -1,4 +1,4 @@
-"""Where the laboratory finds the checkout, the results, and the large data beside the checkout."""
+"""Paths of the checkout, the results, and the large data beside the checkout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cdmpp.errors import DataError
 ROOT = Path(__file__).resolve().parents[1]
 #: Full pages and tables of experiments; git ignores them.
 RESULTS = ROOT / "runs" / "results"
-#: The committed pages, with parts of the full ones.
+#: The committed pages, which quote from the full ones.
 PAGES = ROOT / "docs" / "results"
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
@@ -18,7 +18,7 @@ def shared(relative: str) -> Path:
     """Returns a path below ../shared/data.
 
     Raises:
-        DataError: nothing is there.
+        DataError: it does not exist.
     """
     path = SHARED_DATA / relative
     if not path.exists():

@@ -1,4 +1,4 @@
-"""The experiments by name, and how each is called."""
+"""All experiments: names, functions, options and pages."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from cdmpp.text import nearest
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment, or a tool of the laboratory where it has no pages.
+    """An experiment, or a tool of the laboratory if it has no pages.
 
     Attributes:
-        name: what `python -m lab run` calls it.
+        name: as in `python -m lab run NAME`.
         what: what it measures.
-        cpu_time: about how much it takes on one core.
-        place: `module`, or `module:function`, of lab.experiments; empty = the module of its name.
-            The function is `experiment` where none is named. Its keyword arguments are the options.
-        pages: names of the full pages that it writes; None = a page of its own name.
-        options: those that its pages were made with.
-        is_one_thread: whether numpy, torch and TVM get one thread.
-        is_pinned: whether it runs on one core alone, because it measures times.
+        cpu_time: approximate time on one core.
+        place: `module`, or `module:function`, of lab.experiments; empty for the module of its
+            name. The default function is `experiment`. Its keyword arguments are the options.
+        pages: names of the full pages that it writes; None for one page of its own name.
+        options: options with which its pages are made.
+        is_one_thread: whether numpy, torch and TVM use one thread.
+        is_pinned: whether it is pinned to one core, because it measures times.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Experiment:
         return found
 
     def command(self) -> str:
-        """Returns the command that makes its pages."""
+        """Returns the command that reproduces its pages."""
         return " ".join(["python -m lab run", self.name, *self.options])
 
     def run(self, options: Sequence[str]) -> None:
@@ -86,7 +86,7 @@ def find(name: str) -> Experiment:
     """Returns an experiment by name.
 
     Raises:
-        UsageError: there is none of this name.
+        UsageError: there is no such experiment.
     """
     known = {one.name: one for one in EXPERIMENTS}
     if name not in known:

@@ -1,6 +1,6 @@
-"""Fits the times of GPU programs unlike all measured ones (`schedule_times`), and their intervals.
+"""Fits the times of out-of-distribution GPU programs (`schedule_times`) and their intervals.
 
-How far the fit is off is measured on kinds of operators and on GPUs that a fit left out.
+Errors are measured on held-out kinds of operators and held-out GPUs.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from cdmpp.conformal import half_widths, owner_quantile
 from cdmpp.datasets.samples import Samples
 
 _COVERAGE = 0.9
-#: A slope counts as if so many tasks had said that a column does not matter.
+#: Ridge penalty on the slopes, in units of tasks.
 _PRIOR_TASKS = 10.0
-#: Errors of the logarithm beyond this count linearly; rounds of reweighting for it.
+#: Errors of the logarithm beyond this count linearly; number of reweighting rounds.
 _HUBER, _ROUNDS = 0.7, 8
-#: Kernels of the networks that are put together to see how errors add up, and how many of these.
+#: Kernels per synthetic network, and number of such networks, to estimate how errors add up.
 _KERNELS, _NETWORKS = 12, 400
-#: On a new device, over what devices left out needed: four devices say little of a fifth. Chosen on
-#: the tables of `docs/results/tvm-gpu.md`, which have what it holds.
+#: Factor on the widths of held-out devices for a new device, because four devices are too few to
+#: predict a fifth. Chosen on the tables of `docs/results/tvm-gpu.md`, which give the coverage.
 _NEW_DEVICE = 1.25
 
 
 @dataclass(frozen=True)
 class MeasuredSchedules:
-    """Measured GPU programs as a fit sees them.
+    """Measured GPU programs as input of a fit.
 
     Attributes:
         columns: of N programs.
         log_s: float64 [N], measured log seconds.
         kind, device: str [N].
-        owner: int64 [N], number of the (task, device) pair.
+        owner: int64 [N], index of the (task, device) pair.
     """
 
     columns: ScheduleColumns
@@ -50,7 +50,7 @@ class MeasuredSchedules:
 
     @classmethod
     def of(cls, samples: Samples) -> MeasuredSchedules:
-        """Returns the samples that have columns and a measured time."""
+        """Returns the samples with columns and a measured time."""
         columns = schedule_columns(samples)
         is_there = np.isfinite(samples.latency_s) & np.isfinite(columns.anchor_s)
         device = np.array([spec.name for spec in samples.devices], np.str_)[samples.device]
@@ -68,7 +68,7 @@ class MeasuredSchedules:
 
 
 def fit_ratio(measured: MeasuredSchedules) -> RatioFit:
-    """Returns the ridge regression of least Huber loss; every (task, device) has one weight."""
+    """Returns the ridge regression with Huber loss; (task, device) pairs have equal weight."""
     values = measured.columns.values
     target = measured.log_s - np.log(measured.columns.anchor_s)
     weight = 1.0 / np.bincount(measured.owner)[measured.owner]
@@ -88,10 +88,11 @@ def fit_ratio(measured: MeasuredSchedules) -> RatioFit:
 
 
 def left_out_log_s(measured: MeasuredSchedules, groups: TextArray) -> FloatArray:
-    """Returns float64 [N], log seconds of fits that left the program's group out.
+    """Returns float64 [N], predicted log seconds of fits without the program's group.
 
     Args:
-        groups: str [N]; parts of a name after `/` are groups too: a fit leaves out what shares any.
+        groups: str [N]; names may have parts separated by `/`. A fit excludes all programs that
+            share a part.
     """
     found = np.zeros(len(measured.log_s))
     parts = np.array([name.split("/") for name in groups.tolist()])
@@ -104,7 +105,7 @@ def left_out_log_s(measured: MeasuredSchedules, groups: TextArray) -> FloatArray
 
 
 def fit_schedule_times(measured: MeasuredSchedules) -> ScheduleTimes:
-    """Returns the ratio with its intervals."""
+    """Returns the fitted ratio with its intervals."""
     both = np.char.add(np.char.add(measured.kind, "/"), measured.device)
     of_both = left_out_log_s(measured, both)
     unseen = _pooled(measured, of_both)
@@ -149,8 +150,10 @@ def _widths(
 
 
 def network_width(measured: MeasuredSchedules, log_s: FloatArray, *, seed: int = 0) -> float:
-    """Returns the half width that holds 90 % of sums over kernels: of networks put together from
-    ordinary programs of one device, one a task, all devices alike.
+    """Returns the half width that covers 90 % of sums over kernels.
+
+    The sums are synthetic networks of ordinary programs of one device, one per task. Every device
+    has the same weight.
     """
     rng = np.random.default_rng(seed)
     good = np.flatnonzero(measured.columns.is_ordinary)
@@ -161,7 +164,7 @@ def network_width(measured: MeasuredSchedules, log_s: FloatArray, *, seed: int =
         for _ in range(_NETWORKS):
             drawn = rng.choice(tasks, _KERNELS)
             chosen = [rng.choice(rows[measured.owner[rows] == task]) for task in drawn]
-            # Kernels count alike: the longest task of the data would decide otherwise.
+            # Equal weights on average: otherwise the longest task would dominate.
             ratio = np.exp(log_s[chosen] - measured.log_s[chosen])
             weight = rng.dirichlet(np.ones(_KERNELS))
             errors.append(abs(float(np.log(weight @ ratio))))

@@ -1,4 +1,4 @@
-"""Commands of the product, and functions in processes of their own, run by experiments."""
+"""Runs commands of the product, and functions in separate processes, for experiments."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def cdmpp(command: str, *words: object, quiet: bool = False, **options: object) 
     """Runs `cdmpp COMMAND WORDS --option value ...` in the checkout.
 
     Args:
-        quiet: whether what it prints is dropped.
-        options: by name (`per_task` = `--per-task`); True = an option without a value, None = left
-            out, a list = the option once for each.
+        quiet: whether to discard its output.
+        options: by name (`per_task` for `--per-task`); True for an option without a value, None to
+            omit it, a list to repeat it.
 
     Raises:
         CalledProcessError: it fails.
@@ -29,7 +29,7 @@ def cdmpp(command: str, *words: object, quiet: bool = False, **options: object) 
 
 
 def cdmpp_json(command: str, *words: object, **options: object) -> Any:
-    """Returns what `cdmpp COMMAND ... --json` prints; arguments as of `cdmpp`.
+    """Returns the JSON value printed by `cdmpp COMMAND ... --json`; arguments as in `cdmpp`.
 
     Raises:
         CalledProcessError: it fails.
@@ -51,10 +51,10 @@ def _typed(command: str, words: Iterable[object], options: Mapping[str, object])
 
 
 def in_process(place: str, *arguments: object) -> Any:
-    """Calls a function in a process of its own and returns the JSON value that it returns.
+    """Calls a function in a new process and returns its JSON value.
 
     Args:
-        place: `module:function`; paths among its arguments arrive as texts.
+        place: `module:function`; paths among its arguments arrive as strings.
 
     Raises:
         CalledProcessError: it fails.

@@ -1,4 +1,4 @@
-"""Which results were made with earlier models or features, and the command that reruns each."""
+"""Finds results of earlier models or features, with the command that reruns each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lab.stamp import SCHEMAS, model_digest, stamps
 
 
 def reasons(pages: Path = PAGES) -> dict[str, str]:
-    """Returns why each stale result is stale."""
+    """Returns name -> reason for each stale result."""
     found = stamps(pages)
     names = (name for one in registry.EXPERIMENTS for name in one.written)
     why = {name: why_stale(found.get(name)) for name in names}
@@ -23,7 +23,7 @@ def reasons(pages: Path = PAGES) -> dict[str, str]:
 
 
 def why_stale(stamp: Mapping[str, Any] | None) -> str:
-    """Returns why the numbers of a stamp are stale; empty when they are not."""
+    """Returns why the results of a stamp are stale; empty if they are current."""
     if stamp is None:
         return "never stamped"
     parts = (stamp, *stamp.get("parts", ()))
@@ -43,7 +43,7 @@ def _differences(stamp: Mapping[str, Any] | None) -> Iterator[str]:
 
 
 def provenance(name: str, stamp: Mapping[str, Any] | None) -> str:
-    """Returns one line: the command, its CPU time, and commit, date and machine of the run."""
+    """Returns one line with command and CPU time, and with commit, date and machine of the run."""
     (one,) = (one for one in registry.EXPERIMENTS if name in one.written)
     command = f"- `{one.command()}` ({one.cpu_time})"
     if stamp is None:
@@ -70,7 +70,7 @@ def show(wanted: Sequence[str]) -> int:
 
 
 def rerun(wanted: Sequence[str]) -> int:
-    """Reruns the stale results; returns 1 where one still is stale."""
+    """Reruns the stale results; returns 1 if one is still stale."""
     before = reasons()
     left = 0
     for one in registry.EXPERIMENTS:

@@ -1,4 +1,4 @@
-"""The stamp of a page: of which code, data and models its numbers are."""
+"""The stamp of a page: versions of code, data and models behind its numbers."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from cdmpp.programs.gpu_code.columns import GPU_CODE_SCHEMA_VERSION
 from cdmpp.programs.machine_code.columns import MACHINE_CODE_SCHEMA_VERSION
 from lab.paths import PAGES
 
-#: In the folder of the committed pages: experiment's page -> its stamp.
+#: File in the folder of the committed pages: name of a full page -> its stamp.
 STAMPS = "stamps.json"
 
-#: Versions of what models are given, by name.
+#: Versions of model inputs, by name.
 SCHEMAS: Mapping[str, int] = {
     "leaf": LEAF_SCHEMA_VERSION,
     "leaf_extra": LEAF_EXTRA_SCHEMA_VERSION,
@@ -34,7 +34,7 @@ SCHEMAS: Mapping[str, int] = {
     "gpu_code": GPU_CODE_SCHEMA_VERSION,
     "networks": SCHEMA_VERSION,
 }
-#: What a model of programs is given, without and with machine code.
+#: Inputs of a program model without and with machine code.
 PROGRAMS = ("leaf", "leaf_extra", "device")
 COMPILED = (*PROGRAMS, "machine_code")
 
@@ -49,18 +49,17 @@ def stamp(
     data: Mapping[str, str] | None = None,
     parts: Iterable[Mapping[str, Any] | None] = (),
 ) -> dict[str, Any]:
-    """Returns where numbers are from that are made now.
+    """Returns the provenance of results that are made now.
 
     Args:
-        command: what makes them again.
-        schemas: of `SCHEMAS`, those that the numbers depend on.
-        models: the trained models that they judge, as `--model` names them; `pretrained:NAME` for
-            every packaged one.
-        data: data set -> its hash.
-        parts: stamps of what was made earlier and is summed up here; None = it has none.
+        command: command that reproduces them.
+        schemas: names of `SCHEMAS` that the results depend on.
+        models: evaluated models, as `--model` names them; `pretrained:NAME` for a packaged one.
+        data: dataset -> its hash.
+        parts: stamps of earlier results that are summarised here; None for a part without a stamp.
 
     Raises:
-        DataError: a model is not there.
+        DataError: a model is missing.
     """
     changes = git_output("status", "--porcelain", "--", *(f":/{folder}" for folder in _CODE))
     found = {
@@ -79,19 +78,19 @@ def stamp(
 
 
 def stamps(pages: Path = PAGES) -> dict[str, Any]:
-    """Returns the stamps that git keeps: experiment's page -> its stamp."""
+    """Returns the committed stamps: name of a full page -> its stamp."""
     return dict(json.loads((pages / STAMPS).read_text("utf-8")))
 
 
 def commit() -> str | None:
-    """Returns the commit of the checkout that this package is in, if it is in one."""
-    if not is_checkout():  # an installed package may lie in the checkout of something else
+    """Returns the commit of the checkout that contains this package; None outside a checkout."""
+    if not is_checkout():  # an installed package may be inside another project's checkout
         return None
     return git_output("rev-parse", "HEAD")
 
 
 def git_output(*arguments: str) -> str | None:
-    """Returns what git prints in the folder of this package; None where it fails."""
+    """Returns the output of git in this package's folder; None if git fails."""
     try:
         done = subprocess.run(
             ["git", *arguments],
@@ -111,7 +110,7 @@ def _short(part: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def model_digest(model: Path | str) -> str:
-    """Returns 16 hex digits of what a model says: its folder's files, without the card.
+    """Returns 16 hex digits of the hash of a model's files, without its card.
 
     Raises:
         DataError: there is no model.
@@ -131,7 +130,7 @@ def model_digest(model: Path | str) -> str:
 
 
 def stamp_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns (name, value) of what a page shows of its stamp; what is empty is left out."""
+    """Returns the (name, value) rows of a stamp on a page, without empty ones."""
     changed = " and changes that are in none" if found["is_changed"] else ""
     rows = [("commit", f"{found['commit'] or 'unknown'}{changed}")]
     rows += [(key, _pairs(found[key])) for key in ("schema", "models", "data", "versions")]

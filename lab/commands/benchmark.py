@@ -1,4 +1,4 @@
-"""`python -m lab benchmark`: the committed tables of results, several seeds of every model."""
+"""`python -m lab benchmark`: trains and evaluates every model with several seeds."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from lab.suites.options import SuiteOptions, load_suite, one_dataset_suite
 from lab.suites.run import SuiteProgress
 from lab.suites.suite import report_suite, run_suite
 
-#: Suites of one --dataset, a model and its baselines.
+#: Suites of one --dataset, with a model and its baselines.
 ONE_DATASET_SUITES = ("by-task", "by-network")
-#: The default data set: what no --dataset stands for.
+#: The dataset without --dataset.
 _SHIPPED = "tenset-cpu"
 
 
@@ -65,7 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the command; returns the exit code: 0 also when cells failed, which the tables say."""
+    """Runs the command; returns the exit code, which is 0 even if cells failed (see the tables)."""
     seeds = None if args.seeds is None else parse_seeds(args.seeds)
     if args.report_only and args.cells:
         raise UsageError("--cells chooses what runs, but --report-only runs nothing; leave one out")
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
         folders = {
             name: dataset_of(
                 place, devices, cache_dir=args.cache, network_info=args.network_info,
-                # None, or all in this process, says nothing about extraction.
+                # None, or 0 for this process, does not limit extraction.
                 jobs=args.jobs or None, may_install=not args.no_install,
                 is_quiet=args.json or args.quiet,
             ).folder
@@ -132,11 +132,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _given_places(suite: SuiteOptions, data: Sequence[str]) -> dict[str, Path | None]:
-    """Returns the folder of each data set of a suite that has one, the shipped ones by themselves;
-    None = the default dataset.
+    """Returns the folder of each dataset of a suite that has one, including the shipped ones; None
+    for the default dataset.
 
     Raises:
-        UsageError: `--data` is malformed or names a data set that the suite does not have.
+        UsageError: `--data` is malformed or names an unknown dataset.
     """
     names = [entry.name for entry in suite.datasets]
     given: dict[str, Path | None] = {one.path.name: one.path for one in shipped_folders()}

@@ -75,14 +75,14 @@ def add_stale_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_stale(args: argparse.Namespace) -> int:
-    """Runs the command; returns the exit code: 1 where `--run` leaves a page stale."""
+    """Runs the command; returns the exit code: 1 if `--run` leaves a page stale."""
     from lab import stale
 
     return stale.rerun(args.names) if args.is_run else stale.show(args.names)
 
 
 def add_claims_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `python -m lab claims`: none."""
+    """Adds the description of `python -m lab claims`, which has no options."""
     parser.description = (
         "Fills docs/results from the full pages in runs/results, draws docs/accuracy.svg, and "
         "looks up the numbers of README.md and docs/accuracy.md in the pages that they link. Ends "

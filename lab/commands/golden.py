@@ -1,4 +1,4 @@
-"""`python -m lab golden`: compares replayed records with what the original TVM computed."""
+"""`python -m lab golden`: compares replayed records with results of the original TVM."""
 
 from __future__ import annotations
 

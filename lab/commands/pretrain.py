@@ -1,4 +1,4 @@
-"""`python -m lab pretrain`: trains a model such as comes with the package, and packages it."""
+"""`python -m lab pretrain`: trains and packages a model for shipping."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import train_run
 from lab.package import bytes_of, package_run, read_card, shippable_samples
 
-#: Programs of each device that trees without some kinds of operators learn from.
+#: Maximum programs per device for trees without some kinds of operators.
 _KINDS_PER_DEVICE = 3000
 
 
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         text = ", ".join(others)
         print(f"cdmpp: left out, no licence to ship weights: {text}", file=sys.stderr)
     labels = tuple(spec.name for spec in samples.devices)
-    # What the options say of data is decided here.
+    # These options are determined by the samples.
     options = replace(options, dataset="", devices=labels, baselines=())
     run_dir = args.run_dir or Path("runs") / f"pretrained-{args.name}"
     with training_progress(is_quiet=args.json or args.quiet) as progress:
@@ -105,15 +105,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def measure_left_out_kinds(run_dir: Path, options: TrainOptions, samples: Samples) -> None:
-    """Trains the ensemble's trees without some kinds of operators in turn, and adds to the model's
-    card how much wider than its intervals the errors on those are; nothing to a model without
-    intervals.
+    """Measures errors of the ensemble's trees on held-out kinds of operators, and adds their ratio
+    to the model's intervals to its card. Does nothing for a model without intervals.
 
     Args:
-        samples: what the model was trained and calibrated on.
+        samples: training and calibration data of the model.
 
     Raises:
-        DataError: there is no complete model, or a file cannot be written.
+        DataError: the model is incomplete, or a file cannot be written.
     """
     calibration = saved_model.read_card(run_dir).calibration
     if calibration is None:

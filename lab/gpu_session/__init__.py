@@ -1,1 +1,1 @@
-"""Scripts for a short session with a GPU; each writes files that the product reads."""
+"""Scripts for a short session with a GPU; each writes files for the product."""

@@ -1,11 +1,11 @@
-"""Draws the programs of campaigns for a GPU on a machine that has none.
+"""Draws the programs of GPU campaigns on a machine without a GPU.
 
-`cdmpp measure` with the same configuration goes on from there on the machine with the GPU.
+`cdmpp measure` with the same configuration continues on the machine with the GPU.
 
     python -m lab.gpu_session.draw configs/measure/sealed-gpu.yaml FOLDER
     python -m lab.gpu_session.draw --here FOLDER...
 
-The second form notes this machine in the folders as the one that measures.
+The second form records this machine in the folders as the measuring machine.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tvm_helper.measure.target import measure_target
 
 
 class DrawnCampaign(Campaign):
-    """A campaign of which only the programs are drawn."""
+    """A campaign that only draws programs."""
 
     def draw(self) -> int:
-        """Draws what is missing; returns the number of programs."""
+        """Draws missing programs; returns the total number of programs."""
         with campaign_folder(self._folder, what="measuring campaign"):
             self._settle()
             with Journal(self._folder) as self._journal, self._runner(None) as trials:
@@ -38,7 +38,7 @@ class DrawnCampaign(Campaign):
 
 
 def main() -> None:
-    """Does what the arguments say."""
+    """Runs the requested form."""
     if sys.argv[1] == "--here":
         for path in (Path(name) / CAMPAIGN_FILE for name in sys.argv[2:]):
             value = read_json(path, what="campaign", hint="")

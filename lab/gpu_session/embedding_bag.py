@@ -1,10 +1,10 @@
 """Times `torch.nn.functional.embedding_bag` on a GPU, for `cdmpp analytic embedding evaluate`.
 
-Needs torch alone. Writes `embedding-PASS-zipfS.csv`, one file for each pass and access, in the
-columns that `evaluate --data` reads: `kernel_runtime` is the median of the calls in microseconds,
-as torch.profiler saw the kernels; `all_runtime` has every kernel of a call. Several tables are one
-large table, so that one kernel serves them, as in FBGEMM. A row's cache is warm: other indices of
-the same access are read before the timed ones.
+Needs only torch. Writes one file per pass and access, `embedding-PASS-zipfS.csv`, with the columns
+of `evaluate --data`: `kernel_runtime` is the median over calls of the kernels' microseconds in
+torch.profiler; `all_runtime` includes every kernel of a call. Several tables are one large table,
+so that one kernel serves them, as in FBGEMM. Caches are warm: other indices of the same access are
+read before the timed ones.
 
     python -m lab.gpu_session.embedding_bag --out DIR
 """
@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch.nn.functional import embedding_bag
 
-#: The name that the product knows such kernels by.
+#: Name of such kernels in the product.
 _NAME = "batched_embedding"
 _COLUMNS = (
     "kernel_name", "batch_size", "num_embeddings", "num_tables", "bag_size", "embedding_dim",
@@ -33,7 +33,7 @@ _COLUMNS = (
 )  # fmt: skip
 _CALLS = 10
 _SPREAD = 2_654_435_761
-#: The kernel multiplies a row by the width in the type of the indices.
+#: Maximum rows x width: the kernel computes offsets in the type of the indices.
 _MOST_VALUES = 2**31 - 1
 _MARK = "spin_kernel"
 
@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def _points(is_small: bool) -> Iterator[Point]:
-    """Yields the grid, the points of a table together; small tables, then large ones."""
+    """Yields the grid, grouped by table, in a mixed order of sizes."""
     tables = [
         (rows, count, width)
         for rows, width, count in itertools.product(
@@ -91,7 +91,7 @@ def _points(is_small: bool) -> Iterator[Point]:
         )
         if rows * count * width <= _MOST_VALUES
     ]
-    # An even mix, so that a run that is cut short has seen all sizes.
+    # A fixed mix of sizes, so that a run that is cut short covers all sizes.
     order = sorted(range(len(tables)), key=lambda i: (i * 7919) % len(tables))
     for rows, count, width in [tables[i] for i in order][: 2 if is_small else None]:
         for zipf, batch, lookups in itertools.product((0.0, 1.05), (512, 4096), (1, 10, 50)):
@@ -135,7 +135,7 @@ def _measure(points: list[Point], device: str) -> list[dict[str, Any]]:
 def _on_gpu(
     table: torch.Tensor, points: list[Point]
 ) -> Iterator[tuple[Point, list[float], list[float]]]:
-    """Yields a point, the microseconds of the lookup's kernel and those of all kernels."""
+    """Yields a point, microseconds of the lookup's kernel, and microseconds of all kernels."""
     from torch.autograd import DeviceType  # type: ignore[attr-defined]
     from torch.profiler import ProfilerActivity, profile
 
@@ -176,9 +176,9 @@ def _on_gpu(
 
 
 def _call(table: torch.Tensor, point: Point) -> Callable[[int], None]:
-    """Returns what does call number N."""
+    """Returns a function that runs call number N."""
     bags = point.batch * point.tables
-    # Gradients want 64-bit indices; the model counts those of the forward pass with 32.
+    # Backward passes require 64-bit indices; the model assumes 32-bit indices for forward passes.
     kind = torch.int64 if point.is_backward else torch.int32
     drawn = _draw(2 * _CALLS * bags * point.lookups, point, table.device)
     drawn = drawn.view(2 * _CALLS, point.tables, -1)
@@ -205,7 +205,7 @@ def _call(table: torch.Tensor, point: Point) -> Callable[[int], None]:
 
 
 def _draw(count: int, point: Point, device: torch.device) -> torch.Tensor:
-    """Returns int64 [count] rows of one table; popular ones are spread over it."""
+    """Returns int64 [count] rows of one table; popular rows are spread over it."""
     if point.zipf == 0.0:
         return torch.randint(0, point.rows, (count,), device=device)
     weight = torch.arange(1, point.rows + 1, dtype=torch.float64, device=device) ** -point.zipf

@@ -1,4 +1,4 @@
-"""Prints what the shipped models say of the networks that `cdmpp networks measure` measured.
+"""Prints predictions of the shipped models for networks measured by `cdmpp networks measure`.
 
 python -m lab.gpu_session.judge_networks DATASET [DEVICE]
 """
@@ -14,7 +14,7 @@ from cdmpp.networks.predict import NetworkPredictor
 
 
 def main() -> None:
-    """Prints a line for each sample, and the median errors."""
+    """Prints one line per sample, and the median errors."""
     data = read_dataset(Path(sys.argv[1]))
     device = sys.argv[2] if len(sys.argv) > 2 else None
     graphs = [row.graph for row in data.graphs]

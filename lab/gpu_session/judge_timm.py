@@ -1,4 +1,4 @@
-"""Prints what the shipped models say of the steps that `timm_steps.py` measured, by way of running.
+"""Prints errors of the shipped models on the steps of `timm_steps.py`, by configuration.
 
 python -m lab.gpu_session.judge_timm STEPS.jsonl [DEVICE]
 """
@@ -20,7 +20,7 @@ from lab.paths import ROOT
 
 
 def main() -> None:
-    """Prints a line for each way of running and batch."""
+    """Prints one line per configuration, and one per configuration and batch."""
     lines = read_lines(Path(sys.argv[1]))
     device = sys.argv[2] if len(sys.argv) > 2 else "h200"
     graphs, predictor = read_graphs(ROOT / "data" / "timm-graphs"), NetworkPredictor.load()

@@ -1,8 +1,8 @@
 """Profiles a training step of a ResNet-50 and one of a transformer on a GPU with torch.profiler.
 
-Needs torch and torchvision. Writes `steps.pt.trace.json.gz` and `steps.txt` (the profiler's table),
-which `cdmpp profile` reads. With `--loop S` it only runs steps for that long, for
-`cdmpp profile --watch`; with `--kernels` it runs five products once, for `ncu`.
+Needs torch and torchvision. Writes `steps.pt.trace.json.gz` and `steps.txt` (the profiler's table)
+for `cdmpp profile`. With `--loop S` it only runs steps for S seconds, for `cdmpp profile --watch`;
+with `--kernels` it runs five operators once, for `ncu`.
 
     python -m lab.gpu_session.profiled_steps --out DIR
 """
@@ -23,7 +23,7 @@ from torch.nn import functional
 
 
 def main() -> None:
-    """Does what is asked."""
+    """Runs the requested form."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--loop", type=float, help="seconds")

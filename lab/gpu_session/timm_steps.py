@@ -2,14 +2,13 @@
 
     python3 lab/gpu_session/timm_steps.py --out steps.jsonl --seconds 240 --part eager
 
-Imports torch, timm and the standard library alone, so that it runs where nothing else is. Steps
-are timed as in timm's benchmark: random images and weights, cuDNN's autotuning on (but for
-float32, which runs with torch's defaults), autocast entered at every step, each synchronised.
-Warm-up is 2 to 10 steps in at most 0.15 s after the first, then 3 to 40 steps in at most 0.4 s; the
-median of them is kept, beside the mean, which is what timm reports. A training step is forward,
-cross-entropy, backward and SGD with momentum.
+Imports only torch, timm and the standard library, so that it needs no other package. Steps are
+timed as in timm's benchmark: random images and weights, cuDNN autotuning on (float32 uses torch's
+defaults), autocast entered in every step, a synchronisation after each. Warm-up is 2 to 10 steps in
+at most 0.15 s after the first, then 3 to 40 steps in at most 0.4 s; the median is stored, and the
+mean, which timm reports. A training step is forward, cross-entropy, backward and SGD with momentum.
 
-Finished configurations are skipped, so a rerun goes on where it was stopped.
+Finished configurations are skipped, so a rerun continues.
 """
 
 from __future__ import annotations
@@ -35,19 +34,19 @@ import torch
 PARTS = ("eager", "train", "fp32", "compiled")
 _BATCHES, _TRAIN_BATCHES = (1, 16, 64, 256), (16, 64, 256)
 _COMPILED_BATCH = 64
-#: 10^9 multiply-adds of the forward passes of a step, at most: larger batches are lowered.
+#: Maximum 10^9 multiply-adds of a step's forward pass; larger batches are reduced.
 _MOST_GMACS = {"infer": 6000.0, "train": 2000.0, "float32": 1500.0}
-#: Networks of more operators take too long to compile.
+#: Maximum operators of a compiled network; larger ones take too long to compile.
 _MOST_COMPILED_NODES = 550
 _WARM_S, _TIMED_S = 0.15, 0.4
 _WARM_STEPS, _TIMED_STEPS = (2, 10), (3, 40)
-#: Seconds that are kept to time what was compiled.
+#: Seconds reserved for timing the compiled networks.
 _TIMING_RESERVE_S = 15.0
 _LEARNING_RATE = 1e-6
 
-#: Architecture, image size, 10^9 multiply-adds, operators: one or two of each family of timm's
-#: benchmarks, their sizes spread over the families by a fixed seed, in random order, so that the
-#: first ones are a fair sample too.
+#: Architecture, image size, 10^9 multiply-adds, operators: one or two of each family in timm's
+#: benchmarks, with sizes spread over the families by a fixed seed. The order is random, so that the
+#: first ones are a fair sample.
 NETWORKS = """
 sequencer2d_m 224 6.55 271
 hrnet_w18_ssld 224 4.32 1145
@@ -109,7 +108,7 @@ class Network(NamedTuple):
 
 
 class Config(NamedTuple):
-    """One way of running a network."""
+    """One configuration of a network."""
 
     network: str
     size: int
@@ -121,16 +120,16 @@ class Config(NamedTuple):
 
 
 def networks() -> list[Network]:
-    """Returns the chosen networks, in their order."""
+    """Returns the chosen networks in order."""
     rows = (line.split() for line in NETWORKS.strip().splitlines())
     return [Network(name, int(size), float(gmacs), int(nodes)) for name, size, gmacs, nodes in rows]
 
 
 def configs_of(network: Network, place: int, parts: list[str], most_batch: int) -> list[Config]:
-    """Returns how a network is run: float32 first, and what changes its weights last.
+    """Returns the configurations of a network: float32 first, those that change its weights last.
 
     Args:
-        place: of the network; batches take turns by it.
+        place: index of the network, which selects its batches.
     """
     batches = _BATCHES[place % 4], _BATCHES[(place + 2) % 4]
     train = _TRAIN_BATCHES[place % 3], _TRAIN_BATCHES[(place + 1) % 3]
@@ -165,7 +164,7 @@ def configs_of(network: Network, place: int, parts: list[str], most_batch: int) 
 
 
 class Results:
-    """The file of results, and what is in it."""
+    """The file of results, and the finished configurations."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -175,7 +174,7 @@ class Results:
             if text and not text.endswith("\n"):  # cut off by a kill
                 path.write_text(text + "\n", encoding="utf-8")
             for line in text.splitlines():
-                with contextlib.suppress(ValueError, KeyError):  # cut lines, and facts
+                with contextlib.suppress(ValueError, KeyError):  # truncated lines, facts
                     row = json.loads(line)
                     self.done.add(Config(*(row[name] for name in Config._fields)))
 
@@ -193,7 +192,7 @@ class Results:
 
 
 def facts(device: str) -> dict[str, Any]:
-    """Returns what the results depend on."""
+    """Returns versions and hardware that the results depend on."""
     import timm  # type: ignore[import-not-found]
 
     found: dict[str, Any] = {
@@ -213,7 +212,7 @@ def facts(device: str) -> dict[str, Any]:
 
 
 def clocks() -> dict[str, str]:
-    """Returns what nvidia-smi says of the GPU now; empty where it does not answer."""
+    """Returns the GPU's clocks and power from nvidia-smi; empty if it fails."""
     names = (
         "driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.draw,power.limit,temperature.gpu,"
         "clocks_throttle_reasons.active"
@@ -230,32 +229,32 @@ def clocks() -> dict[str, str]:
 
 
 def make(network: str, size: int, device: str) -> torch.nn.Module:
-    """Returns a network with random weights, made where it will run, or moved there."""
+    """Returns a network with random weights, created on the device, or moved there."""
     import timm
 
     def made() -> Any:
         try:
             return timm.create_model(network, pretrained=False, img_size=size)
-        except TypeError:  # a network of any size
+        except TypeError:  # a network without a fixed size
             return timm.create_model(network, pretrained=False)
 
     try:
         with torch.device(device):
             found: torch.nn.Module = made()
-    except Exception:  # some are only made on CPUs
+    except Exception:  # some can only be created on CPUs
         found = made()
     return found.to(device)
 
 
 def autocast(dtype: str, device: str) -> contextlib.AbstractContextManager[Any]:
-    """Returns what a step enters before it goes forward."""
+    """Returns the context manager of a step's forward pass."""
     if not dtype.startswith("amp-"):
         return contextlib.nullcontext()
     return torch.autocast(device, torch.float16 if dtype == "amp-fp16" else torch.bfloat16)
 
 
 def make_step(model: torch.nn.Module, config: Config, device: str) -> Callable[[], None]:
-    """Returns what runs one step."""
+    """Returns a function that runs one step."""
     images = torch.randn(config.batch, 3, config.size, config.size, device=device)
     if config.layout == "nhwc":
         images = images.contiguous(memory_format=torch.channels_last)
@@ -289,7 +288,7 @@ def make_step(model: torch.nn.Module, config: Config, device: str) -> Callable[[
 
 
 def measure(step: Callable[[], None], device: str, *, is_warm: bool = False) -> dict[str, Any]:
-    """Returns the seconds of a step, how much they vary, and the memory."""
+    """Returns the seconds of a step, their spread, and the memory."""
 
     def timed() -> float:
         start = time.perf_counter()
@@ -324,7 +323,7 @@ def measure(step: Callable[[], None], device: str, *, is_warm: bool = False) -> 
 
 
 def run_config(model: torch.nn.Module, config: Config, device: str) -> dict[str, Any]:
-    """Returns the line of a configuration; the model is brought into its layout and type."""
+    """Returns the result of a configuration; converts the model to its layout and type."""
     row: dict[str, Any] = config._asdict()
     row["cudnn_benchmark"] = torch.backends.cudnn.benchmark = config.dtype != "float32"
     try:
@@ -334,7 +333,7 @@ def run_config(model: torch.nn.Module, config: Config, device: str) -> dict[str,
             model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
             model.bfloat16()
         row |= measure(make_step(model, config, device), device)
-    except Exception as error:  # whatever torch raises is the result
+    except Exception as error:  # any error of torch is a result
         row["failed"] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
     model.zero_grad(set_to_none=True)
     if device == "cuda" and "CUDA error" not in row.get("failed", ""):
@@ -344,7 +343,7 @@ def run_config(model: torch.nn.Module, config: Config, device: str) -> dict[str,
 
 
 def raise_clocks(device: str) -> None:
-    """Keeps the GPU busy for half a second, so that its clocks are not those of a GPU at rest."""
+    """Keeps the GPU busy for half a second, to raise its clocks."""
     if device != "cuda":
         return
     one = torch.randn(4096, 4096, device=device, dtype=torch.float16)
@@ -356,7 +355,7 @@ def raise_clocks(device: str) -> None:
 
 
 def run_eager(args: argparse.Namespace, results: Results, end: float) -> bool:
-    """Runs what is not compiled; returns whether the GPU still answers."""
+    """Runs the configurations without compilation; returns whether the GPU still works."""
     raise_clocks(args.device)
     for place, network in enumerate(networks()):
         if args.network and network.name not in args.network:
@@ -367,7 +366,7 @@ def run_eager(args: argparse.Namespace, results: Results, end: float) -> bool:
             continue
         try:
             model = make(network.name, network.size, args.device)
-        except Exception as error:  # the reason is the result
+        except Exception as error:  # the error is the result
             reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
             for config in wanted:
                 results.append(config._asdict() | {"failed": reason})
@@ -378,15 +377,15 @@ def run_eager(args: argparse.Namespace, results: Results, end: float) -> bool:
             row = run_config(model, config, args.device)
             results.append(row)
             if "CUDA error" in row.get("failed", ""):
-                return False  # nothing runs in this process any more
+                return False  # CUDA is unusable in this process
         del model
     return True
 
 
 def compile_one(network: Network, batch: int, device: str, lock: Any, pipe: Any) -> None:
-    """A worker: compiles a network, waits for its turn, and times it.
+    """Worker: compiles a network, waits for its turn, and times it.
 
-    Whatever uses the GPU before that holds the lock, so that kernels are chosen undisturbed.
+    GPU work before that holds the lock, so that autotuning is undisturbed.
     """
     from torch._inductor.compile_fx import compile_fx
 
@@ -433,7 +432,7 @@ def compile_one(network: Network, batch: int, device: str, lock: Any, pipe: Any)
         pipe.send(eager)
     except EOFError:
         return
-    except Exception as error:  # the reason is the result
+    except Exception as error:  # the error is the result
         pipe.send(row | {"failed": f"{type(error).__name__}: {error}".splitlines()[0][:300]})
 
 
@@ -451,7 +450,7 @@ class Worker:
         self.state = "compiling"
 
     def poll(self, results: Results) -> None:
-        """Takes note of what the worker said."""
+        """Reads the worker's message, if there is one."""
         if self.state != "compiling":
             return
         try:
@@ -464,7 +463,7 @@ class Worker:
             self.state = "ended"
 
     def answer(self, timeout_s: float) -> dict[str, Any] | None:
-        """Returns a line that the worker is told to measure; None = it has none."""
+        """Requests the next measurement and returns its result; None if there is none."""
         with contextlib.suppress(EOFError, OSError):
             self.pipe.send("go")
             if self.pipe.poll(timeout_s):
@@ -492,7 +491,7 @@ def _cache_folder() -> Iterator[None]:
 
 
 def run_compiled(args: argparse.Namespace, results: Results, end: float) -> None:
-    """Compiles networks side by side, a wave at a time, and times each one alone."""
+    """Compiles networks in parallel waves, and times each one alone."""
     batch = min(_COMPILED_BATCH, args.most_batch)
     todo = [
         one for one in networks()
