@@ -1,4 +1,4 @@
-"""cell.json: what is kept of a cell, and when it may be used again."""
+"""cell.json: the stored result of a cell, and when it may be reused."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _FACTS = "datasets.json"
 
 @dataclass(frozen=True)
 class CellResult:
-    """A cell and what came of it.
+    """A cell and its result.
 
     Attributes:
         cell: the cell.
         status: `ok`, `not-applicable` (the kind of model cannot use the data) or `failed`.
-        reason: one sentence; empty when `ok`.
-        value: what cell.json holds.
+        reason: one sentence; empty if `ok`.
+        value: content of cell.json.
     """
 
     cell: SuiteCell
@@ -38,7 +38,7 @@ class CellResult:
 def write_cell(
     runs_dir: Path, cell: SuiteCell, *, status: Status, reason: str, value: Mapping[str, Any]
 ) -> None:
-    """Writes cell.json, last of all files of the cell.
+    """Writes cell.json; call this after all other files of the cell.
 
     Raises:
         DataError: it cannot be written.
@@ -48,32 +48,32 @@ def write_cell(
 
 
 def read_cell(runs_dir: Path, cell: SuiteCell) -> CellResult | None:
-    """Returns what is kept of a cell; None when there is nothing, or of other options or data."""
+    """Returns the stored result of a cell; None if missing, or made with other options or data."""
     try:
         value = parse_json((runs_dir / cell.id / "cell.json").read_text("utf-8"))
     except (OSError, ValueError):
         return None
-    # Through JSON: tuples in the key became lists in the file.
+    # Round trip through JSON: tuples of the key are lists in the file.
     if not isinstance(value, dict) or value.get("key") != json.loads(json.dumps(cell.key)):
         return None
     return CellResult(cell, value["status"], value["reason"], value)
 
 
 def read_cells(runs_dir: Path, cells: Iterable[SuiteCell]) -> dict[str, CellResult]:
-    """Returns what is kept of the cells, by id."""
+    """Returns the stored results of the cells, by id."""
     found = ((cell.id, read_cell(runs_dir, cell)) for cell in cells)
     return {name: result for name, result in found if result is not None}
 
 
 def cell_dir(runs_dir: Path, cell: SuiteCell) -> Path:
-    """Returns the cell's folder; made when missing."""
+    """Returns the cell's folder; creates it if missing."""
     return make_folder(runs_dir / cell.id, what="cell of the suite")
 
 
 def write_facts(runs_dir: Path, facts: dict[str, DatasetFacts]) -> None:
-    """Remembers the data sets of a suite, so that tables can be written without them.
+    """Stores facts of a suite's datasets, so that tables can be written without the datasets.
 
-    Data sets that an earlier run knew stay.
+    Facts of datasets of earlier runs are kept.
     """
     make_folder(runs_dir, what="cells of the suite")
     try:
@@ -84,10 +84,10 @@ def write_facts(runs_dir: Path, facts: dict[str, DatasetFacts]) -> None:
 
 
 def read_facts(runs_dir: Path) -> dict[str, DatasetFacts]:
-    """Returns the data sets that earlier runs of the suite used.
+    """Returns the facts of datasets that earlier runs of the suite used.
 
     Raises:
-        DataError: there was none.
+        DataError: there was no earlier run, or the file is damaged.
     """
     hint = "run the suite once without --report-only"
     path = runs_dir / _FACTS

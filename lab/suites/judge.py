@@ -20,7 +20,7 @@ from cdmpp.metrics import (
 
 FloatArray = NDArray[np.float64]
 
-#: Metrics of an order, and counts: what there is to say of scores that are no times.
+#: Counts and rank metrics: the metrics of scores that are not times.
 _RANKS_AND_COUNTS = (
     "n", "tasks", "spearman_by_task", "pairwise_accuracy", "top1_score", "top5_score",
     "top1_regret",
@@ -32,14 +32,13 @@ def judge_everywhere(
 ) -> dict[str, Any]:
     """Returns the metrics of a leaderboard.
 
-    Keys: `all` (samples of all devices pooled), `mean` (over `mean_devices`, each device counting
-    the same), `mean_devices` (labels), `by_device` (label -> metrics) and `by_group`
-    (`operator:KIND` and `latency:1e-4s`, the decade of measured latency -> metrics of the pooled
-    samples).
+    Keys: `all` (pooled samples of all devices), `mean` (over `mean_devices`, equally weighted),
+    `mean_devices` (labels), `by_device` (label -> metrics) and `by_group` (`operator:KIND` and
+    `latency:1e-4s`, the decade of measured latency -> metrics of the pooled samples).
 
     Args:
-        few_workloads: devices with fewer workloads than this in `samples` do not enter the mean,
-            unless all have fewer.
+        few_workloads: devices with fewer workloads than this in `samples` are excluded from the
+            mean, unless all have fewer.
     """
     detail = judge_in_detail(samples, predicted_s)
     by_device = detail.pop("by_device")
@@ -54,7 +53,7 @@ def judge_everywhere(
 
 
 def ranks_only(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Returns what `judge_everywhere` said of scores that are no times: all but ranks is None."""
+    """Returns the metrics of `judge_everywhere` with None for all but counts and ranks."""
 
     def kept(values: dict[str, Any]) -> dict[str, Any]:
         return {name: v if name in _RANKS_AND_COUNTS else None for name, v in values.items()}
@@ -71,8 +70,8 @@ def errors_by_unit(
 ) -> dict[str, dict[str, list[float]]]:
     """Returns device label -> unit -> [samples, sum of their absolute percentage errors].
 
-    A unit is what a split holds out as a whole: a workload, or a network where `networks` names
-    those that are held out (a task of several belongs to the first).
+    A unit is held out as a whole by a split: a workload, or one of the held-out `networks` (a task
+    of several networks belongs to the alphabetically first).
     """
     tasks, present = samples.programs.tasks, np.unique(samples.task_id)
     if networks:
@@ -99,7 +98,7 @@ def errors_by_unit(
 
 
 def mean_devices(samples: Samples, few_workloads: int) -> list[str]:
-    """Returns the labels of the devices that enter a mean over devices, see `judge_everywhere`."""
+    """Returns the labels of the devices in the mean over devices, see `judge_everywhere`."""
     workloads = {}
     for index, spec in enumerate(samples.devices):
         tasks = np.unique(samples.task_id[samples.device == index])

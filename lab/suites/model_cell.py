@@ -44,7 +44,7 @@ IntArray = NDArray[np.int64]
 
 @dataclass
 class Stopwatch:
-    """CPU seconds of this process and seconds on the wall, summed over what was timed."""
+    """Sums CPU seconds of this process and wall seconds over timed blocks."""
 
     cpu_s: float = 0.0
     wall_s: float = 0.0
@@ -61,7 +61,7 @@ class Stopwatch:
 
 
 def run_model_cell(cell: SuiteCell, samples: Samples, cell_dir: Path) -> dict[str, Any]:
-    """Returns the entries of cell.json of a cell that is split by task or network."""
+    """Returns the entries of cell.json for a cell that is split by task or network."""
     labels = cell.key["devices"]
     chosen = of_devices(samples, labels) if labels else samples
     chosen = cap_programs(chosen, cell.key["programs_per_device"], seed=cell.seed)
@@ -101,7 +101,7 @@ def run_model_cell(cell: SuiteCell, samples: Samples, cell_dir: Path) -> dict[st
 
 
 def _recognised_rows(kind: str, cell: SuiteCell, train: Samples, test: Samples) -> IntArray:
-    """Returns the test samples that a baseline has a number for."""
+    """Returns the test samples for which a baseline has a prediction."""
     baseline = new_model(kind, cell.options)
     baseline.fit(train, train, seed=cell.seed)
     return np.flatnonzero(np.isfinite(baseline.predict(test)))
@@ -118,11 +118,11 @@ def fit_and_judge(
     networks: Sequence[str] = (),
     recognised: Mapping[str, IntArray] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Returns the entries of cell.json on a model that is trained here.
+    """Trains a model and returns the entries of cell.json.
 
     Args:
-        has_intervals: whether its intervals are calibrated and judged too.
-        networks, recognised: as of `judge_predictions`.
+        has_intervals: whether to calibrate and evaluate its intervals.
+        networks, recognised: see `judge_predictions`.
     """
     model, watch = new_model(cell.kind, cell.options), Stopwatch()
     with watch.running():
@@ -148,10 +148,10 @@ def judge_model(
     networks: Sequence[str] = (),
     recognised: Mapping[str, IntArray] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Returns the entries of cell.json on a trained model; writes predictions.parquet.
+    """Returns the entries of cell.json for a trained model; writes predictions.parquet.
 
     Args:
-        networks, recognised: as of `judge_predictions`.
+        networks, recognised: see `judge_predictions`.
     """
     prediction = Stopwatch()
     with prediction.running():
@@ -171,9 +171,9 @@ def judge_model(
 def add_intervals(
     metrics: dict[str, Any], test: Samples, predicted_s: FloatArray, half_width: FloatArray
 ) -> None:
-    """Adds coverage and width of the calibrated intervals to what `judge_everywhere` returned.
+    """Adds coverage and width of the calibrated intervals to the result of `judge_everywhere`.
 
-    Programs flagged as strange have no wider ones here.
+    Intervals are not widened for out-of-distribution programs here.
     """
     values = {**metrics["all"], "by_device": metrics["by_device"]}
     add_interval_metrics(
@@ -196,12 +196,13 @@ def judge_predictions(
     networks: Sequence[str] = (),
     recognised: Mapping[str, IntArray] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Returns the entries of cell.json on predictions; writes predictions.parquet.
+    """Returns the entries of cell.json for predictions; writes predictions.parquet.
 
     Args:
-        networks: held out for the test part; errors are summed up by network then, else by task.
-        recognised: baseline -> the test samples that it recognises: what these predictions are
-            judged on besides, if there are some.
+        networks: held-out networks of the test part; errors are then summed by network, else by
+            task.
+        recognised: baseline -> test samples that it recognises; the predictions are also evaluated
+            on each nonempty set.
 
     Raises:
         DataError: a prediction is not a positive finite number of seconds.
@@ -230,7 +231,7 @@ def judge_predictions(
 
 
 def reference_metrics(cell: SuiteCell, test: Samples, few_workloads: int) -> dict[str, Any]:
-    """Returns the metrics of a line out of competition."""
+    """Returns the metrics of a reference line."""
     if cell.line == NOISE_FLOOR:
         return {"metrics": noise_metrics(test, mean_devices(test, few_workloads))}
     if cell.line == RANDOM_LINE:

@@ -1,4 +1,4 @@
-"""The noise floor: what a perfect model would still seem to err, given the spread of repeats."""
+"""The noise floor: expected error of a perfect model, given the spread of repeats."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from cdmpp.metrics import METRIC_NAMES, mean_metrics
 FloatArray = NDArray[np.float64]
 
 NOISE_FLOOR = "noise-floor"
-#: Below this share of samples with several different repeats nothing is said.
+#: Minimum share of samples with a spread; below it there is no floor.
 _LEAST_SHARE = 0.5
 
-#: For the reader of a table.
+#: Explanation on the page.
 FORMULA = (
     "noise floor: a single timing is taken to be normal around the true latency, with the relative "
     "spread r = std / mean of the program's own repeats. A perfect model then errs by "
@@ -30,10 +30,10 @@ FORMULA = (
 
 
 def noise_floor(samples: Samples) -> dict[str, Any]:
-    """Returns the floor of all samples and of each device (`by_device`), in the keys of `judge`.
+    """Returns the floor of all samples and of each device (`by_device`), with the keys of `judge`.
 
-    Only the errors have a floor in closed form; the rank metrics are None. All are None where fewer
-    than half of the samples have a spread.
+    Only errors have a floor in closed form; rank metrics are None. All are None if fewer than half
+    of the samples have a spread.
     """
     by_device = {
         spec.name: _floor(samples.take(samples.device == index))
@@ -44,7 +44,7 @@ def noise_floor(samples: Samples) -> dict[str, Any]:
 
 
 def noise_metrics(samples: Samples, mean_devices: list[str]) -> dict[str, Any]:
-    """Returns `noise_floor` in the form of `lab.suites.judge.judge_everywhere`.
+    """Returns `noise_floor` with the keys of `lab.suites.judge.judge_everywhere`.
 
     The mean over devices is None unless every device has a floor.
     """
@@ -78,7 +78,7 @@ def _floor(samples: Samples) -> dict[str, float | int | None]:
 
 
 def _median_error(spread: FloatArray) -> float:
-    """Returns the error that half of all timings stay below."""
+    """Returns the median absolute error of a timing."""
     low, high = 0.0, 8.0 * float(spread.max())
     for _ in range(60):
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""What a suite is: data sets, splits, models and limits of a leaderboard, read from YAML."""
+"""Options of a suite, read from YAML: datasets, splits, models and limits of a leaderboard."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from cdmpp.training.options import TrainOptions
 
 Protocol = Literal["cross-model", "cross-device"]
 
-#: Beginning of a method that adapts the pre-trained model to tasks that a sampler chose.
+#: Prefix of methods that adapt the pre-trained model to tasks chosen by a sampler.
 FINETUNE = "finetune-"
-#: Ends of methods that train a kind on the budget alone, or on the sources alone.
+#: Suffixes of methods that train a kind on the budget only, or on the sources only.
 BUDGET_SUFFIX = "-budget"
 ZERO_SHOT_SUFFIX = "-zero-shot"
 _METHODS = ("zero-shot", "scratch", "one-factor")
@@ -33,12 +33,12 @@ class SuiteModel:
 
     Attributes:
         name: of the line.
-        kind: registered kind; empty = the name.
-        settings: overrides such as `gbdt.trees=100`, on top of the preset of the kind.
-        seeds: empty = the suite's.
-        datasets: names of the data sets it runs on; empty = all.
-        cpu_factor: multiple of the suite's CPU limit that this line may use.
-        is_peer: whether the verdict compares the subject with it; false for a variant of ours.
+        kind: registered kind; empty for the name.
+        settings: overrides such as `gbdt.trees=100`, on top of the kind's preset.
+        seeds: empty for the suite's.
+        datasets: names of the datasets that it runs on; empty for all.
+        cpu_factor: multiple of the suite's CPU limit for this line.
+        is_peer: whether the verdict compares the subject with it; false for a variant of our model.
     """
 
     name: str
@@ -50,7 +50,7 @@ class SuiteModel:
     is_peer: bool = True
 
 
-#: The transformer without its encoder: what attention between leaves is worth.
+#: The transformer without its encoder, to show the benefit of attention between leaves.
 ZERO_LAYERS = SuiteModel(
     "transformer-0-layers", "transformer", ("transformer.network.layers=0",), is_peer=False
 )
@@ -58,12 +58,12 @@ ZERO_LAYERS = SuiteModel(
 
 @dataclass(frozen=True)
 class SuiteFamily:
-    """Devices that are left out one at a time.
+    """Devices that are held out one at a time.
 
     Attributes:
         name: of the family.
-        targets: devices that are left out.
-        sources: devices that are trained on, the target itself aside; empty = the targets.
+        targets: held-out devices.
+        sources: training devices, without the target itself; empty for the targets.
     """
 
     name: str
@@ -71,20 +71,20 @@ class SuiteFamily:
     sources: tuple[str, ...] = ()
 
     def sources_of(self, target: str) -> tuple[str, ...]:
-        """Returns the devices trained on when `target` is left out."""
+        """Returns the training devices when `target` is held out."""
         return tuple(label for label in self.sources or self.targets if label != target)
 
 
 @dataclass(frozen=True)
 class SuiteDataset:
-    """A data set of a suite.
+    """A dataset of a suite.
 
     Attributes:
-        name: by which `--data NAME=DIR` gives its extracted folder.
-        devices: labels (cross-model); empty = all.
+        name: as in `--data NAME=DIR`, which gives its extracted folder.
+        devices: cross-model: labels; empty for all.
         splits: cross-model only.
-        test_networks: networks held out by the split by network (empty = drawn by the seed).
-        families: cross-device only: devices that are left out.
+        test_networks: networks held out by the split by network; empty to draw them by the seed.
+        families: cross-device only: held-out devices.
     """
 
     name: str
@@ -96,12 +96,12 @@ class SuiteDataset:
 
 @dataclass(frozen=True)
 class SuiteGoals:
-    """What the verdict compares with.
+    """Goals of the verdict.
 
     Attributes:
-        peer_mape_ratio: our MAPE over the best peer's.
-        scratch_mape_ratio: fine-tuned over trained from scratch on the same tasks.
-        factor_mape_ratio: fine-tuned over one-factor scaling.
+        peer_mape_ratio: our MAPE over the best baseline's.
+        scratch_mape_ratio: MAPE fine-tuned over trained from scratch on the same tasks.
+        factor_mape_ratio: MAPE fine-tuned over single-factor scaling.
     """
 
     peer_mape_ratio: float = 0.75
@@ -115,32 +115,31 @@ class SuiteOptions:
 
     Attributes:
         name: of the suite and of its result files.
-        protocol: `cross-model` (split by task or network) or `cross-device` (a device
-            left out).
-        subject: the line that is compared with its peers (cross-model) and the kind that is
+        protocol: `cross-model` (split by task or network) or `cross-device` (a device is held out).
+        subject: the line that is compared with baselines (cross-model), and the kind that is
             pre-trained and fine-tuned (cross-device).
-        datasets: what it runs on.
+        datasets: datasets of the suite.
         seeds: each draws its own split and its own training.
         models: cross-model: the lines.
         methods: cross-device: `zero-shot`, `finetune-SAMPLER`, `scratch`, `one-factor`,
-            `KIND-budget` (trained on the budget alone) and `KIND-zero-shot` (trained on the
+            `KIND-budget` (trained on the budget only) and `KIND-zero-shot` (trained on the
             sources).
         budgets: cross-device: numbers of tasks of the target; those above half of its tasks are
-            left out.
-        sampler_budget: cross-device: the budget (or the largest possible below it) at which
-            samplers other than the first one are compared and which the headline shows.
+            skipped.
+        sampler_budget: cross-device: the budget (or the largest possible one below it) of the
+            headline and of the comparison of samplers.
         draws: cross-device: seeds of the fine-tune cells at that budget.
-        fractions: cross-model: shares of training, validation and test.
-        programs_per_device: most samples of a device that are used (see `cap_programs`); 0 = all.
-        cpu_s_per_cell: most CPU seconds of a training, where the kind of model can be limited; 0 =
-            no limit.
+        fractions: cross-model: training, validation and test fraction.
+        programs_per_device: maximum samples per device (see `cap_programs`); 0 for all.
+        cpu_s_per_cell: maximum CPU seconds of a training, if the kind of model supports a limit; 0
+            for no limit.
         cpu_s_per_finetune: the same for trainings on a budget.
-        few_workloads: devices with fewer tested workloads do not enter the mean over devices.
+        few_workloads: devices with fewer test workloads are excluded from the mean over devices.
         finetune: options of the fine-tuning.
         settings: overrides of training options for every cell, e.g. `gbdt.threads=1`.
-        budget_settings: cross-device: further overrides for trainings on a budget, which are so
-            small that the usual number of epochs would starve them.
-        goals: what the verdict compares with.
+        budget_settings: cross-device: further overrides for trainings on a budget, whose data are
+            too few for the usual number of epochs.
+        goals: goals of the verdict.
     """
 
     name: str
@@ -171,11 +170,11 @@ def configs_dir() -> Path:
 
 
 def load_suite(name: str, *, seeds: Sequence[int] | None = None) -> SuiteOptions:
-    """Returns a suite by name (`configs/suites/NAME.yaml`) or by the path of a YAML file. What a
-    file does not say is that of the suite it names as `like`, or the default.
+    """Returns a suite by name (`configs/suites/NAME.yaml`) or by the path of a YAML file. Missing
+    values come from the suite named by `like`, or from the defaults.
 
     Raises:
-        UsageError: there is no such suite, or it is not well-formed.
+        UsageError: there is no such suite, or it is malformed.
     """
     folder = configs_dir() / "suites"
     path = Path(name) if name.endswith((".yaml", ".yml")) else folder / f"{name}.yaml"
@@ -194,7 +193,7 @@ def load_suite(name: str, *, seeds: Sequence[int] | None = None) -> SuiteOptions
 
 
 def _base(like: object, path: Path, folder: Path) -> SuiteOptions | None:
-    """Returns the suite that the file at `path` is like; None = no other."""
+    """Returns the suite named by `like` in the file at `path`; None if there is none."""
     if like is None:
         return None
     other = folder / f"{like}.yaml"
@@ -209,10 +208,10 @@ def one_dataset_suite(
     options: TrainOptions,
     seeds: Sequence[int],
 ) -> SuiteOptions:
-    """Returns the suite of one data set, a model and its baselines, without limits.
+    """Returns the suite of one dataset, a model and its baselines, without limits.
 
     Args:
-        dataset: name of the data set in the tables.
+        dataset: name of the dataset in the tables.
         options: model, baselines, devices, fractions and held-out networks.
     """
     kinds = dict.fromkeys([options.model, *judged_baselines(options.baselines)])
@@ -247,10 +246,10 @@ def cell_options(
     overrides: Sequence[str] = (),
     cpu_s: float = 0.0,
 ) -> TrainOptions:
-    """Returns the options with which a kind of model is trained in a suite.
+    """Returns the training options of a kind of model in a suite.
 
-    Later ones win: defaults, `configs/models/KIND.yaml` where there is one, the suite's settings,
-    those of the line, `config`, `overrides`, and `cpu_s` as the loop's limit where the kind has a
+    Later sources win: defaults, `configs/models/KIND.yaml` if it exists, the suite's settings,
+    those of the line, `config`, `overrides`, and `cpu_s` as the loop's limit if the kind has a
     loop.
 
     Raises:
@@ -268,8 +267,8 @@ def cell_options(
 
 
 def _limited(own: Any, cpu_s: float) -> Any:
-    """Returns a model's options with that limit on its loop; an ensemble's is shared among its
-    parts, and its trees, which know no limit, have the rest.
+    """Returns a model's options with a CPU limit on its loop. An ensemble divides it among its
+    parts; its trees, which support no limit, get the remainder.
     """
     if isinstance(own, EnsembleOptions):
         return replace(
@@ -283,7 +282,7 @@ def _limited(own: Any, cpu_s: float) -> Any:
 
 
 def own_options(kind: str, options: TrainOptions) -> Any:
-    """Returns the part of the options that a kind of model reads; None for kinds without any."""
+    """Returns the options of a kind of model; None for kinds without options."""
     names = {entry.name for entry in dataclasses.fields(options)}
     return getattr(options, _field(kind)) if _field(kind) in names else None
 

@@ -1,4 +1,4 @@
-"""The cells of a suite: what is trained and judged, each of them once."""
+"""The cells of a suite: trainings and evaluations, each planned once."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ from lab.suites.options import (
 )
 
 ORACLE_LINE = "oracle-task-median"
-#: Ranks at random and has no times: what a ranking is worth that knows nothing.
+#: Random ranking, without times: the baseline of rank metrics.
 RANDOM_LINE = "random-score"
-#: Lines out of competition: the last ones look at the answers.
+#: Lines out of competition; the last two use the measured values of the test part.
 REFERENCES = (RANDOM_LINE, ORACLE_LINE, NOISE_FLOOR)
 PRETRAIN = "pretrain"
-#: In the names of lines that have a part of the samples: a baseline that answers only what it
-#: recognises, and another line on the same samples.
+#: Name parts of lines on a part of the samples: a baseline with predictions only for recognised
+#: samples, and another line on the same samples.
 _RECOGNISED = " (recognised)"
 _ON_THOSE = " on those of "
-#: Changes when cells computed by older code must not be used again.
+#: Incremented when cells of older code must not be reused.
 _CELL_VERSION = 2
 
 
 def recognised_line(line: str, kind: str = "") -> str:
-    """Returns the name of a baseline that answers only what it recognises, or with `kind` that of
-    a line on the samples that such a baseline recognises.
+    """Returns the line name of a baseline on the samples that it recognises, or with `kind` that
+    of a line on the samples that the baseline `kind` recognises.
     """
     return f"{line}{_ON_THOSE}{kind}" if kind else f"{line}{_RECOGNISED}"
 
 
 def is_reference(line: str) -> bool:
-    """Whether a line is out of competition: a reference, or on a part of the samples alone."""
+    """Whether a line is out of competition: a reference, or only on a part of the samples."""
     return line in REFERENCES or line.endswith(_RECOGNISED) or _ON_THOSE in line
 
 
 @dataclass(frozen=True)
 class DatasetFacts:
-    """What the plan needs to know of a data set.
+    """Facts of a dataset that the plan needs.
 
     Attributes:
         data_hash: of its tables.
@@ -67,20 +67,20 @@ class DatasetFacts:
 
 @dataclass(frozen=True)
 class SuiteCell:
-    """One training and judgement.
+    """One training and evaluation.
 
     Attributes:
         id: name of its folder.
-        dataset: name of the data set.
+        dataset: name of the dataset.
         split: `task`, `network` or `device`.
         line: name of the line in the tables.
-        kind: registered kind that is trained; empty where nothing is.
+        kind: registered kind to train; empty for none.
         seed: of the split, the training and the draws.
-        target: device that is left out (split `device`).
+        target: held-out device (split `device`).
         family: of the target.
-        sources: devices trained on (split `device`).
-        budget: tasks of the target.
-        needs: id of the cell whose model this one starts from; empty = none.
+        sources: training devices (split `device`).
+        budget: number of tasks of the target.
+        needs: id of the cell whose model this one starts from; empty for none.
         options: training options.
         key: everything that the result depends on, as JSON values.
     """
@@ -116,12 +116,12 @@ def plan_cells(
     config: Path | None = None,
     overrides: Sequence[str] = (),
 ) -> list[SuiteCell]:
-    """Returns the cells of the data sets that `facts` knows; a cell comes after what it needs.
+    """Returns the cells of the datasets in `facts`; a cell comes after the cell that it needs.
 
     Args:
-        facts: by name of the data set; others are left out.
-        config: YAML of training options, for every cell.
-        overrides: `NAME=VALUE`, for every cell.
+        facts: by name of the dataset; other datasets are skipped.
+        config: YAML of training options for every cell.
+        overrides: `NAME=VALUE` for every cell.
 
     Raises:
         UsageError: an unknown or ill-typed option.
@@ -132,13 +132,13 @@ def plan_cells(
 
 
 def budgets_of(suite: SuiteOptions, facts: DatasetFacts, target: str) -> list[int]:
-    """Returns the budgets above 0 that are at most half of the target's tasks."""
+    """Returns the positive budgets of at most half of the target's tasks."""
     half = facts.tasks.get(target, 0) / 2
     return [budget for budget in sorted(suite.budgets) if 0 < budget <= half]
 
 
 def headline_budget(suite: SuiteOptions, facts: DatasetFacts, target: str) -> int:
-    """Returns the target's largest budget up to `sampler_budget`; 0 where there is none."""
+    """Returns the target's largest budget up to `sampler_budget`; 0 if there is none."""
     possible = [b for b in budgets_of(suite, facts, target) if b <= suite.sampler_budget]
     return max(possible, default=0)
 
@@ -227,7 +227,7 @@ class _Planner:
     ) -> SuiteCell | None:
         """Returns the training on the sources, shared by all targets with the same sources."""
         suite = self.suite
-        if seed not in suite.seeds:  # a further draw starts from one of the models that are there
+        if seed not in suite.seeds:  # further draws start from one of the existing models
             seed = suite.seeds[seed % len(suite.seeds)]
         sources = tuple(sorted(family.sources_of(target)))
         if not sources or not any(_needs_model(method) for method in suite.methods):
@@ -251,7 +251,7 @@ class _Planner:
         suite = self.suite
         start = pretrain if _needs_model(method) else None
         is_from_sources = _needs_model(method) or method.endswith(ZERO_SHOT_SUFFIX)
-        # What does not look at the sources is the same for all families of the target.
+        # A result that does not depend on the sources is the same for all families of the target.
         place = f"{family.name}-{target}" if is_from_sources else target
         key: dict[str, Any] = {"finetune": suite.finetune} if method.startswith(FINETUNE) else {}
         if start is not None:
@@ -283,9 +283,9 @@ class _Planner:
 
         Args:
             place: the rest of its id.
-            settings, cpu_s: as of `cell_options`.
-            key: what its result depends on besides.
-            fields: others of the cell.
+            settings, cpu_s: see `cell_options`.
+            key: additional parts of the key.
+            fields: other fields of the cell.
         """
         suite, options, own = self.suite, TrainOptions(), None
         if kind:
@@ -313,7 +313,7 @@ def _needs_model(method: str) -> bool:
 
 
 def _kind_of(method: str, subject: str) -> str:
-    """Returns the kind that a method trains; empty for the references."""
+    """Returns the kind that a method trains; empty for references."""
     if method in REFERENCES:
         return ""
     for suffix in (BUDGET_SUFFIX, ZERO_SHOT_SUFFIX):

@@ -1,4 +1,4 @@
-"""Runs the cells of a suite that are not finished, in this process or in several."""
+"""Runs the unfinished cells of a suite, in this process or in several."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lab.suites.cell_store import (
 from lab.suites.model_cell import run_model_cell
 from lab.suites.plan import SuiteCell
 
-#: A cell that was running when a process died is tried once more.
+#: Process deaths after which a cell fails.
 _MOST_DEATHS = 2
 
 _log = logging.getLogger("cdmpp")
@@ -39,13 +39,13 @@ _log = logging.getLogger("cdmpp")
 
 @dataclass(frozen=True)
 class SuiteProgress:
-    """Told after every cell.
+    """Progress of a run, reported after every cell.
 
     Attributes:
-        done: cells finished, those of earlier runs included.
-        total: cells to be finished in this run.
-        result: the cell that has just ended.
-        left_s: estimated seconds until all are finished; None while nothing is known.
+        done: number of finished cells, including those of earlier runs.
+        total: number of cells of this run.
+        result: the cell that has just finished.
+        left_s: estimated remaining seconds; None if unknown.
     """
 
     done: int
@@ -58,10 +58,10 @@ OnProgress = Callable[[SuiteProgress], None]
 
 
 def select_cells(cells: Sequence[SuiteCell], pattern: str | None) -> list[SuiteCell]:
-    """Returns the cells whose id matches a shell pattern, and those that they need.
+    """Returns the cells whose id matches a shell pattern, and the cells that they need.
 
     Args:
-        pattern: such as `*-xeon-*` or a part of an id; None = all.
+        pattern: such as `*-xeon-*`, or a part of an id; None for all.
 
     Raises:
         UsageError: no cell matches.
@@ -89,16 +89,16 @@ def run_cells(
     jobs: int = 1,
     on_progress: OnProgress | None = None,
 ) -> dict[str, CellResult]:
-    """Runs what is not finished and returns the results of all cells by id.
+    """Runs unfinished cells and returns the results of all cells by id.
 
-    A cell that fails is recorded and the others go on; the next run tries it again. What is
-    finished with the same options and data is used again.
+    A failed cell is recorded and the others continue; the next run retries it. Results with the
+    same options and data are reused.
 
     Args:
-        cells: in an order in which every cell comes after what it needs.
-        folders: extracted data set of each name.
+        cells: ordered such that every cell comes after the cell that it needs.
+        folders: name of a dataset -> extracted folder.
         load: returns the samples of a folder; a module-level function.
-        jobs: processes of one thread each; 0 = all in this process.
+        jobs: processes of one thread each; 0 for this process.
     """
     finished = read_cells(runs_dir, cells)
     run = _Run(cells, folders, runs_dir, load, max(jobs, 1), on_progress, finished)
@@ -114,7 +114,7 @@ def run_cells(
 def execute_cell(
     cell: SuiteCell, folder: Path, runs_dir: Path, load: Callable[[Path], Samples]
 ) -> None:
-    """Runs a cell and writes its cell.json, whatever happens to the cell."""
+    """Runs a cell and writes its cell.json, even if the cell fails."""
     started, cpu = time.perf_counter(), time.process_time()
     status: Status = "ok"
     reason = ""
@@ -122,7 +122,7 @@ def execute_cell(
     try:
         samples, own_dir = load(folder), cell_dir(runs_dir, cell)
         if cell.split == "device":
-            # Here, as it brings torch: a process that grows trees has no use for it.
+            # Imported here because it imports torch, which processes that grow trees do not need.
             from lab.suites.transfer_cell import run_transfer_cell
 
             value = run_transfer_cell(cell, samples, own_dir, runs_dir)
@@ -133,7 +133,7 @@ def execute_cell(
     except CdmppError as error:
         status, reason = "failed", str(error)
     except Exception as error:
-        # The one place that must go on whatever a model does; the traceback is in the log.
+        # Any error of a model is recorded; the traceback is in the log.
         _log.exception("cell %s failed", cell.id)
         status, reason = "failed", f"{type(error).__name__}: {error}"
     origin = {
@@ -146,7 +146,7 @@ def execute_cell(
 
 @dataclass
 class _Run:
-    """Which cells are finished, which can start, and how long the rest will take."""
+    """Finished, pending and running cells, and the remaining time."""
 
     cells: Sequence[SuiteCell]
     folders: Mapping[str, Path]
@@ -165,18 +165,18 @@ class _Run:
             self.results.pop(cell.id, None)
 
     def here(self) -> None:
-        """Runs all in this process; the samples of a folder are loaded once."""
+        """Runs all cells in this process; loads the samples of a folder once."""
         load = cache(self.load)
         while (cell := self._next_ready()) is not None:
             execute_cell(cell, self.folders[cell.dataset], self.runs_dir, load)
             self._finish(cell)
 
     def in_processes(self) -> None:
-        """Runs all in `jobs` processes."""
+        """Runs all cells in `jobs` processes."""
         deaths: Counter[str] = Counter()
         while self.pending:
-            # Cells that were running when a process died go first and alone, to tell which one it
-            # was.
+            # Cells that were running when a process died run first and alone, to identify the one
+            # that killed it.
             suspects = sum(cell.id in deaths for cell in self.pending)
             width = 1 if suspects else self.jobs
             pool = ProcessPoolExecutor(width, mp_context=get_context("spawn"))
@@ -196,10 +196,10 @@ class _Run:
                 pool.shutdown(cancel_futures=True)
 
     def _fill(self, pool: ProcessPoolExecutor, width: int, *, most: int | None) -> None:
-        """Keeps `width` cells going until none is left, or `most` have been started.
+        """Keeps `width` cells running until none is left, or `most` have been started.
 
         Raises:
-            BrokenProcessPool: a process died; `running` says which cells were on their way.
+            BrokenProcessPool: a process died; `running` has the interrupted cells.
         """
         started: dict[Future[None], SuiteCell] = {}
         count = 0
@@ -215,8 +215,8 @@ class _Run:
                 self._finish(started.pop(future))
 
     def _next_ready(self) -> SuiteCell | None:
-        """Returns a cell that can start and takes it from the pending ones; None when none can.
-        Those that can never start, because what they need has failed, are written down.
+        """Removes and returns a pending cell that can start; None if there is none. Cells whose
+        needed cell failed are recorded as failed.
         """
         for cell in list(self.pending):
             if cell.needs and cell.needs not in self.results:
@@ -244,7 +244,7 @@ class _Run:
             self.on_progress(SuiteProgress(len(self.results), total, result, self._left_s()))
 
     def _left_s(self) -> float | None:
-        """Returns the remaining seconds, from how long cells of the same line took."""
+        """Estimates the remaining seconds from the times of finished cells of the same line."""
         spent: dict[str, list[float]] = {}
         for result in self.results.values():
             spent.setdefault(result.cell.line, []).append(float(result.value.get("wall_s", 0.0)))

@@ -1,4 +1,4 @@
-"""A suite from its options to the tables of its leaderboard."""
+"""Runs a suite and writes its leaderboard."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def run_suite(
     jobs: int = 1,
     on_progress: Callable[[SuiteProgress], None] | None = None,
 ) -> None:
-    """Runs the cells of a suite that are not finished.
+    """Runs the unfinished cells of a suite.
 
     Args:
-        folders: data set -> extracted folder.
-        runs_dir: where the cells go.
-        pattern: which cells; None = all.
-        config, overrides: of the training, as of `plan_cells`.
-        jobs: processes; 0 = this one.
+        folders: dataset -> extracted folder.
+        runs_dir: folder of the cells.
+        pattern: selects cells; None for all.
+        config, overrides: of the training, see `plan_cells`.
+        jobs: processes; 0 for this one.
 
     Raises:
         UsageError: no cell matches.
@@ -55,11 +55,11 @@ def report_suite(
     overrides: Sequence[str] = (),
     command: str,
 ) -> tuple[Leaderboard, list[Path]]:
-    """Writes the tables of what is finished, of all data sets that ever ran; returns them and their
-    files.
+    """Writes the tables of the finished cells of all datasets that ever ran; returns the
+    leaderboard and its files.
 
     Args:
-        command: what made them, for the reader.
+        command: command line for the stamp.
     """
     facts = read_facts(runs_dir)
     cells = plan_cells(suite, facts, config=config, overrides=overrides)

@@ -1,4 +1,4 @@
-"""Halves of a new device's samples: tasks that may be measured, and tasks of the test part."""
+"""Splits a new device's samples into tasks that may be measured and tasks of the test part."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TargetParts:
 
     Attributes:
         candidates: samples of the tasks that a budget may choose from.
-        test: samples of the other tasks. No workload is on both sides.
+        test: samples of the other tasks. No workload is in both parts.
     """
 
     candidates: Samples
@@ -25,11 +25,11 @@ class TargetParts:
 
 
 def target_parts(samples: Samples, *, seed: int) -> TargetParts:
-    """Returns the two halves of the tasks of one device.
+    """Splits the tasks of one device into two halves.
 
     Workloads (for AutoTVM: operator and shapes, because several templates compute the same) are
-    shared out whole in an order drawn by the seed: first to the candidates, until they have half of
-    the tasks, then to the test part. So a budget of at most half of the tasks can be chosen.
+    assigned whole, in an order drawn by the seed: to the candidates until they have half of the
+    tasks, then to the test part. A budget of up to half of the tasks is therefore possible.
 
     Raises:
         DataError: there are fewer than two workloads.

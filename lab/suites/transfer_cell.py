@@ -1,4 +1,4 @@
-"""Cells of a cross-device suite: one device is left out, some of its tasks may be measured."""
+"""Cells of a cross-device suite: one device is held out, some of its tasks may be measured."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from lab.suites.options import BUDGET_SUFFIX, FINETUNE, ZERO_SHOT_SUFFIX
 from lab.suites.plan import PRETRAIN, REFERENCES, SuiteCell
 from lab.suites.target_parts import TargetParts, target_parts
 
-#: The sources' tasks: training and validation. Nothing is judged on them.
+#: Training, validation and test fraction of the sources' tasks.
 _SOURCE_FRACTIONS = (0.9, 0.1, 0.0)
-#: Methods without a sampler of their own get the tasks that this one chooses.
+#: Sampler for methods without their own.
 _DEFAULT_SAMPLER: SamplingMethod = "kmeans"
 
 
 def run_transfer_cell(
     cell: SuiteCell, samples: Samples, cell_dir: Path, runs_dir: Path
 ) -> dict[str, Any]:
-    """Returns the entries of cell.json of a cell that leaves a device out.
+    """Returns the entries of cell.json for a cell that holds a device out.
 
-    The target's tasks are halved by the seed: a budget is chosen from one half, the other judges.
-    The sources may hold the same programs as the test part, measured on other devices: that is what
-    the protocol is about. Nothing measured on the target is in the training of a zero-shot line.
+    The target's tasks are halved by the seed: a budget is chosen from one half, the other is the
+    test part. The sources may contain the test part's programs, measured on other devices, as the
+    protocol intends. A zero-shot line is trained on no measurement of the target.
     """
     if cell.line == PRETRAIN:
         return _pretrain(cell, samples, cell_dir)
@@ -64,7 +64,7 @@ def run_transfer_cell(
 def _with_budget(
     cell: SuiteCell, parts: TargetParts, cell_dir: Path, runs_dir: Path
 ) -> dict[str, Any]:
-    """Returns the entries of a method that measures `budget` tasks of the target."""
+    """Returns the entries for a method that measures `budget` tasks of the target."""
     sampler = _DEFAULT_SAMPLER
     if cell.line.startswith(FINETUNE):
         sampler = cast("SamplingMethod", cell.line.removeprefix(FINETUNE))

@@ -1,4 +1,4 @@
-"""A suite's results in the shape that tables and the verdict read."""
+"""A suite's results as input of the tables and the verdict."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from lab.suites.plan import (
     recognised_line,
 )
 
-#: Metrics of one line: seed -> metrics object.
+#: Metrics of one line: seed -> metrics.
 Seeds: TypeAlias = dict[int, dict[str, Any]]
 
 _EXTRA = {
     "spearman_by_task": Column("pairwise_accuracy", "pairs", "ratio", "high"),
     "top5_score": Column("top1_regret", "regret", "percent", "low"),
 }
-#: Columns of the leaderboards: those of every table, the seeds, pairs in order and the regret.
+#: Columns of the leaderboards: the common ones, the seeds, ordered pairs and the regret.
 LEADERBOARD_COLUMNS: tuple[Column, ...] = (
     Column("seeds", "seeds", "count", None),
     *(
@@ -42,20 +42,20 @@ LEADERBOARD_COLUMNS: tuple[Column, ...] = (
 
 
 def mean_of_common_seeds(parts: Sequence[Seeds]) -> Seeds:
-    """Returns seed -> the mean of the parts' metrics, of seeds that every part has."""
+    """Returns seed -> mean of the parts' metrics, for the seeds of all parts."""
     common = set.intersection(*(set(part) for part in parts)) if parts else set()
     return {seed: mean_metrics([part[seed] for part in parts]) for seed in sorted(common)}
 
 
 @dataclass(frozen=True)
 class Board:
-    """A planned suite with what is finished of it.
+    """A planned suite with its finished results.
 
     Attributes:
         suite: its options.
-        facts: data sets that it was planned on.
+        facts: datasets of the plan.
         cells: the planned cells.
-        results: of those that are finished, by id.
+        results: of the finished cells, by id.
         command: the command line.
     """
 
@@ -83,8 +83,8 @@ class Board:
 
     def lines(self) -> list[str]:
         """Returns the names of the lines in the order of the tables: the subject first, references
-        last; before these the baselines that answer only what they recognise, each with the other
-        lines on the same samples.
+        last. Before the references come baselines with predictions only for recognised samples,
+        each with the other lines on the same samples.
         """
         cells = [cell for cell in self.cells if cell.line != PRETRAIN]
         partial = {cell.line: cell.kind for cell in cells if cell.kind in PARTIAL_CLASSES}
@@ -104,12 +104,12 @@ class Board:
 
 @dataclass(frozen=True)
 class ModelScores:
-    """Results of one data set and split of a cross-model suite.
+    """Results of one dataset and split of a cross-model suite.
 
     Attributes:
         dataset: its name.
         split: `task` or `network`.
-        results: line -> seed -> what cell.json holds.
+        results: line -> seed -> content of cell.json.
     """
 
     dataset: str
@@ -117,9 +117,7 @@ class ModelScores:
     results: dict[str, dict[int, dict[str, Any]]]
 
     def device(self, label: str) -> dict[str, Seeds]:
-        """Returns line -> seed -> metrics of a device, of `all` (pooled) or `mean` (over
-        devices).
-        """
+        """Returns line -> seed -> metrics of a device, `all` (pooled) or `mean` (of devices)."""
         found: dict[str, Seeds] = {}
         for line, seeds in self.results.items():
             for seed, value in seeds.items():
@@ -132,7 +130,7 @@ class ModelScores:
         return found
 
     def errors(self, line: str) -> dict[int, Errors]:
-        """Returns seed -> errors by unit on the devices that enter the mean over devices."""
+        """Returns seed -> errors by unit on the devices of the mean over devices."""
         return {
             seed: {name: value["errors"][name] for name in value["metrics"]["mean_devices"]}
             for seed, value in self.results[line].items()
@@ -140,7 +138,7 @@ class ModelScores:
 
 
 def model_scores(board: Board) -> list[ModelScores]:
-    """Returns the results by data set and split, in the order of the suite."""
+    """Returns the results by dataset and split, in the order of the suite."""
     found: dict[tuple[str, str], dict[str, dict[int, dict[str, Any]]]] = {}
     order = board.lines()
     for result in board.finished():
@@ -166,9 +164,9 @@ class FamilyScores:
     Attributes:
         dataset: its name.
         family: the devices.
-        results: line -> budget -> target -> seed -> what cell.json holds.
+        results: line -> budget -> target -> seed -> content of cell.json.
         budgets: target -> its possible budgets above 0.
-        headline: target -> the budget of the headline; 0 = none is possible.
+        headline: target -> the budget of the headline; 0 if none is possible.
     """
 
     dataset: str
@@ -178,14 +176,12 @@ class FamilyScores:
     headline: dict[str, int]
 
     def of_target(self, line: str, target: str, budget: int) -> Seeds:
-        """Returns seed -> metrics of a line; those without a budget are the same at every one."""
+        """Returns seed -> metrics of a line; without a budget they are equal for all budgets."""
         values = self._values(line, target, budget)
         return {seed: value["metrics"]["all"] for seed, value in values.items()}
 
     def errors_at_headline(self, line: str, targets: Sequence[str]) -> dict[int, Errors]:
-        """Returns seed -> errors by unit on the targets, as family/target, of seeds that every
-        target has.
-        """
+        """Returns seed -> errors by unit on each `FAMILY/TARGET`, for the seeds of all targets."""
         parts = {t: self._values(line, t, self.headline[t]) for t in targets}
         common = set.intersection(*(set(part) for part in parts.values())) if parts else set()
         return {
@@ -199,10 +195,10 @@ class FamilyScores:
         return by_budget.get(at, {}).get(target, {})
 
     def mean_over_targets(self, line: str, budget: int | None, targets: Sequence[str]) -> Seeds:
-        """Returns seed -> the mean over targets, of seeds that every target has.
+        """Returns seed -> mean over targets, for the seeds of all targets.
 
         Args:
-            budget: None = the headline budget of each target.
+            budget: None for the headline budget of each target.
         """
         parts = [
             self.of_target(line, target, self.headline[target] if budget is None else budget)
@@ -211,18 +207,18 @@ class FamilyScores:
         return mean_of_common_seeds(parts)
 
     def finished_targets(self, line: str) -> list[str]:
-        """Returns the targets where a line has a result at the headline budget."""
+        """Returns the targets for which a line has a result at the headline budget."""
         return [t for t in self.targets_with(None) if self.of_target(line, t, self.headline[t])]
 
     def targets_with(self, budget: int | None) -> list[str]:
-        """Returns the targets where a budget (None = any for the headline) is possible."""
+        """Returns the targets for which a budget is possible; None: any headline budget."""
         if budget is None:
             return [target for target in self.family.targets if self.headline.get(target)]
         return [t for t in self.family.targets if budget == 0 or budget in self.budgets.get(t, [])]
 
 
 def family_scores(board: Board) -> list[FamilyScores]:
-    """Returns the results by data set and family, in the order of the suite."""
+    """Returns the results by dataset and family, in the order of the suite."""
     found = []
     order = board.lines()
     for dataset in board.suite.datasets:

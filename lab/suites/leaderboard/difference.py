@@ -12,7 +12,7 @@ from lab.suites.leaderboard.board import Seeds
 
 
 class Metric(NamedTuple):
-    """A metric that lines are compared by."""
+    """A metric that compares lines."""
 
     key: str
     unit: str
@@ -30,13 +30,13 @@ METRICS = (
 
 @dataclass(frozen=True)
 class Difference:
-    """A line's metric minus another's on the same seeds.
+    """A line's metric minus another line's on the same seeds.
 
     Attributes:
         mean: over seeds.
         half: half width of its 95 % interval; None for one seed.
-        seeds: number of those that both have.
-        ours, base: means of both over these seeds.
+        seeds: number of common seeds.
+        ours, base: means of the two lines over these seeds.
     """
 
     mean: float
@@ -47,25 +47,25 @@ class Difference:
 
     @property
     def is_sure(self) -> bool:
-        """Whether it is beyond its interval."""
+        """Whether the difference exceeds its interval."""
         return self.half is not None and abs(self.mean) > self.half
 
     @property
     def certainty(self) -> str:
-        """Whether it is beyond its interval, as text."""
+        """Whether the difference exceeds its interval, as text."""
         if self.half is None:
             return "one seed"
         return f"{'beyond' if self.is_sure else 'within'} the 95 % interval"
 
     def change(self, unit: str) -> str:
-        """Returns e.g. `-1.2 ± 0.4 points`, or `+0.012 ± 0.004` of what is no percentage."""
+        """Returns e.g. `-1.2 ± 0.4 points`, or `+0.012 ± 0.004` if it is no percentage."""
         scale, digits, name = (100, 1, " points") if unit == "percent" else (1, 3, "")
         spread = "" if self.half is None else f" ± {scale * self.half:.{digits}f}"
         return f"{scale * self.mean:+.{digits}f}{spread}{name}"
 
 
 def common_seeds(ours: Seeds, base: Seeds, metric: str) -> list[int]:
-    """Returns the seeds on which both have a metric."""
+    """Returns the seeds for which both lines have a metric."""
     return [
         seed
         for seed in sorted(set(ours) & set(base))
@@ -74,7 +74,7 @@ def common_seeds(ours: Seeds, base: Seeds, metric: str) -> list[int]:
 
 
 def difference(ours: Seeds, base: Seeds, metric: str) -> Difference | None:
-    """Returns the paired difference over the seeds that both have; None where there is none."""
+    """Returns the paired difference over common seeds; None if there are none."""
     seeds = common_seeds(ours, base, metric)
     if not seeds:
         return None

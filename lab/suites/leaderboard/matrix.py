@@ -1,4 +1,4 @@
-"""Tables of lines by groups: errors and ranks of every data set, device, budget or operator."""
+"""Tables of lines by groups: errors and ranks per dataset, device, budget or operator."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def matrix_table(
     *,
     subject: str,
 ) -> Table:
-    """Returns one cell a line and group: MAPE ± interval, and mean Spearman within a task.
+    """Returns one cell per line and group: MAPE ± interval, and mean Spearman within a task.
 
     The lowest MAPE of a group is marked.
 
     Args:
         lines: rows, in order.
-        groups: column title -> line -> seed -> metrics object.
+        groups: column title -> line -> seed -> metrics.
     """
     rows: dict[str, list[Cell]] = {line: [] for line in lines}
     for by_line in groups.values():

@@ -1,4 +1,4 @@
-"""How two lines would compare on other tasks, networks or devices: an interval of their ratio."""
+"""Interval of the ratio of two lines' errors on other tasks, networks or devices."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def ratio_interval(
 ) -> tuple[float, float] | None:
     """Returns the 95 % interval of the ratio of two MAPEs, each the mean over seeds and devices.
 
-    Units and seeds are drawn with replacement, independently, and a unit keeps its weight in every
-    seed and on every device: programs of one task err alike, whoever asks. With `are_devices_drawn`
-    the devices are drawn too.
+    Units and seeds are drawn with replacement, independently. A unit has the same weight in every
+    seed and on every device, because errors on programs of one task are correlated across models
+    and devices. With `are_devices_drawn` the devices are drawn too.
 
     Args:
-        ours, theirs: one entry a seed, the same seeds, devices and units in both.
+        ours, theirs: one entry per seed, with the same seeds, devices and units in both.
 
     Returns:
-        2.5 and 97.5 % of the draws; None with fewer than two seeds or units.
+        2.5 and 97.5 % quantiles of the draws; None with fewer than two seeds or units.
 
     Source: A. B. Owen, The pigeonhole bootstrap, Annals of Applied Statistics 1 (2007).
     """
@@ -57,14 +57,14 @@ def ratio_interval(
 
 
 def _counts(rng: np.random.Generator, count: int) -> NDArray[np.float64]:
-    """Returns float64 [draw, count], how often each is drawn among as many."""
+    """Returns float64 [draw, count], how often each of `count` items is drawn in `count` draws."""
     return rng.multinomial(count, np.full(count, 1 / count), size=_DRAWS).astype(np.float64)
 
 
 def _array(
     seeds: Sequence[Errors], devices: Sequence[str], units: Sequence[str], column: int
 ) -> NDArray[np.float64]:
-    """Returns float64 [seed, device, unit]; 0 where a unit was not tested."""
+    """Returns float64 [seed, device, unit]; 0 for units without test samples."""
     nothing = (0.0, 0.0)
     return np.array(
         [

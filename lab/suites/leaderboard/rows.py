@@ -1,4 +1,4 @@
-"""The tidy table of a suite: one value a row."""
+"""The tidy table of a suite: one value per row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lab.suites.leaderboard.board import (
 
 #: Metrics of operator kinds and latency decades.
 _GROUP_METRICS = ("mape", "median_ape", "within_20pct", "spearman_by_task", "top1_score")
-#: No metrics: counts have a column of their own.
+#: Counts are not metrics; they have their own column.
 _COUNTS = ("n", "tasks")
 _COSTS = ("training_cpu_s", "predictions_per_cpu_s")
 
@@ -23,13 +23,12 @@ Row = tuple[str, str, str, str, str, str, int, str, float | None, int]
 
 
 def tidy_rows(board: Board) -> Iterator[Row]:
-    """Yields rows in the columns of `TIDY_COLUMNS`; an undefined value is None.
+    """Yields rows with the columns of `TIDY_COLUMNS`; an undefined value is None.
 
-    Cross-model: `device` is a label, `all` (pooled) or `mean` (each device counts the same);
+    Cross-model: `device` is a label, `all` (pooled) or `mean` (equal weight for every device);
     `group` is `test`, `operator:KIND`, `latency:DECADE` or `cost`. Cross-device: `split` is
-    `leave-one-out:FAMILY`, `device` the target or `mean`, `group` is `budget:TASKS`, where
-    `budget:headline` is each target's headline budget, also with `/operator:KIND` or
-    `/latency:DECADE`.
+    `leave-one-out:FAMILY`, `device` the target or `mean`, `group` is `budget:TASKS`, also with
+    `/operator:KIND` or `/latency:DECADE`; `budget:headline` is each target's headline budget.
     """
     if board.suite.protocol == "cross-model":
         for scores in model_scores(board):

@@ -1,4 +1,4 @@
-"""Sections of a leaderboard: tables and plots of a data set and split, or of a family."""
+"""Sections of a leaderboard: tables of a dataset and split, or of a family."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lab.suites.plan import is_reference
 
 
 def overall_section(board: Board) -> Section:
-    """Returns one matrix with the mean over devices of every data set and split."""
+    """Returns one matrix with the mean over devices of every dataset and split."""
     every = model_scores(board)
     groups = {f"{s.dataset}, by {s.split}": s.device("mean") for s in every}
     table = matrix_table(
@@ -37,7 +37,7 @@ def overall_section(board: Board) -> Section:
 
 
 def model_section(board: Board, scores: ModelScores, findings: Sequence[Verdict]) -> Section:
-    """Returns the section of a data set and split of a cross-model suite."""
+    """Returns the section of a dataset and split of a cross-model suite."""
     few = board.suite.few_workloads
     note = (
         f"Split by {scores.split}, seeds {_seeds_text(board.suite.seeds)}; devices with fewer than "

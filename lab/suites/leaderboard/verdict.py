@@ -1,4 +1,4 @@
-"""Sentences that follow from the numbers: who is ahead, by how much, and whether a goal is met."""
+"""Sentences of the verdict: which line is better, by how much, and whether a goal is met."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Verdict:
 
     Attributes:
         text: the sentence.
-        is_met: whether the goal is met; None where there is no goal or nothing to compare.
-        values: what was compared.
+        is_met: whether the goal is met; None without a goal or without a comparison.
+        values: the compared values.
     """
 
     text: str
@@ -37,15 +37,15 @@ class Verdict:
     values: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the finding as JSON values."""
+        """Returns the verdict as JSON values."""
         return asdict(self)
 
 
 def peer_findings(board: Board, scores: ModelScores) -> list[Verdict]:
-    """Compares the subject with the best baseline of each metric.
+    """Compares the subject with the best baseline for each metric.
 
-    Baselines are all lines but the references, other variants of the subject's kind, and those that
-    the suite says are none.
+    Baselines are all lines except the references, other variants of the subject's kind, and lines
+    with `is_peer` false.
     """
     subject = board.suite.subject
     ours = {line.name for line in board.suite.models if not line.is_peer}
@@ -101,8 +101,8 @@ def transfer_findings(
 def overall_transfer_findings(
     families: Sequence[FamilyScores], goals: SuiteGoals, methods: Sequence[str]
 ) -> list[Verdict]:
-    """Compares fine-tuning with its baselines over the left-out devices of all families, each
-    (family, device) counting the same.
+    """Compares fine-tuning with its baselines over the held-out devices of all families, with equal
+    weight for each (family, device).
     """
     tuned = next((method for method in methods if method.startswith(FINETUNE)), None)
     if tuned is None:
@@ -125,7 +125,7 @@ def _ratios(
     methods: Sequence[str],
     what: str,
 ) -> Iterator[tuple[str, Verdict]]:
-    """Yields the comparison with each rival of the suite, over all left-out devices.
+    """Yields the comparison with each rival of the suite, over all held-out devices.
 
     Args:
         rivals: line -> its goal.
@@ -147,7 +147,7 @@ def _ratios(
 
 
 def _target_means(families: Sequence[FamilyScores], tuned: str, line: str) -> Seeds:
-    """Returns seed -> the mean over left-out devices at their headline budgets."""
+    """Returns seed -> mean over held-out devices at their headline budgets."""
     parts = [
         scores.of_target(line, target, scores.headline[target])
         for scores in families
@@ -204,7 +204,7 @@ def _against_best(
 
 @dataclass(frozen=True)
 class _Line:
-    """A line's means and what they are made of, by seed."""
+    """A line's means and the errors behind them, by seed."""
 
     name: str
     means: Seeds
@@ -248,8 +248,8 @@ def _ratio(
 def _best_peer(
     subject: str, peers: Sequence[str], lines: Mapping[str, Seeds], metric: Metric
 ) -> str | None:
-    """Returns the baseline with the best mean over its seeds, of those that share a seed with the
-    subject; None when there is none.
+    """Returns the baseline with the best mean over its seeds, among those with a seed in common
+    with the subject; None if there is none.
     """
     ours, key = lines.get(subject, {}), metric.key
     means = {

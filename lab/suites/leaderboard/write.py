@@ -66,12 +66,12 @@ _DEVICE_NOTES = (
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """A board laid out.
+    """A board with its page.
 
     Attributes:
-        board: its numbers.
-        page: what is shown.
-        findings: title of a section -> what follows from its numbers.
+        board: its results.
+        page: the page.
+        findings: title of a section -> its verdicts.
     """
 
     board: Board
@@ -80,7 +80,7 @@ class Leaderboard:
 
 
 def leaderboard(board: Board) -> Leaderboard:
-    """Returns the page of a board; whatever is missing is said on it."""
+    """Returns the page of a board; the page lists what is missing."""
     sections: list[Section] = []
     findings: dict[str, list[Verdict]] = {}
     suite = board.suite
@@ -133,7 +133,7 @@ def write_leaderboard(found: Leaderboard, directory: Path) -> list[Path]:
 
 
 def board_json(found: Leaderboard) -> dict[str, Any]:
-    """Returns options, the verdict and the state of every cell."""
+    """Returns the options, the verdict and the state of every cell."""
     board = found.board
     return {
         "suite": board.suite.name,
