@@ -1,4 +1,4 @@
-"""Numbers of README.md, docs/accuracy.md and docs/results are those of the tables."""
+"""Numbers of README.md, docs/accuracy.md and docs/results equal those of the tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of the embedding models, from a part of the shipped campaign."""
+"""The page of the embedding models, made from a part of the shipped campaign."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The extraction benchmark runs, and knows what became of every record."""
+"""The extraction benchmark runs, and reports the outcome of every record."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_column_names_are_the_original_ones() -> None:
 
 @pytest.fixture(scope="module")
 def shipped_line() -> dict[str, Any]:
-    """A golden line made of what we compute for a record of the shipped dataset."""
+    """A golden line made of our results for a record of the shipped dataset."""
     folder = default_dataset_dir()
     path = next(p for p in sorted((folder / "measure_records" / "xeon-avx2-2c").iterdir()))
     record = next(iter(read_records(path, ReadReport())))

@@ -1,4 +1,4 @@
-"""The benchmark of whole-network models: cells that continue, and a page made of them."""
+"""The benchmark of whole-network models: resumed cells, and their page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = ["residual", "operator-linear", "roofline"]
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The data set."""
+    """The dataset."""
     folder = tmp_path_factory.mktemp("data")
     write_dataset(folder, data().graphs, data().labels, note={})
     return read_dataset(folder)
@@ -31,7 +31,7 @@ def whole(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def made(whole, tmp_path_factory):
-    """The data set, the folder of its cells and the packaged model."""
+    """The dataset, the folder of its cells and the packaged model."""
     folder = tmp_path_factory.mktemp("benchmark")
     _fit(whole, folder / "cells")
     train_run(whole, folder / "run", NetworkRun(model="operator-linear"), versions={})

@@ -1,4 +1,4 @@
-"""Committed pages quote full ones, between marks."""
+"""Committed pages quote full pages between marks."""
 
 from __future__ import annotations
 

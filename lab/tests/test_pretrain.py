@@ -41,14 +41,14 @@ def extracted_samples(packaged):
 
 @pytest.fixture
 def installed(packaged, monkeypatch):
-    """The tiny model as the one that is packaged."""
+    """The tiny model as the packaged one."""
     monkeypatch.setattr(cdmpp.pretrained, "package_folder", lambda name: packaged / "models")
 
 
 @pytest.mark.exhaustive
 @pytest.mark.training
 def test_without_package_the_installed_weights_stay(dataset, tmp_path, monkeypatch, capsys):
-    """Was: `python -m lab pretrain` replaced them, with no question and no copy."""
+    """Was: `python -m lab pretrain` replaced them without asking and without a copy."""
     monkeypatch.setattr("cdmpp.datasets.sources.default_dataset_dir", lambda: dataset)
     monkeypatch.chdir(tmp_path)
     parent = package_folder("cdmpp.pretrained")
@@ -155,7 +155,7 @@ def test_too_large_models_are_refused_and_leave_nothing(packaged, tmp_path, monk
 
 
 def test_what_is_shipped_is_small_and_allowed():
-    """Of the models that this checkout really packages."""
+    """Checks the packaged models of this checkout."""
     parent = package_folder("cdmpp.pretrained")
     folders = [path.parent for path in parent.glob("*/model.json")]
     if not folders:

@@ -1,4 +1,4 @@
-"""A part of the sweep over generated programs: nothing of it is wrong."""
+"""A part of the sweep over generated programs has no wrong outcome."""
 
 from __future__ import annotations
 

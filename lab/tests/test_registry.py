@@ -35,7 +35,7 @@ def test_every_experiment_is_there_and_its_options_fit(one: Experiment) -> None:
 
 
 def _function(out: Path, seeds: tuple[int, ...] = (0, 1), share: float = 0.5) -> None:
-    """Writes what it was called with."""
+    """Writes its arguments."""
     out.write_text(f"{seeds} {share}")
 
 
@@ -78,7 +78,7 @@ def test_finished_cells_are_not_measured_again(tmp_path: Path) -> None:
 
     assert Journal(path).cell("one", measure) == {"z": 1, "a": 2}
     with path.open("a") as file:
-        file.write('{"key":"two","val')  # as a kill leaves it
+        file.write('{"key":"two","val')  # truncated by a kill
     journal = Journal(path)
     assert list(journal.cell("one", measure)) == ["z", "a"], "names keep their order"
     assert journal.cell("two", measure) == {"z": 1, "a": 2}

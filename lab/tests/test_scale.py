@@ -1,4 +1,4 @@
-"""The records of the scale experiment are other programs of other tasks; its steps add up."""
+"""The scale experiment makes records of new programs and tasks; the times of its steps add up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fits of the times of GPU programs see nothing of what is left out."""
+"""Fits of the times of GPU programs use no held-out data."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.analytic.roofline.test_schedule_times import a100
 
 
 def two_devices() -> MeasuredSchedules:
-    """Every other task under another label: a fit needs a device besides the one left out."""
+    """Relabels every other task, because a fit needs a device besides the held-out one."""
     measured = MeasuredSchedules.of(a100())
     return replace(measured, device=np.where(measured.owner % 2 == 0, "a100", "b100"))
 
 
 def test_schedules_say_more_than_a_constant() -> None:
-    """Of other programs of the same tasks; that kinds are left out is another question."""
+    """Uses other programs of the same tasks; held-out kinds are not tested here."""
     measured = MeasuredSchedules.of(a100())
     half = np.arange(len(measured.log_s)) % 2 == 0
     own = measured.take(np.flatnonzero(half))

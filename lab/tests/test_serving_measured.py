@@ -1,4 +1,4 @@
-"""Trials with measured loads: what counts as measured is never tested."""
+"""Trials with measured loads never test a load that counts as measured."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HOST_S = 0.05
 
 
 def deployment() -> list[Point]:
-    """Returns loads of a server whose requests take 0.4 s, and steps 1.3 of what is simulated."""
+    """Returns loads of a server with 0.4 s per request and steps of 1.3 times the simulation."""
     found = []
     for tokens in (512, 2048):
         for users in (1, 4, 16, 64):

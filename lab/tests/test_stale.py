@@ -1,4 +1,4 @@
-"""Results of earlier models or features are found, and rerun."""
+"""Results of earlier models or features are found and rerun."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The script that times timm's networks on a GPU: what it runs, and how it goes on."""
+"""The script that times timm's networks on a GPU: configurations and resumption."""
 
 from __future__ import annotations
 

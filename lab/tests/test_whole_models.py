@@ -1,4 +1,4 @@
-"""Answers of `cdmpp compare` beside whole networks that were measured (NeuSight, MIT)."""
+"""Predictions of `cdmpp compare` against measured whole networks (NeuSight, MIT)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_networks_of_the_guide_are_the_published_ones(name: str, parameters:
 
 
 def test_published_passes_are_answered_better_than_by_their_bound() -> None:
-    """NVIDIA's figures of LLaMA 7B on three GPUs: one prompt of 2,048, and a continued batch."""
+    """NVIDIA's figures of LLaMA 7B on three GPUs: one prompt of 2,048 tokens, a continued batch."""
     wanted = {("h100", 112), ("l40s", 64), ("a100-sxm", 60)}
     rows = judge_passes(
         [

@@ -1,4 +1,4 @@
-"""Tiny suites on synthetic samples: what the tests of the engine and of the tables share."""
+"""Tiny suites on synthetic samples, for the tests of the engine and of the tables."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ CROSS_DEVICE = SuiteOptions(
 
 
 def load_synthetic(folder: Path) -> Samples:
-    """Samples whose operators and repeats differ; `folder` only names them."""
+    """Samples with varying operators and repeats; `folder` only gives their name."""
     samples = make_samples(20, 5)
     names = ["conv2d+add+relu", "dense", "max_pool", "softmax"]
     operator = np.array([names[t % 4] for t in samples.programs.task_id], object)
@@ -61,7 +61,7 @@ def load_synthetic(folder: Path) -> Samples:
 
 
 def load_or_die(folder: Path) -> Samples:
-    """Kills its process for one of the two data sets."""
+    """Kills its process for one of the two datasets."""
     if folder.name == "deadly":
         os.kill(os.getpid(), signal.SIGKILL)
     return load_synthetic(folder)

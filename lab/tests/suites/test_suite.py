@@ -1,4 +1,4 @@
-"""The grid of a suite: resuming, failures, what does not apply, and the cross-device protocol."""
+"""The grid of a suite: resumption, failures, inapplicable cells, and the cross-device protocol."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def progress() -> list[SuiteProgress]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, progress) -> tuple[Path, dict[str, CellResult]]:
-    """The folder of a suite that has run, and its results."""
+    """The folder and the results of a finished suite."""
     runs = tmp_path_factory.mktemp("finished")
     return runs, run(CROSS_MODEL, runs, on_progress=progress.append)
 
@@ -303,7 +303,7 @@ def test_what_needs_a_failed_model_fails_too(tmp_path, monkeypatch):
 
 
 class Twin(ConstantCostModel):
-    """Knows `fast` exactly; takes every program on `odd` for equally long."""
+    """Predicts `fast` exactly, and one latency for all programs on `odd`."""
 
     def predict(self, samples):
         names = np.array([spec.name for spec in samples.devices], object)[samples.device]
@@ -397,7 +397,7 @@ def test_fine_tuning_cells_say_what_was_kept(tmp_path):
 
 
 def load_convolutions(folder: Path) -> Samples:
-    """Every other program is a convolution; on a GPU."""
+    """Samples of a GPU where every other program is a convolution."""
     shapes = [ConvShapes.of(16, 32, 14 + n, 64, 3, 1, 1) for n in range(10)]
     leaves = [conv_leaves(shape) for shape in shapes]
     other = [[leaf | {"float_mul": 0.0} for leaf in program] for program in leaves]

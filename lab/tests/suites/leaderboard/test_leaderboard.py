@@ -1,4 +1,4 @@
-"""Leaderboards: tidy rows, verdicts that follow from the numbers, pages, and what is missing."""
+"""Leaderboards: tidy rows, verdicts, pages, and missing cells."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def score(mape: float, rank: float = 0.5) -> dict:
 
 
 def invented(values: dict[str, list[tuple[float, float]]]) -> Board:
-    """A board with given (MAPE, Spearman) of each line, one a seed; the subject is `ours`."""
+    """A board with given (MAPE, Spearman) per line and seed; the subject is `ours`."""
     seeds = tuple(range(len(next(iter(values.values())))))
     suite = replace(
         CROSS_MODEL,

@@ -9,7 +9,7 @@ from lab.suites.leaderboard.other_tasks import ratio_interval
 
 
 def drawn(rng: np.random.Generator, tasks: int, spread: float, *, seeds: int = 3, devices: int = 4):
-    """Two lines of true ratio 1/2; what a task adds to it is the same in every seed."""
+    """Two lines with a true ratio of 1/2; a task has the same effect in every seed."""
     factor = 0.5 * np.exp(spread * rng.normal(size=tasks) - spread**2 / 2)
     theirs = [
         {f"d{d}": {f"t{t}": [10.0, 10 * ape] for t, ape in enumerate(rng.uniform(0.3, 0.5, tasks))}
