@@ -110,8 +110,7 @@ def left_out(samples: Samples, code: Code, seed: int, chip: str, folder: Path) -
 
 
 def adapted(samples: Samples, code: Code, seed: int, folder: Path) -> None:
-    """Adapts the other chip's model to some tasks of each label of this chip; predicts the rest.
-    """
+    """Adapts the other chip's model to some tasks per label of this chip; predicts the rest."""
     if (folder / _ADAPTED_FILE).is_file():
         return
     _, _, asked = without_chip(samples, NEW_CHIP, folder, seed)
