@@ -121,7 +121,8 @@ def _add(packed: _Packed, folder: Path, judged: set[str]) -> None:
         programs = {e["program_id"] for e in packed.entries if e["kind"] == "measured"}
         columns = {} if packed.code is None else packed.code.columns
         columns |= {name: row for name, row in code.columns.items() if name in programs}
-        packed.code = MachineCode(code.targets, columns)
+        targets = {} if packed.code is None else packed.code.targets
+        packed.code = MachineCode({**targets, **code.targets}, columns, kind=code.kind)
     keys = {json.loads(text)["workload_key"] for text in packed.tasks.values()}
     new = [one for one in read_in_network(folder) if one.workload_key in keys]
     packed.in_network += [one for one in new if one not in packed.in_network]

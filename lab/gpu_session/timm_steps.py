@@ -203,7 +203,7 @@ def facts(device: str) -> dict[str, Any]:
     }  # fmt: skip
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-        found["cpu"] = next(line for line in lines if line.startswith("model name"))
+        found["cpu"] = next((line for line in lines if line.startswith("model name")), "")
     if device == "cuda":
         properties = torch.cuda.get_device_properties(0)
         found |= {"gpu": properties.name, "memory_bytes": properties.total_memory}
