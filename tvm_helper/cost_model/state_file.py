@@ -18,7 +18,7 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import write_atomic
 from cdmpp.files.json_text import parse_json
-from cdmpp.files.open_text import UNPACK_ERRORS
+from cdmpp.files.open_text import unpack_errors
 from cdmpp.models.base import CostModel
 from cdmpp.predict.estimates import TrainedModel, load_trained
 from cdmpp.predict.saved_model import ModelCard, save_model
@@ -30,7 +30,9 @@ if TYPE_CHECKING:  # imports TVM, which reading and writing this file does not n
 
 FORMAT = 1
 _STATE = "search.json"
-_DAMAGED = (OSError, BadZipFile, tarfile.TarError, KeyError, TypeError, ValueError, *UNPACK_ERRORS)
+_DAMAGED = (
+    OSError, BadZipFile, tarfile.TarError, KeyError, TypeError, ValueError, *unpack_errors(),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ def _share(
 def _steps(pattern: str) -> int:
     """Returns the maximum number of steps of a pattern for a name, at least those of a call."""
     repeats, choices = (sum(map(pattern.count, of)) for of in ("*+{", "?|"))
-    return max(10_000, _MOST_NAME ** min(repeats, 9) * 2 ** min(choices, 50))
+    return int(max(10_000, _MOST_NAME ** min(repeats, 9) * 2 ** min(choices, 50)))
 
 
 def _matcher(pattern: str, path: Path) -> Callable[[str], object]:
