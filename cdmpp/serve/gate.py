@@ -135,7 +135,7 @@ class Gate:
             await answer.refuse(Refused(500, f"an error of the server; its log has {request_id}"))
         finally:
             seconds = time.perf_counter() - began
-            route: str = getattr(scope.get("route"), "path", scope["path"])
+            route = str(getattr(scope.get("route"), "path", scope["path"]))
             self._measures.request(route, answer.status, seconds)
             _log.info("%s %s %s %d %.1f ms", request_id, scope["method"], _plain(scope["path"]),
                       answer.status, 1e3 * seconds)  # fmt: skip

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # imports TVM, which reading and writing this file does not n
 
 FORMAT = 1
 _STATE = "search.json"
-_DAMAGED = (
+_DAMAGED: tuple[type[Exception], ...] = (
     OSError, BadZipFile, tarfile.TarError, KeyError, TypeError, ValueError, *unpack_errors(),
 )  # fmt: skip
 
