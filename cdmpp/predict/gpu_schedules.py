@@ -12,7 +12,7 @@ from cdmpp.datasets.samples import Samples
 #: Reason shown with such a prediction.
 BY_SCHEDULE = (
     "predicted from its lower bound and its schedule, calibrated on measured programs of other "
-    "kinds and GPUs; programs of TVM's default rules (DLight) are not in the GPU training data"
+    "kinds and GPUs; programs of TVM's default rules (DLight) were measured on an H200 only"
 )
 
 

@@ -54,7 +54,7 @@ _KERNEL_NOTES = (
     "evaluated layers, so it is not available in practice. The interval is made of the errors "
     "of the device's other layers.",
     "Collectives between four or eight l40s reached 4 to 17 % of the GPU's links on their machine: "
-    "they are judged, but no fit uses them.",
+    "they are evaluated, but no fit uses them.",
     "Prefill of b200 has a window in every row: SGLang's rows without one were timed as if with "
     "one (above 4,096 tokens they take 0.83 of the time of the same with a window of 128).",
 )
@@ -80,8 +80,8 @@ _SERVING_NOTES = (
     "latent_prefill and one_shot were selected by the errors on the devices without a twin that "
     "are evaluated here, those of sparse by the errors on h100 and l40s, seed 0.",
     "`one_shot` rows of machines on which large messages reach less than 0.3 of the GPU's links "
-    "(four or eight l40s on one of two machines, two rtx-pro-6000 on one of two) are judged, but "
-    "no fit uses them.",
+    "(four or eight l40s on one of two machines, two rtx-pro-6000 on one of two) are evaluated, "
+    "but no fit uses them.",
     "In the interval: of a device as on the page of gpu-kernels; of a version the ends of 90 % of "
     "the errors of all other versions, each left out of a fit of its own.",
 )
