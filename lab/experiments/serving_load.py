@@ -328,13 +328,13 @@ def sweep_s() -> float:
 def curve_svg(report: ServingReport, table: Sequence[Mapping[str, Any]]) -> str:
     """Returns predicted and measured TPOT and TTFT of one model over concurrency."""
     loads = {
-        (row["concurrency"], row["ttft_ms"])
+        (row["concurrency"], round(row["ttft_ms"], 6))
         for row in table
         if all(row[name] == value for name, value in _CURVE.items())
     }
     chosen = [
         one for one in report.rows
-        if (one.cell.load.concurrency, 1e3 * one.ttft_s) in loads
+        if (one.cell.load.concurrency, round(1e3 * one.ttft_s, 6)) in loads
         and one.family == _CURVE["model_family"]
     ]  # fmt: skip
     chosen.sort(key=lambda one: one.cell.load.concurrency)
