@@ -16,7 +16,7 @@ from cdmpp.conformal import half_widths, least_owners
 from cdmpp.datasets.extraction.machine_code import IN_NETWORK
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import read_json, write_json
-from cdmpp.predict.machine_code.expected_error import COVERAGE
+from cdmpp.predict.machine_code.expected_error import COVERAGE, calibrated_width
 
 FORMAT = 1
 #: Shorter kernels are repeated when a network is measured too, so their extra time is unknown.
@@ -49,7 +49,7 @@ class NetworkWidths:
         """
         tasks, owner = np.unique(task, return_inverse=True)
         if len(tasks) < least_owners(COVERAGE):
-            return cls(float(np.quantile(error, COVERAGE, method="higher")))
+            return cls(calibrated_width(error, np.ones(len(error)), task))
         found = half_widths(
             error, owner, _band(log_s), np.zeros(len(tasks), np.int64),
             columns=len(_BANDS_LOG_S) + 1, kinds=1, coverage=COVERAGE,

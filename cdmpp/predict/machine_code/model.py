@@ -203,6 +203,26 @@ class CodeCalibration:
     sum_shift: float | None = None
 
 
+@dataclass(frozen=True)
+class _Mixed:
+    """Weights of the parts, and what they leave over.
+
+    Attributes:
+        shares: of trees and perceptron.
+        residual: float64 [N], log of predicted over measured seconds, with the shift.
+        shift: added to the log prediction.
+    """
+
+    shares: tuple[float, float]
+    residual: FloatArray
+    shift: float
+
+    def calibrated(self, expected: FloatArray, task: TextArray) -> CodeCalibration:
+        """Returns the calibration for float64 [N] expected errors."""
+        width = calibrated_width(self.residual, expected, task)
+        return CodeCalibration(*self.shares, width, self.shift)
+
+
 class CodeModel:
     """Trees and perceptrons over leaf columns and machine code.
 
@@ -279,24 +299,26 @@ class CodeModel:
         found = cls.learned(
             train, validation, targets=targets, feature_schema=feature_schema, seed=seed, kind=kind
         )
-        known = validation.is_record, test.is_record
-        has_both = all(one.any() and not one.all() for one in known)
-        groups = [known[0], ~known[0]] if has_both else [np.ones(len(validation), bool)]
+        is_record = validation.is_record
+        has_both = all(0 < part.is_record.sum() < len(part) for part in (validation, test))
+        groups = [is_record, ~is_record] if has_both else [np.ones(len(validation), bool)]
+        mixed = [found._mixed(validation.take(group), is_shifted=False) for group in groups]
         residual = np.empty(len(validation))
-        for group in groups:
-            residual[group] = found._mixed(validation.take(group), is_shifted=False)[1]
+        for group, one in zip(groups, mixed, strict=True):
+            residual[group] = one.residual
         found._error_trees, expected = learn_expected_error(
             found._error_columns(validation), residual, validation.task, seed=seed
         )
         found.typical_error = float(np.median(expected))
+        calibrations = [
+            one.calibrated(expected[group], validation.task[group])
+            for group, one in zip(groups, mixed, strict=True)
+        ]
+        found.calibration = calibrations[-1]
         if has_both:
-            found.of_records = found._calibrated(
-                validation.take(known[0]), is_shifted=False, expected=expected[known[0]]
-            )
-            found.record_errors = found._judged(test.take(known[1]))
-            validation, test = validation.take(~known[0]), test.take(~known[1])
-            expected = expected[~known[0]]
-        found.calibration = found._calibrated(validation, is_shifted=False, expected=expected)
+            found.of_records = calibrations[0]
+            found.record_errors = found._judged(test.take(test.is_record))
+            validation, test = validation.take(~is_record), test.take(~test.is_record)
         found.errors = found._judged(test)
         found.strange_factor = found._strange_factor(train, validation, seed=seed)
         return found
@@ -336,7 +358,8 @@ class CodeModel:
         """
         check_fastest(validation, test)
         self.searched = device
-        self.fastest = self._calibrated(validation, is_shifted=True)
+        mixed = self._mixed(validation, is_shifted=True)
+        self.fastest = mixed.calibrated(self.expected_error(validation), validation.task)
         self.fastest_errors = self._judged(test, are_fastest=True)
 
     def adapted(self, label: str, target: str, calibration: CodeCalibration) -> CodeModel:
@@ -418,10 +441,8 @@ class CodeModel:
         ]  # fmt: skip
         return np.concatenate([rows.columns, np.stack(added, 1).astype(np.float32)], axis=1)
 
-    def _mixed(
-        self, validation: CodeRows, *, is_shifted: bool
-    ) -> tuple[tuple[float, float], FloatArray, float]:
-        """Returns the shares with the least error, float64 [N] the residuals, and the shift."""
+    def _mixed(self, validation: CodeRows, *, is_shifted: bool) -> _Mixed:
+        """Returns the weights with the least error."""
         parts, measured = self.parts_log_s(validation), validation.log_s
 
         def residual_of(shares: tuple[float, float]) -> tuple[FloatArray, float]:
@@ -431,22 +452,7 @@ class CodeModel:
 
         # By log error: MAPE would let one program that is overestimated a thousandfold decide.
         shares = min(tried_shares(), key=lambda one: float(np.abs(residual_of(one)[0]).mean()))
-        return shares, *residual_of(shares)
-
-    def _calibrated(
-        self, validation: CodeRows, *, is_shifted: bool, expected: FloatArray | None = None
-    ) -> CodeCalibration:
-        """Returns the calibration.
-
-        Args:
-            expected: float64 [N], expected errors; None = those of the trees, which have not
-                learned from these programs.
-        """
-        shares, residual, shift = self._mixed(validation, is_shifted=is_shifted)
-        if expected is None:
-            expected = self.expected_error(validation)
-        width = calibrated_width(residual, expected, validation.task)
-        return CodeCalibration(shares[0], shares[1], width, shift)
+        return _Mixed(shares, *residual_of(shares))
 
     def _strange_factor(self, train: CodeRows, validation: CodeRows, *, seed: int) -> float | None:
         """Returns the factor on half widths for kinds of operators outside the training data."""
