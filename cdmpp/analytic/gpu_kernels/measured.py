@@ -59,8 +59,8 @@ class Measured:
         work: work of the rows.
         software: text [N], software whose kernels ran.
         groups: text [N], group that each row is evaluated in.
-        is_judged_only: bool [N], rows that no fit uses: collectives on a machine whose GPUs do not
-            reach each other at the rate of their links.
+        is_evaluated_only: bool [N], rows that no fit uses: collectives on a machine whose GPUs do
+            not reach each other at the rate of their links.
         left_out: reason -> number of rows of the file that were excluded.
     """
 
@@ -69,7 +69,7 @@ class Measured:
     work: KernelWork
     software: TextArray
     groups: TextArray
-    is_judged_only: BoolArray
+    is_evaluated_only: BoolArray
     left_out: Mapping[str, int]
 
     @property
@@ -99,7 +99,7 @@ class Measured:
         """Fits the efficiency of the selected rows (bool [N]); a family of `SERVING` also stores
         the rows.
         """
-        rows = rows & ~self.is_judged_only
+        rows = rows & ~self.is_evaluated_only
         work, software, table = self.work[rows], self.software[rows], self.table[rows]
         found = fit_efficiency(work, software, table.latency_s, seed=seed, options=options)
         if not self.is_near:
@@ -215,7 +215,7 @@ def host_timed(table: GpuKernelTable, work: KernelWork) -> dict[str, BoolArray]:
 
 
 def _slow_machines(table: GpuKernelTable, work: KernelWork) -> BoolArray:
-    """Returns bool [N], the rows of `Measured.is_judged_only`."""
+    """Returns bool [N], the rows of `Measured.is_evaluated_only`."""
     found = np.zeros(len(table), np.bool_)
     if "ring" in work.terms:
         facts = table.device, table.software, table.version, table.columns["gpus"].astype(np.str_)
@@ -235,7 +235,7 @@ def read_measured(folder: Path, family: Family) -> Measured:
     The excluded rows are: faults in the README of the data (`FAULTS`); types whose smallest calls
     all take longer than the host's launches, so that the host was timed, not the GPU
     (`host_timed`); rows below their lower bound; and all rows of a device with more than 4 % of
-    such rows. Collectives on slow machines (`Measured.is_judged_only`) are kept.
+    such rows. Collectives on slow machines (`Measured.is_evaluated_only`) are kept.
 
     Raises:
         DataError: the file is missing or lacks a column.

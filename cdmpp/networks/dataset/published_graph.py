@@ -36,7 +36,7 @@ def graph_row(data: bytes, where: str, name: str) -> GraphRow:
         name: name of the network if the file has none.
 
     Raises:
-        DataError: the file is no such graph, a number is missing or invalid, or the graph has a
+        DataError: the file is not such a graph, a number is missing or invalid, or the graph has a
             cycle.
     """
     if data.lstrip()[:1] == b"{":

@@ -40,7 +40,7 @@ def read_exported(path: Path) -> ExportedProgram:
     """Returns a program that torch.export.save wrote.
 
     Raises:
-        DataError: the file is no such program, or loading it would run code.
+        DataError: the file is not an exported program, or loading it would run code.
     """
     import torch
 
@@ -76,8 +76,8 @@ def exported_network(path: Path) -> ExportedNetwork:
     """Returns the network that torch.export.save wrote.
 
     Raises:
-        DataError: the file is no such program, its shapes are dynamic, or its inputs differ in
-            their first axis.
+        DataError: the file is not an exported program, its shapes are dynamic, or its inputs
+            differ in their first axis.
     """
     program = read_exported(path)
     inputs = _inputs(program)

@@ -108,7 +108,7 @@ def test_all_reduces_of_a_machine_slower_than_its_links_are_judged_only(tmp_path
     })  # fmt: skip
     measured = read_measured(tmp_path, "one_shot")
     gpus_kept = measured.table.columns["gpus"]
-    assert np.array_equal(measured.is_judged_only, gpus_kept == 4)
+    assert np.array_equal(measured.is_evaluated_only, gpus_kept == 4)
     every = np.ones(len(gpus_kept), np.bool_)
     model = measured.fit(every, seed=0)
     assert model.near is not None

@@ -366,6 +366,6 @@ def test_the_packaged_model_fits_the_rows_of_the_data(family):
     measured = read_measured(shared("llm-kernels"), family)
     total = len(read_kernels(shared("llm-kernels"), family))
     assert len(measured.table) + sum(measured.left_out.values()) == total
-    fitted = ~measured.is_judged_only
+    fitted = ~measured.is_evaluated_only
     seconds = measured.predicted_s(GpuKernels.packaged().families[family], fitted)
     assert np.mean(np.abs(seconds / measured.table.latency_s[fitted] - 1.0)) < 0.15
