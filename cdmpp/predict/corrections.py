@@ -34,8 +34,6 @@ class MachineCodeCorrection:
             the device is unsupported: these estimates stay.
         kind: kind of the devices that the code runs on.
         are_fastest: whether each program is the fastest of many measured programs of its task.
-        are_summed: whether the latencies are added up: predictions that minimise the percentage
-            error are biased low if errors are large, and so are their sums.
         in_network: whether the programs are kernels of a network, which have wider intervals.
     """
 
@@ -43,7 +41,6 @@ class MachineCodeCorrection:
     code: NDArray[np.float32]
     kind: CodeKind = "cpu"
     are_fastest: bool = False
-    are_summed: bool = False
     in_network: bool = False
 
     def apply(self, trained: TrainedModel, samples: Samples, found: Estimates) -> Estimates:
@@ -57,9 +54,7 @@ class MachineCodeCorrection:
             return found
         told = trained.card.as_told(samples.take(known))
         rows = CodeRows.of(told, self.code[known], found.latency_s[known], kind=self.kind)
-        log_s, half_width = reader.estimate(
-            rows, are_fastest=self.are_fastest, are_summed=self.are_summed
-        )
+        log_s, half_width = reader.estimate(rows, are_fastest=self.are_fastest)
         strange = found.out_of_distribution
         strange_factor = reader.strange_factor or STRANGE_FACTOR
         factor = 1.0 if strange is None else np.where(strange[known], strange_factor, 1.0)

@@ -259,7 +259,6 @@ class Predictor:
         return [
             MachineCodeCorrection(
                 code[None], reader.kind, are_fastest=question.is_fastest,
-                are_summed=question.in_network,
                 in_network=question.in_network
                 and self._taught_by_networks(question.device) is not None,
             )

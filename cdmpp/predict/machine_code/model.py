@@ -58,7 +58,7 @@ LEAST_MEASURED = 8
 NEW_DEVICE_SHARES = (0.5, 0.0)
 
 _TREES, _NET, _FACTS = "trees.ubj.xz", "perceptron.safetensors", "machine_code.json"
-_ERROR_TREES = "expected_error.ubj.xz"
+_ERROR_TREES, _DEVICE_TREES = "expected_error.ubj.xz", "device-{}.ubj.xz"
 _TENTHS = 10
 _PARAMETERS = {
     "objective": "reg:squarederror",
@@ -193,14 +193,12 @@ class CodeCalibration:
         trees, perceptron: weights of the log predictions; the model has the rest.
         width: half width of the interval of the logarithm over the expected error.
         shift: added to the log prediction.
-        sum_shift: added instead of `shift` if predictions are summed; None = `shift`.
     """
 
     trees: float
     perceptron: float
     width: float
     shift: float = 0.0
-    sum_shift: float | None = None
 
 
 @dataclass(frozen=True)
@@ -233,6 +231,8 @@ class CodeModel:
         calibration: calibration of all programs, of modules only if `of_records` is set.
         of_records: calibration of measure records; None if the data has only one of the two.
         of_device: label of each device that the model was adapted to -> its calibration.
+        device_trees: label of such a device -> trees over `error_columns`, whose prediction is
+            added to the logarithm; only of devices with enough measured programs.
         errors: errors on the test part.
         fastest: calibration for the fastest of at least `LEAST_MEASURED` measured programs of a
             task on the searched device; None if it was not fitted.
@@ -265,6 +265,7 @@ class CodeModel:
         self.calibration, self.errors = calibration, errors
         self.of_records: CodeCalibration | None = None
         self.of_device: dict[str, CodeCalibration] = {}
+        self.device_trees: dict[str, Any] = {}
         self.record_errors: CodeErrors | None = None
         self.fastest: CodeCalibration | None = None
         self.fastest_errors: CodeErrors | None = None
@@ -307,7 +308,7 @@ class CodeModel:
         for group, one in zip(groups, mixed, strict=True):
             residual[group] = one.residual
         found._error_trees, expected = learn_expected_error(
-            found._error_columns(validation), residual, validation.task, seed=seed
+            found.error_columns(validation), residual, validation.task, seed=seed
         )
         found.typical_error = float(np.median(expected))
         calibrations = [
@@ -362,19 +363,26 @@ class CodeModel:
         self.fastest = mixed.calibrated(self.expected_error(validation), validation.task)
         self.fastest_errors = self._judged(test, are_fastest=True)
 
-    def adapted(self, label: str, target: str, calibration: CodeCalibration) -> CodeModel:
+    def adapted(
+        self, label: str, target: str, calibration: CodeCalibration, trees: Any | None = None
+    ) -> CodeModel:
         """Returns a copy that also supports a device.
 
         Args:
             target: target of the device's programs, TVM's JSON.
+            trees: correct its predictions; see `device_trees`.
         """
         found = copy.copy(self)
         found.targets = {**self.targets, label: target}
         found.of_device = {**self.of_device, label: calibration}
+        found.device_trees = {**self.device_trees}
+        found.device_trees.pop(label, None)
+        if trees is not None:
+            found.device_trees[label] = trees
         return found
 
     def estimate(
-        self, rows: CodeRows, *, are_fastest: bool = False, are_summed: bool = False
+        self, rows: CodeRows, *, are_fastest: bool = False
     ) -> tuple[FloatArray, FloatArray]:
         """Returns float64 [N] and float64 [N], log of the predicted seconds and half width of the
         interval.
@@ -384,7 +392,6 @@ class CodeModel:
 
         Args:
             are_fastest: whether each is the fastest of many measured programs of its task.
-            are_summed: whether the predictions are summed.
         """
         parts = self.parts_log_s(rows)
         is_new = ~np.isin(rows.device, list(self.targets))
@@ -393,10 +400,7 @@ class CodeModel:
 
         def said(known: CodeCalibration) -> tuple[FloatArray, FloatArray]:
             shares = (known.trees, known.perceptron)
-            shift = known.shift
-            if are_summed and known.sum_shift is not None:
-                shift = known.sum_shift
-            log_s = mixed_log_s(shares, parts, rows.model_log_s) + shift
+            log_s = mixed_log_s(shares, parts, rows.model_log_s) + known.shift
             log_s = np.where(is_new, new, log_s)
             return log_s, known.width * expected
 
@@ -407,6 +411,11 @@ class CodeModel:
         for where, known in others:
             own = said(known)
             log_s, half_width = np.where(where, own, (log_s, half_width))
+        for label, trees in self.device_trees.items():
+            where = rows.device == label
+            if where.any():
+                columns = self.error_columns(rows.take(where), (parts[0][where], parts[1][where]))
+                log_s[where] += ask_trees(trees, columns)
         if are_fastest:
             assert self.fastest is not None
             log_s = log_s + self.fastest.shift
@@ -428,12 +437,16 @@ class CodeModel:
         Args:
             parts: of `parts_log_s`, where they are known.
         """
-        return expected_error(self._error_trees, self._error_columns(rows, parts))
+        return expected_error(self._error_trees, self.error_columns(rows, parts))
 
-    def _error_columns(
+    def error_columns(
         self, rows: CodeRows, parts: tuple[FloatArray, FloatArray] | None = None
     ) -> NDArray[np.float32]:
-        """Returns the columns, and how far the parts are from each other and from the model."""
+        """Returns the columns, and how far the parts are from each other and from the model.
+
+        Args:
+            parts: of `parts_log_s`, where they are known.
+        """
         trees, net = self.parts_log_s(rows) if parts is None else parts
         added = [
             net, net - rows.core_log_s, np.abs(trees - net), np.abs(trees - rows.model_log_s),
@@ -514,6 +527,7 @@ class CodeModel:
             "strange_factor": self.strange_factor,
             "typical_error": self.typical_error,
             "has_error_trees": self._error_trees is not None,
+            "device_trees": list(self.device_trees),
         }
         own = Path(directory) / FOLDERS[self.kind]
         with replaced_folder(own, what="model of machine code") as folder:
@@ -521,6 +535,8 @@ class CodeModel:
             if self._error_trees is not None:
                 save_booster(self._error_trees, folder / _ERROR_TREES)
             self._net.save(folder / _NET)
+            for number, trees in enumerate(self.device_trees.values()):
+                save_booster(trees, folder / _DEVICE_TREES.format(number))
             write_json(folder / _FACTS, facts)
 
     @classmethod
@@ -562,6 +578,9 @@ class CodeModel:
                 label: from_json(CodeCalibration, one)
                 for label, one in facts.get("of_device", {}).items()
             }
+            for number, label in enumerate(facts.get("device_trees", [])):
+                place = folder / _DEVICE_TREES.format(number)
+                found.device_trees[label] = load_booster(place, hint=_HINT)
             found.searched = facts["searched"]
             found.fastest = None if fastest is None else from_json(CodeCalibration, fastest)
             if fastest_errors is not None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cdmpp.arrays import FloatArray
+from cdmpp.arrays import BoolArray, FloatArray, IntArray
 from cdmpp.conformal import least_owners
 from cdmpp.datasets.extraction.machine_code import MachineCode
 from cdmpp.datasets.samples import Samples
+from cdmpp.files.boosted_trees import ask_trees, grow_trees, tree_rows
 from cdmpp.predict.corrections import MachineCodeCorrection
 from cdmpp.predict.estimates import TrainedModel
 from cdmpp.predict.machine_code.expected_error import COVERAGE, calibrated_width
@@ -25,7 +29,22 @@ from cdmpp.predict.machine_code.model import (
     tried_shares,
 )
 from cdmpp.training.finetune.adapt import Adapted
-from cdmpp.training.finetune.choice import centred_factor, shrunken_factor, task_errors
+from cdmpp.training.finetune.choice import centred_factor, standard_error
+
+#: Chosen on campaigns of a Zen 5 and an Ice Lake (`docs/lab/experiments.md`).
+_PARAMETERS = {
+    "objective": "reg:squarederror",
+    "max_depth": 4,
+    "eta": 0.05,
+    "subsample": 0.7,
+    "colsample_bytree": 0.2,
+    "min_child_weight": 5,
+    "nthread": 1,
+    "seed": 0,
+}
+_TREES, _FOLDS = 150, 5
+#: Weight of `NEW_DEVICE_SHARES`, in tasks.
+_PRIOR_TASKS = 10.0
 
 
 def adapted_code(
@@ -36,10 +55,9 @@ def adapted_code(
 ) -> CodeModel | None:
     """Adapts a machine-code model to the devices of measured programs.
 
-    Trees and perceptron are unchanged. Their shares are the mean of `NEW_DEVICE_SHARES` and those
-    with the lowest error on the programs. A factor is added (for sums over programs another one,
-    see `centred_factor`). Intervals are calibrated on the programs, each task with the factor of
-    the others.
+    Trees and perceptron are unchanged. Their shares are fitted to the programs, and a shift of the
+    logarithm. Boosted trees over the same columns correct what is left, where that lowers the error
+    of held-out tasks by more than a standard error. Intervals are calibrated on held-out tasks.
 
     Args:
         reader: machine-code model of the original model.
@@ -62,7 +80,8 @@ def adapted_code(
             continue
         code = code_columns(samples, table)
         rows = CodeRows.of(samples, code, held_out_s[is_known], kind=reader.kind)
-        found = found.adapted(label, table.targets[label], _calibration(reader, rows))
+        known, trees = _calibrated(reader, rows)
+        found = found.adapted(label, table.targets[label], known, trees)
     return None if found is reader else found
 
 
@@ -100,26 +119,95 @@ def compiled_s(
     return trained.estimate(samples, steps).latency_s
 
 
-def _calibration(reader: CodeModel, rows: CodeRows) -> CodeCalibration:
-    parts, measured_s = reader.parts_log_s(rows), np.exp(rows.log_s)
-    _, task = np.unique(rows.task, return_inverse=True)
+@dataclass(frozen=True)
+class _Rows:
+    """Measured programs of a device as `_Fitted` uses them.
 
-    def error(shares: tuple[float, float]) -> float:
-        said_s = np.exp(mixed_log_s(shares, parts, rows.model_log_s))
-        factor = shrunken_factor(said_s, measured_s, task)
-        return float(task_errors(factor * said_s, measured_s, task).mean())
+    Attributes:
+        columns: float32 [N, columns], of `CodeModel.error_columns`.
+        parts: float64 [N] each, log seconds of trees and perceptron.
+        model_log_s: float64 [N], log seconds of the model without machine code.
+        log_s: float64 [N], log of the measured seconds.
+        task: int64 [N].
+    """
 
-    best = np.array(min(tried_shares(), key=error))
-    trees, perceptron = ((best + NEW_DEVICE_SHARES) / 2.0).tolist()
-    log_s = mixed_log_s((trees, perceptron), parts, rows.model_log_s)
-    said = log_s.copy()
-    for one in range(int(task.max()) + 1):
-        own, rest = task == one, task != one
-        factor = shrunken_factor(np.exp(log_s[rest]), measured_s[rest], task[rest])
-        said[own] += math.log(factor)
-    width = calibrated_width(said - rows.log_s, reader.expected_error(rows, parts), rows.task)
-    shift, sum_shift = (
-        math.log(factor(np.exp(log_s), measured_s, task))
-        for factor in (shrunken_factor, centred_factor)
+    columns: NDArray[np.float32]
+    parts: tuple[FloatArray, FloatArray]
+    model_log_s: FloatArray
+    log_s: FloatArray
+    task: IntArray
+
+    def mixed(self, shares: tuple[float, float]) -> FloatArray:
+        """Returns float64 [N], log seconds with these shares."""
+        return mixed_log_s(shares, self.parts, self.model_log_s)
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """What is fitted to the measured programs of a device.
+
+    Attributes:
+        shares: of trees and perceptron.
+        shift: added to the log prediction.
+        trees: predict what the shares and the shift leave over; None without them.
+    """
+
+    shares: tuple[float, float]
+    shift: float
+    trees: Any | None
+
+    @classmethod
+    def of(cls, rows: _Rows, where: BoolArray, *, has_trees: bool = True) -> _Fitted:
+        """Fits shares, shift and trees to some of the rows.
+
+        The shares are those with the lowest log error, and for few tasks nearly those of an unseen
+        device.
+        """
+        log_s, task = rows.log_s[where], rows.task[where]
+
+        def left(shares: tuple[float, float]) -> FloatArray:
+            return log_s - rows.mixed(shares)[where]
+
+        def error(shares: tuple[float, float]) -> float:
+            residual = left(shares)
+            return float(np.abs(residual - np.median(residual)).mean())
+
+        best, prior = np.array(min(tried_shares(), key=error)), np.array(NEW_DEVICE_SHARES)
+        count = len(np.unique(task))
+        trees, perceptron = (
+            (count * best + _PRIOR_TASKS * prior) / (count + _PRIOR_TASKS)
+        ).tolist()
+        shares = trees, perceptron
+        shift = math.log(centred_factor(np.exp(rows.mixed(shares)[where]), np.exp(log_s), task))
+        grown = None
+        if has_trees:
+            label = tree_rows(rows.columns[where], left(shares) - shift, threads=1)
+            grown = grow_trees(_PARAMETERS, label, trees=_TREES)
+        return cls(shares, shift, grown)
+
+    def plain(self, rows: _Rows) -> FloatArray:
+        """Returns float64 [N], log seconds without the trees."""
+        return rows.mixed(self.shares) + self.shift
+
+
+def _calibrated(reader: CodeModel, code_rows: CodeRows) -> tuple[CodeCalibration, Any | None]:
+    """Returns the calibration for a device, and its trees where they help on held-out tasks."""
+    parts = reader.parts_log_s(code_rows)
+    _, task = np.unique(code_rows.task, return_inverse=True)
+    rows = _Rows(
+        reader.error_columns(code_rows, parts), parts, code_rows.model_log_s, code_rows.log_s, task
     )
-    return CodeCalibration(trees, perceptron, width, shift, sum_shift)
+    fold = np.random.default_rng(0).permutation(task.max() + 1)[task] % _FOLDS
+    plain, full = np.empty(len(task)), np.empty(len(task))
+    for one in range(_FOLDS):
+        is_own = fold == one
+        fitted = _Fitted.of(rows, ~is_own)
+        plain[is_own] = fitted.plain(rows)[is_own]
+        full[is_own] = plain[is_own] + ask_trees(fitted.trees, rows.columns[is_own])
+    count = np.bincount(task)
+    gain = np.bincount(task, np.abs(plain - rows.log_s) - np.abs(full - rows.log_s)) / count
+    has_trees = bool(gain.mean() > standard_error(gain))
+    fitted = _Fitted.of(rows, np.ones(len(task), bool), has_trees=has_trees)
+    residual = (full if has_trees else plain) - rows.log_s
+    width = calibrated_width(residual, reader.expected_error(code_rows, parts), code_rows.task)
+    return CodeCalibration(*fitted.shares, width, fitted.shift), fitted.trees

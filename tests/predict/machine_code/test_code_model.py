@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from cdmpp.datasets.extraction.machine_code import MachineCode, known_columns, read_machine_code
 from cdmpp.errors import DataError
+from cdmpp.files.boosted_trees import ask_trees, grow_trees, tree_rows
 from cdmpp.predict.machine_code import expected_error
 from cdmpp.predict.machine_code.cold_memory import NetworkWidths
 from cdmpp.predict.machine_code.model import (
@@ -170,8 +171,12 @@ def test_widths_differ_by_program_on_known_devices_only(monkeypatch, tmp_path):
 
 
 def test_a_device_that_it_was_adapted_to_comes_back(found, tmp_path):
-    own = CodeCalibration(0.7, 0.1, 0.4, -0.2, 0.1)
-    adapted = found.adapted("my-box", '{"kind": "llvm"}', own)
+    own = CodeCalibration(0.7, 0.1, 0.4, -0.2)
+    plain = found.adapted("my-box", '{"kind": "llvm"}', own)
+    learned = rows(200, 5)
+    label = tree_rows(found.error_columns(learned), learned.log_s - learned.model_log_s)
+    trees = grow_trees({"max_depth": 2}, label, trees=5)
+    adapted = plain.adapted("my-box", '{"kind": "llvm"}', own, trees)
     adapted.save(tmp_path)
     again = CodeModel.load(tmp_path)
     assert (again.of_device, again.targets) == ({"my-box": own}, adapted.targets)
@@ -180,9 +185,10 @@ def test_a_device_that_it_was_adapted_to_comes_back(found, tmp_path):
     assert np.array_equal(again.estimate(here), adapted.estimate(here))
     assert again.estimate(here)[1] == pytest.approx(0.4)
     assert np.array_equal(again.estimate(asked), found.estimate(asked))
-    summed = again.estimate(here, are_summed=True)[0]
-    assert summed - again.estimate(here)[0] == pytest.approx(0.3)
-    assert np.array_equal(again.estimate(asked, are_summed=True), found.estimate(asked))
+    added = again.estimate(here)[0] - plain.estimate(here)[0]
+    assert added == pytest.approx(ask_trees(trees, again.error_columns(here)), abs=1e-6)
+    assert added.std() > 0.01
+    assert plain.device_trees == adapted.adapted("my-box", "", own).device_trees == {}
 
 
 def test_damaged_and_foreign_folders(found, tmp_path):
