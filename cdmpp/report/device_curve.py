@@ -152,13 +152,16 @@ def _heading(curve: Mapping[str, Any]) -> str:
 
 def _sentences(curve: Mapping[str, Any]) -> list[str]:
     learn, oracle, seconds = curve["measured"]["learn"], curve["oracle"], curve["seconds"]
-    found = [
+    measured = (
         f"{counted(learn['programs'], 'program')} of {counted(learn['tasks'], 'task')} were "
-        "measured for training; an "
-        f"oracle that knows each task's median has an error of {100 * oracle['mape']:.0f} % / "
-        f"{100 * oracle['median_ape']:.0f} %.",
-        _knee_sentence(curve),
-    ]
+        "measured for training"
+    )
+    if oracle:
+        measured += (
+            f"; an oracle that knows each task's median has an error of {100 * oracle['mape']:.0f} "
+            f"% / {100 * oracle['median_ape']:.0f} %"
+        )
+    found = [f"{measured}.", _knee_sentence(curve)]
     finals = [d for d in curve.get("details", []) if d["start"] == "pretrained" and "why" in d]
     if finals:
         final = max(finals, key=lambda detail: detail["tasks"])

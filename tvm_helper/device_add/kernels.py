@@ -1,4 +1,4 @@
-"""Random kernels of every kind, whose programs MetaSchedule draws and a new device measures."""
+"""Random kernels of moderate size, of the kinds that networks have."""
 
 from __future__ import annotations
 

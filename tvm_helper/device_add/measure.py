@@ -13,18 +13,20 @@ from cdmpp.machine import allowed_cpus
 from cdmpp.processes.campaign import CampaignProgress, OnProgress
 from tvm_helper.measure.campaign import Campaign
 from tvm_helper.measure.journal import read_journal
-from tvm_helper.measure.options import MeasureOptions, TimingOptions
+from tvm_helper.measure.options import MeasureOptions, TimingOptions, Way
 from tvm_helper.measure.sources import MeasuredTask, campaign_tasks
 from tvm_helper.measure.tables import write_tables
 from tvm_helper.measure.target import MeasureTarget
 from tvm_helper.measure.trials import WORKER_COMMAND
 
 #: Number of programs built before they are timed; a stop loses at most these builds.
-_BATCH = 8
+_BATCH = 32
 _MOST_BUILD_JOBS = 8
-#: Number of tasks of a wave and of programs per task: a slow machine measures fewer tasks instead
-#: of fewer programs per task.
-_WAVE_TASKS, _WAVE_PROGRAMS = 12, 6
+#: Number of tasks whose first programs are drawn and measured before those of the next tasks: many
+#: tasks with a program each teach more than few tasks with many.
+_WAVE_TASKS = 128
+#: Schedules of drawn kernels; on other devices than CPUs only the first.
+_WAYS: tuple[Way, ...] = ("random", "random", "random", "default", "dlight", "hand")
 
 
 class _TimeIsUpError(Exception):
@@ -41,19 +43,23 @@ def measure_options(
     seed: int,
     machine_code: bool = False,
 ) -> MeasureOptions:
-    """Returns the options of a new device's campaign: short timings, many programs.
+    """Returns the options of a new device's campaign: two short timings a program.
 
     Args:
         dataset: folder of the dataset whose programs are measured; empty with `kernels`.
         kernels: names of the kernels whose programs are drawn.
         machine_code: whether machine-code columns of the built programs are stored.
     """
+    is_cpu = target.kind == "llvm"
     return MeasureOptions(
         device=name, threads=target.threads, replay=(dataset,) if dataset else (),
         sample=tuple(kernels), per_task=per_task, seed=seed,
         build_jobs=max(1, min(_MOST_BUILD_JOBS, allowed_cpus() or 1)), batch=_BATCH,
-        build_timeout_s=60.0, run_timeout_s=30.0,
-        timing=TimingOptions(max_repeats=10, spread=0.03, budget_s=1.0), machine_code=machine_code,
+        schedules=_WAYS if kernels and is_cpu else _WAYS[:1], machine_code=machine_code,
+        build_timeout_s=5.0 if is_cpu else 60.0, run_timeout_s=30.0,
+        timing=TimingOptions(
+            min_repeats=2, max_repeats=2, min_repeat_s=0.005, budget_s=0.3, keep="minimum"
+        ),
     )  # fmt: skip
 
 
@@ -107,8 +113,8 @@ def measure_until(
     """Measures until `is_over` and writes the dataset; returns the number of programs that ran
     without a failure.
 
-    Tasks are measured in waves (`_WAVE_TASKS`, `_WAVE_PROGRAMS`); in a wave, the first program of
-    every task precedes the second of any. The remaining time goes to more programs of all tasks.
+    The first program of every task precedes the second of any. The remaining time goes to more
+    programs of all tasks.
     An interrupted campaign in the folder is continued.
 
     Raises:
@@ -121,8 +127,8 @@ def measure_until(
         if is_over():
             raise _TimeIsUpError
 
-    few = replace(options, per_task=min(options.per_task, _WAVE_PROGRAMS))
-    waves = [(few, list(tasks[first : first + _WAVE_TASKS]))
+    first_only = replace(options, per_task=1)
+    waves = [(first_only, list(tasks[first : first + _WAVE_TASKS]))
              for first in range(0, len(tasks), _WAVE_TASKS)]  # fmt: skip
     for wanted, wave in [*waves, (options, list(tasks))]:
         if is_over():

@@ -14,10 +14,10 @@ LEAST_MINUTES = 2.0
 #: Share of the minutes after which measuring stops, and after which no comparison is started.
 _MEASURE_UNTIL, _FIT_UNTIL = 0.65, 0.95
 #: Average seconds of measuring per task; determines the number of tasks.
-_SECONDS_PER_TASK = 6.0
-_LEAST_TASKS, MOST_TASKS = 6, 400
+_SECONDS_PER_TASK = 0.4
+_LEAST_TASKS, MOST_TASKS = 6, 4000
 #: Share of the measured tasks that are test tasks, never trained on.
-_TEST_SHARE = 0.4
+_TEST_SHARE = 0.2
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
@@ -31,7 +31,7 @@ class DeviceAddOptions:
         threads: threads of the label on a CPU; None = one per usable core.
         target: TVM's target, JSON or tag; None = derived from the probed device.
         dataset: folder in Tenset's layout whose programs are measured; empty = kernels of every
-            kind, with programs that MetaSchedule draws as when TVM compiles a network.
+            kind, scheduled at random, by default, by DLight's rules or by hand.
         from_run: model to start from.
         use_known: whether `name` is a known label whose description replaces the probe.
         force: with `use_known`: whether to skip the check that this machine is the device.

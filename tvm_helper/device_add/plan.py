@@ -1,10 +1,10 @@
-"""Choice of the training and test tasks of a new device: random kernels whose programs MetaSchedule
-draws, or tasks of a dataset chosen by clustering.
+"""Choice of the training and test tasks of a new device: random kernels, or tasks of a dataset
+chosen by clustering.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -20,6 +20,7 @@ from cdmpp.predict.saved_model import ModelCard, task_digest
 from cdmpp.text import counted
 from tvm_helper.device_add.kernels import kernel_names
 from tvm_helper.device_add.options import MOST_TASKS, task_counts
+from tvm_helper.drawn.task_names import drawn_names
 
 _LEAST_WORKLOADS = 4
 
@@ -59,7 +60,7 @@ def drawn_plan(
     """
     learn_count, test_count = task_counts(measure_s, MOST_TASKS)
     found: dict[str, str] = {}
-    for kernel in islice(kernel_names(seed), 10 * MOST_TASKS):
+    for kernel in islice(_drawn_kernels(seed), 10 * MOST_TASKS):
         name = name_of(kernel)
         if task_digest(name) not in card.training_tasks:
             found.setdefault(name, kernel)
@@ -68,6 +69,15 @@ def drawn_plan(
     test = sorted(found, key=lambda name: uniform_draw(name, seed))[:test_count]
     learn = [name for name in found if name not in test]
     return AddPlan(tuple(learn), tuple(test), tuple(found.values()))
+
+
+def _drawn_kernels(seed: int) -> Iterator[str]:
+    """Yields kernels as networks have them, and after every two of them one of any other kind."""
+    others = iter(drawn_names(MOST_TASKS, seed))
+    for number, kernel in enumerate(kernel_names(seed), start=1):
+        yield kernel
+        if number % 2 == 0:
+            yield from islice(others, 1)
 
 
 def make_plan(

@@ -71,6 +71,8 @@ MEASUREMENTS = "measurements"
 CURVE_FILE = "curve.json"
 _PLAN_FILE, _CONFIG_FILE = "plan.json", "config.yaml"
 _LEAST_TASKS = 2
+#: Mean number of programs of a test task from which on its median is a baseline.
+_ORACLE_PROGRAMS = 2
 
 #: Called with (current step, progress of the step or "").
 AddProgress = Callable[[str, str], None]
@@ -333,7 +335,8 @@ def _finish(
     predicted_s = {name: points[key] for key, name in names.items() if key in points}
     if trained.code is not None:
         predicted_s[COMPILED] = compiled_s(trained, test, fits.code)
-    predicted_s[ORACLE] = oracle_task_median(test)
+    if len(test) >= _ORACLE_PROGRAMS * len(np.unique(test.task_id)):
+        predicted_s[ORACLE] = oracle_task_median(test)
     lines = {name: judge_in_detail(test, values) for name, values in predicted_s.items()}
     add_interval_metrics(lines[FINE_TUNED], test, estimates.low_s, estimates.high_s)
     write_predictions(
@@ -372,7 +375,7 @@ def _finish(
         },
         "rows": rows,
         "compiled": judged(test, predicted_s[COMPILED]) if COMPILED in predicted_s else None,
-        "oracle": judged(test, predicted_s[ORACLE]),
+        "oracle": judged(test, predicted_s[ORACLE]) if ORACLE in predicted_s else None,
         "knee": {"tasks": knee(errors), "rule": KNEE_RULE},
         "interval": {
             "nominal": None if calibration is None else calibration.coverage,

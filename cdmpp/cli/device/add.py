@@ -32,8 +32,8 @@ _CACHE = Path("cache")
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `device add`."""
     parser.description = (
-        "Describes this machine (system information and two micro-benchmarks), measures random "
-        "schedules of all kinds of kernels within the time limit, fine-tunes the pre-trained "
+        "Describes this machine (system information and two micro-benchmarks), measures "
+        "programs of all kinds of kernels within the time limit, fine-tunes the pre-trained "
         "model on them, and prints the error on other kernels by number of measured tasks. The "
         "output is a run folder for predict and evaluate. Rerun the same command to continue "
         "after an interruption."
