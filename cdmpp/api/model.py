@@ -18,6 +18,7 @@ from cdmpp.api.sources import (
     Device,
     Source,
     described,
+    flattened,
     named_programs,
     source_kind,
     split_devices,
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from tvm_helper.predict.predictor import Predictor
     from tvm_helper.tasks.program_file import NamedProgram
 
+#: Maximum number of programs in a call that are compiled by default, half a second each.
+MOST_COMPILED = 20
 #: Label of records without a device.
 _UNNAMED = "unnamed"
 
@@ -143,51 +146,58 @@ class Model:
             device: label, `DeviceSpec`, device file (YAML), or several of them; None = the devices
                 of the records or samples, otherwise the model's only device.
             machine_code: whether programs are compiled (half a second each) to use their machine
-                code: True = always, an error if the model does not support it; None = only
-                networks, if the model supports it; False = never.
+                code, for smaller errors. True = always, an error if the model does not support it
+                or a program does not compile; None = networks and up to 20 programs on CPUs, if
+                the model supports it; False = never. Records are only compiled with True.
             shapes: of a torch module's inputs, without the batch; required for torch modules.
             batches: batch sizes of networks; `network` has more options.
 
         Returns:
-            programs in their order, each on all devices; records fastest first; networks by device
-            and way of running. For a single prediction, `latency_s` in seconds, `low_s`, `high_s`
-            and `explain()` are attributes of the list.
+            programs in their order, each on all devices, `is_compiled` if their machine code was
+            used; records fastest first; networks by device and way of running. For a single
+            prediction, `latency_s` in seconds, `low_s`, `high_s` and `explain()` are attributes of
+            the list.
 
         Raises:
             UsageError: an unknown kind of source, or no device is given and the model has several.
             DataError: a file cannot be read, or has nothing that can be predicted.
             DeviceError: an unknown device.
         """
-        if isinstance(source, list | tuple):
-            parts = [
-                self.predict(one, device, machine_code=machine_code, shapes=shapes, batches=batches)
-                for one in source
-            ]
-            return Predictions(
-                (one for part in parts for one in part),
-                notes=[note for part in parts for note in part.notes],
-            )
-        if isinstance(source, Dataset):
-            return self.samples(source.samples, device)
-        kind = source_kind(source)
-        if kind == "program":
-            return self.programs(source, device, machine_code=bool(machine_code))
-        if kind == "records":
-            return self.records(source, device, machine_code=bool(machine_code))
-        if kind == "network":
-            _check_shapes(source, shapes)
-            return self.network(
-                source, device, machine_code=machine_code, batches=batches,
-                shapes=shapes or ((3, 224, 224),),
-            )  # fmt: skip
-        return self.samples(source, device)
+        sources: list[Source] = [
+            one.samples if isinstance(one, Dataset) else one for one in flattened(source)
+        ]
+        kinds = [source_kind(one) for one in sources]
+        named = [
+            named_programs(one) if kind == "program" else []
+            for one, kind in zip(sources, kinds, strict=True)
+        ]
+        count = sum(map(len, named))
+        reads_code, notes = self._tier(device, machine_code, count) if count else (None, [])
+        parts = []
+        for one, kind, programs in zip(sources, kinds, named, strict=True):
+            if kind == "program":
+                parts.append(self._programs(programs, device, reads_code, described(one)))
+            elif kind == "records":
+                parts.append(self.records(one, device, machine_code=bool(machine_code)))
+            elif kind == "network":
+                _check_shapes(one, shapes)
+                parts.append(self.network(
+                    one, device, machine_code=machine_code, batches=batches,
+                    shapes=shapes or ((3, 224, 224),),
+                ))  # fmt: skip
+            else:
+                parts.append(self.samples(one, device))
+        return Predictions(
+            (one for part in parts for one in part),
+            notes=[*notes, *(note for part in parts for note in part.notes)],
+        )
 
     def programs(
         self,
         source: Source,
         device: Device | Sequence[Device] | None = None,
         *,
-        machine_code: bool = False,
+        machine_code: bool | None = None,
         sizes: Mapping[str, int] | None = None,
     ) -> Predictions:
         """Predicts the latency of tensor programs, scheduled or not.
@@ -197,19 +207,10 @@ class Model:
         Args:
             sizes: values of symbolic sizes by name, e.g. {"n": 4096}.
         """
-        from cdmpp.predict.prediction import check_predicted
-        from tvm_helper.predict.predictor import check_reads_code
-
-        predictor = self._predictor(device, machine_code)
-        if machine_code:
-            check_reads_code(predictor)
         named = named_programs(source, sizes)
-        asked = [(program, spec) for program in named for spec in predictor.devices]
-        found = predictor.programs(named)
-        check_predicted(found, described(source))
+        reads_code, notes = self._tier(device, machine_code, len(named))
         return Predictions(
-            replace(one, _explain=self._explains_program(program, spec))
-            for (program, spec), one in zip(asked, found, strict=True)
+            self._programs(named, device, reads_code, described(source)), notes=notes
         )
 
     def records(
@@ -373,7 +374,7 @@ class Model:
         source: Source,
         device: Device | Sequence[Device] | None = None,
         *,
-        machine_code: bool = False,
+        machine_code: bool | None = None,
         kernels: int = 5,
         batch: int | None = None,
         input_shapes: Mapping[str, Sequence[int]] | None = None,
@@ -385,7 +386,8 @@ class Model:
         Args:
             source: a program or a network, see `predict`.
             device: see `predict`.
-            machine_code: whether programs are compiled to describe their machine code.
+            machine_code: whether programs are compiled to use and describe their machine code; None
+                = as `predict` does.
             kernels: number of kernels of a network to explain, most expensive first.
             batch: samples of a network; None = 1, or the batch of a file.
             input_shapes: of an ONNX file, see `network`.
@@ -405,22 +407,24 @@ class Model:
         if kind == "network":
             from tvm_helper.replay.explain import explain_network
 
-            question = self._question(source, device, name="", machine_code=None)
+            question = self._question(source, device, name="", machine_code=machine_code)
             _check_shapes(source, shapes)
             question = replace(
                 question, input_shapes=input_shapes or {}, shapes=shapes or (),
                 batches=question.batches if batch is None else (batch,),
             )  # fmt: skip
-            found = explain_network(question, compiles=machine_code, most_kernels=kernels)
+            found = explain_network(question, most_kernels=kernels)
             return [ExplainedAnswer(one.row()) for one in found]
         from cdmpp.predict.prediction import check_predicted
         from tvm_helper.predict.explain import explain_programs
 
-        predictor = self._predictor(device, machine_code)
         named = named_programs(source, sizes)
-        programs = explain_programs(predictor, named, compiles=machine_code)
+        reads_code, notes = self._tier(device, machine_code, len(named))
+        predictor = self._predictor(device, reads_code)
+        programs = explain_programs(predictor, named, compiles=bool(reads_code))
         check_predicted([one.prediction for one in programs], described(source))
-        return [ExplainedAnswer(one.row()) for one in programs]
+        why = {"no_machine_code": notes[0]} if notes else {}
+        return [ExplainedAnswer(one.row() | why) for one in programs]
 
     def trained(self, *, machine_code: bool = False) -> TrainedModel:
         """Returns the trained model behind this object. Its interface is internal.
@@ -445,13 +449,57 @@ class Model:
 
         return read_code(self._without_code, self.folder)
 
-    def _predictor(self, device: Device | Sequence[Device] | None, machine_code: bool) -> Predictor:
+    def _tier(
+        self, device: Device | Sequence[Device] | None, machine_code: bool | None, count: int
+    ) -> tuple[bool | None, list[str]]:
+        """Returns whether programs are compiled (see `predict`), and a note if they are too many
+        to compile by default.
+        """
+        if machine_code is not None or count <= MOST_COMPILED:
+            return machine_code, []
+        predictor = self._predictor(device, None)
+        if not any(map(predictor.reads_code_of, predictor.devices)):
+            return None, []
+        return False, [
+            f"{count} programs are predicted without machine code, as they are more than "
+            f"{MOST_COMPILED}; --machine-code (Python: machine_code=True) compiles them, about "
+            "half a second each"
+        ]
+
+    def _programs(
+        self,
+        named: list[NamedProgram],
+        device: Device | Sequence[Device] | None,
+        machine_code: bool | None,
+        name: str,
+    ) -> Predictions:
+        from cdmpp.predict.prediction import check_predicted
+        from tvm_helper.predict.predictor import check_reads_code
+
+        predictor = self._predictor(device, machine_code)
+        if machine_code:
+            check_reads_code(predictor)
+        asked = [(program, spec) for program in named for spec in predictor.devices]
+        found = predictor.programs(named)
+        check_predicted(found, name)
+        return Predictions(
+            replace(one, _explain=self._explains_program(program, spec, machine_code))
+            for (program, spec), one in zip(asked, found, strict=True)
+        )
+
+    def _predictor(
+        self, device: Device | Sequence[Device] | None, machine_code: bool | None
+    ) -> Predictor:
         from cdmpp.predict.requested_device import asked_devices
         from tvm_helper.predict.predictor import Predictor
 
-        trained = self.trained(machine_code=machine_code)
-        devices = asked_devices(*split_devices(device), trained.card)
-        return Predictor(trained, devices, compiles=machine_code, must_compile=machine_code)
+        devices = asked_devices(*split_devices(device), self.trained().card)
+        has_cpu = any(one.kind == "cpu" for one in devices)
+        compiles = has_cpu if machine_code is None else machine_code
+        return Predictor(
+            self.trained(machine_code=compiles), devices,
+            compiles=compiles, must_compile=machine_code is True,
+        )  # fmt: skip
 
     def _question(
         self,
@@ -464,40 +512,48 @@ class Model:
         from cdmpp.predict.networks import NetworkQuestion
 
         labels, files = split_devices(device)
-        compiles = machine_code is not False
         is_file = isinstance(network, str | Path)
         source = Path(network) if is_file else network
         named = source.stem if is_file else getattr(network, "__name__", type(network).__name__)
-        return NetworkQuestion(
+        question = NetworkQuestion(
             source, name or named, labels=labels, descriptions=files, model=self.place,
-            loaded=None if self.is_of_networks else lambda: self.trained(machine_code=compiles),
-            compiles=compiles, must_compile=machine_code is True,
             batches=(None,) if is_file else (1,),
+        )  # fmt: skip
+        return self._with_tier(question, machine_code)
+
+    def _with_tier(self, question: NetworkQuestion, machine_code: bool | None) -> NetworkQuestion:
+        compiles = machine_code is not False
+        return replace(
+            question, compiles=compiles, must_compile=machine_code is True,
+            loaded=None if self.is_of_networks else lambda: self.trained(machine_code=compiles),
         )  # fmt: skip
 
     def _explains_program(
-        self, program: NamedProgram, device: DeviceSpec
-    ) -> Callable[[bool], ExplainedAnswer]:
-        def explain(machine_code: bool) -> ExplainedAnswer:
+        self, program: NamedProgram, device: DeviceSpec, predicted_with: bool | None
+    ) -> Callable[[bool | None], ExplainedAnswer]:
+        def explain(machine_code: bool | None) -> ExplainedAnswer:
             from tvm_helper.predict.explain import explain_programs
 
-            predictor = self._predictor(device, machine_code)
-            (one,) = explain_programs(predictor, [program], compiles=machine_code)
+            reads_code = predicted_with if machine_code is None else machine_code
+            predictor = self._predictor(device, reads_code)
+            (one,) = explain_programs(predictor, [program], compiles=bool(reads_code))
             return ExplainedAnswer(one.row())
 
         return explain
 
     def _explains_network(
         self, question: NetworkQuestion, one: NetworkPrediction
-    ) -> Callable[[bool], ExplainedAnswer] | None:
+    ) -> Callable[[bool | None], ExplainedAnswer] | None:
         if one.way == "torch-eager":
             return None
         asked = replace(question, ways=(one.way,), batches=(one.batch,))
 
-        def explain(machine_code: bool) -> ExplainedAnswer:
+        def explain(machine_code: bool | None) -> ExplainedAnswer:
             from tvm_helper.replay.explain import explain_network
 
-            found = explain_network(asked, compiles=machine_code)
+            found = explain_network(
+                asked if machine_code is None else self._with_tier(asked, machine_code)
+            )
             (answer,) = (other for other in found if other.answer.device == one.device)
             return ExplainedAnswer(answer.row())
 

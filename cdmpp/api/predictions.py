@@ -67,7 +67,7 @@ class Predictions(Answers[Prediction]):
         """Upper end of the only prediction's interval; None if it has none."""
         return self.only.high_s
 
-    def explain(self, *, machine_code: bool = False) -> ExplainedAnswer:
+    def explain(self, *, machine_code: bool | None = None) -> ExplainedAnswer:
         """Explains the only prediction; see `Prediction.explain`."""
         return self.only.explain(machine_code=machine_code)
 

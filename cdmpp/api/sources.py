@@ -65,6 +65,13 @@ def is_of(value: object, package: str) -> bool:
     return any(kind.__module__.partition(".")[0] == package for kind in type(value).__mro__)
 
 
+def flattened(source: Source) -> list[Source]:
+    """Returns the sources of a source: itself, or the elements of lists and tuples."""
+    if not isinstance(source, list | tuple):
+        return [source]
+    return [one for part in source for one in flattened(part)]
+
+
 def split_devices(
     devices: Device | Sequence[Device] | None,
 ) -> tuple[list[str | DeviceSpec], list[Path]]:

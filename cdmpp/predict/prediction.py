@@ -20,6 +20,9 @@ from cdmpp.predict.explanation import Explanation
 from cdmpp.predict.gpu_schedules import BY_SCHEDULE
 from cdmpp.text import interval_text, short_task
 
+#: Begins the note of a program that was not compiled; the reason follows.
+NO_CODE = "predicted without machine code: "
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -77,7 +80,7 @@ class Prediction:
     note: str = ""
     elsewhere_s: float | None = None
     is_record: bool = False
-    _explain: Callable[[bool], ExplainedAnswer] | None = field(
+    _explain: Callable[[bool | None], ExplainedAnswer] | None = field(
         default=None, repr=False, compare=False
     )
 
@@ -96,11 +99,12 @@ class Prediction:
         """All values: the prediction itself."""
         return self
 
-    def explain(self, *, machine_code: bool = False) -> ExplainedAnswer:
+    def explain(self, *, machine_code: bool | None = None) -> ExplainedAnswer:
         """Explains the prediction, as `cdmpp explain` does.
 
         Args:
-            machine_code: whether to compile the program and describe its machine code.
+            machine_code: whether to compile the program and describe its machine code; None = as
+                for the prediction, so that the explained latency is the predicted one.
 
         Raises:
             UsageError: it is a record or a sample, which has no text, or a network run by torch.

@@ -16,7 +16,7 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 import cdmpp
 from cdmpp.cli.main import main
 from cdmpp.datasets.tenset.folder import default_dataset_dir
-from cdmpp.errors import DataError, DeviceError, UsageError
+from cdmpp.errors import DataError, DeviceError, ReplayError, UsageError
 from tests.paths import ROOT
 from tests.tvm_helper.predict.written import BOARD, SCRIPT
 from tests.tvm_helper.search.fixtures import DEVICE, matmul, train_into
@@ -25,6 +25,8 @@ from tests.tvm_helper.tasks.test_network_tasks import onnx_file
 pytestmark = pytest.mark.tvm
 
 OTHER = "xeon-avx2-2c"
+#: A CPU with other instructions than those of which the packaged model reads the code.
+ARM = "graviton3"
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +37,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model(run: Path) -> cdmpp.Model:
     return cdmpp.load(run)
+
+
+@pytest.fixture(scope="module")
+def packaged() -> cdmpp.Model:
+    return cdmpp.load("pretrained")
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +103,100 @@ def test_explanations_are_those_of_the_command(model, run, files, capsys):
     assert main(list(map(str, options))) == 0
     assert capsys.readouterr().out == f"{found}\n"
     assert [one.row for one in model.explain(kernel, DEVICE)] == [found.row]
+
+
+def test_programs_are_compiled_by_default(packaged, files, capsys):
+    kernel = files / "kernel.py"
+    found = packaged.predict(kernel, DEVICE)
+    assert found.only.is_compiled
+    assert found.to_json() == packaged.predict(kernel, DEVICE, machine_code=True).to_json()
+    fast = packaged.predict(kernel, DEVICE, machine_code=False)
+    assert not fast.only.is_compiled
+    assert fast.latency_s != found.latency_s
+    options = ("--program", kernel, "--device", DEVICE)
+    assert printed(capsys, "predict", *options) == json.loads(json.dumps(found.to_json()))
+    assert printed(capsys, "predict", *options, "--no-machine-code") == json.loads(
+        json.dumps(fast.to_json())
+    )
+
+
+def test_the_explained_latency_is_the_predicted_one(packaged, files, capsys):
+    kernel = files / "kernel.py"
+    for machine_code, option in ((None, ()), (False, ("--no-machine-code",))):
+        found = packaged.predict(kernel, DEVICE, machine_code=machine_code)
+        (row,) = printed(capsys, "explain", kernel, "--device", DEVICE, *option)
+        assert json.loads(json.dumps(found.explain().row)) == row
+        assert row["latency_s"] == found.latency_s
+        assert row["is_compiled"] == (row["machine_code"] is not None) == (machine_code is None)
+
+
+def test_kernels_of_an_explained_network_are_compiled_as_the_network_is(packaged, tmp_path):
+    path = onnx_file(
+        tmp_path / "net.onnx", lambda helper: [helper.make_node("Relu", ["x"], ["y"])], [4, 64]
+    )
+    found = packaged.predict(path, DEVICE)
+    (kernel,) = found.explain().row["kernels"]
+    assert kernel["explanation"]["is_compiled"]
+    (kernel,) = found.explain(machine_code=False).row["kernels"]
+    assert not kernel["explanation"]["is_compiled"]
+
+
+def test_only_a_few_programs_are_compiled_by_default(packaged, files, monkeypatch, capsys):
+    monkeypatch.setattr("cdmpp.api.model.MOST_COMPILED", 1)
+    both = [files / "kernel.py", [SCRIPT]]
+    found = packaged.predict(both, DEVICE)
+    assert [one.is_compiled for one in found] == [False, False]
+    (note,) = found.notes
+    assert note.startswith("2 programs are predicted without machine code")
+    assert "machine_code=True" in note
+    assert found[0].explain().row["latency_s"] == found[0].latency_s
+    assert all(one.is_compiled for one in packaged.predict(both, DEVICE, machine_code=True))
+    assert packaged.predict(both, DEVICE, machine_code=False).notes == ()
+    assert packaged.predict(both, ARM).notes == ()  # its code cannot be read anyway
+    two = files / "two.py"
+    two.write_text(f"{SCRIPT}\n{SCRIPT.replace('plain', 'other')}")
+    (one, _) = packaged.explain(two, DEVICE)
+    assert one.row["no_machine_code"] == note
+    assert main(["predict", str(two), "--device", DEVICE]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == f"cdmpp: {note}\n"
+    assert "compiled" not in shown.out
+
+
+def test_a_program_that_does_not_compile_is_predicted_without_its_code(
+    packaged, files, monkeypatch, capsys
+):
+    def fails(*_):
+        raise ReplayError("it does not compile for llvm (a reason; another)")
+
+    kernel = files / "kernel.py"
+    fast = packaged.predict(kernel, DEVICE, machine_code=False)
+    compiled = packaged.predict(kernel, OTHER)
+    monkeypatch.setattr("tvm_helper.predict.predictor.code_of", fails)
+    found = packaged.predict(kernel, DEVICE)
+    assert (found.latency_s, found.low_s, found.high_s) == (
+        fast.latency_s, fast.low_s, fast.high_s
+    )  # fmt: skip
+    assert not found.only.is_compiled
+    assert main(["predict", str(kernel), "--device", DEVICE]) == 0
+    text = capsys.readouterr().out
+    assert (
+        "predicted without machine code: it does not compile for llvm (a reason, another)" in text
+    )
+    assert "plain is not scheduled" in text
+    assert compiled.only.is_compiled
+    with pytest.raises(DataError, match="it does not compile"):
+        packaged.predict(kernel, DEVICE, machine_code=True)
+
+
+def test_the_text_says_which_programs_were_compiled(packaged, files, capsys):
+    kernel = str(files / "kernel.py")
+    assert not packaged.predict(kernel, ARM).only.is_compiled
+    with pytest.raises(UsageError, match="--machine-code: the model reads the machine code of"):
+        packaged.predict(kernel, ARM, machine_code=True)
+    assert main(["predict", kernel, "--device", f"{DEVICE},{ARM}"]) == 0
+    line = "1 of 2 was compiled and predicted with machine code, not: "
+    assert f"\n{line}{ARM}\n" in capsys.readouterr().out
 
 
 def test_records_are_those_of_the_command(model, run, records, capsys):

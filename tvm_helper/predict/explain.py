@@ -17,7 +17,7 @@ from typing import Any
 
 from cdmpp.calibration.ood import ColumnDifference, NearTask
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import ReplayError
+from cdmpp.errors import DataError, ReplayError
 from cdmpp.predict.explanation import LIMITS, LeafExplanation
 from cdmpp.predict.prediction import Prediction
 from cdmpp.programs.machine_code.columns import machine_code_columns
@@ -106,7 +106,7 @@ class ExplainedProgram:
 
 _PREDICTED = (
     "name", "operator", "device", "program_id", "latency_s", "low_s", "high_s",
-    "out_of_distribution", "is_floor", "is_scheduled", "reason",
+    "out_of_distribution", "is_floor", "is_compiled", "is_scheduled", "reason",
 )  # fmt: skip
 
 
@@ -120,7 +120,8 @@ def explain_programs(
 
     Args:
         source: a Python file, which is run, or programs.
-        compiles: whether to compile the programs and summarise their machine code.
+        compiles: whether to compile all programs and summarise their machine code; otherwise only
+            those for devices whose machine code the predictor reads.
 
     Raises:
         DataError: the file cannot be run or defines no program.
@@ -146,7 +147,8 @@ def _explained(
     if prediction.latency_s is None or found is None:
         return ExplainedProgram(prediction)
     script = painted_script(program.module, len(found.leaves))
-    code, no_code = _code(program.module, device) if compiles else (None, "")
+    is_described = compiles or predictor.reads_code_of(device)
+    code, no_code = _code(program.module, device) if is_described else (None, "")
     instead, no_instead = _instead(predictor, program, device, found.leaves, script)
     return ExplainedProgram(
         prediction, script, code, no_code, _near(predictor, program, device, prediction),
@@ -160,7 +162,7 @@ def _code(module: Any, device: DeviceSpec) -> tuple[CodeSummary | None, str]:
         return None, f"machine code is only explained on CPUs, {device.name} is not a CPU"
     try:
         columns = machine_code_columns(code_of(module, device_target(device)))
-    except ReplayError as error:
+    except (ReplayError, DataError) as error:
         return None, str(error)
     return (None, "it only calls a library") if columns is None else (summary_of(columns), "")
 

@@ -26,7 +26,7 @@ from cdmpp.predict.corrections import MachineCodeCorrection
 from cdmpp.predict.estimates import Correction, TrainedModel, load_trained
 from cdmpp.predict.explanation import explain
 from cdmpp.predict.machine_code.model import LEAST_MEASURED, CodeModel
-from cdmpp.predict.prediction import Prediction, estimated, reads_no_code
+from cdmpp.predict.prediction import NO_CODE, Prediction, estimated, reads_no_code
 from cdmpp.predict.requested_device import asked_device, asked_devices
 from cdmpp.pretrained import model_folder
 from cdmpp.programs.compact_ast import LEAF_EXTRA_SCHEMA_VERSION
@@ -74,8 +74,10 @@ class Predictor:
         model: a run folder, `pretrained`, or a loaded model.
         devices: labels, or descriptions of unseen devices.
         compiles: whether to compile programs for the model's machine-code correction, on devices
-            where it was evaluated on kernels of networks.
-        must_compile: whether to compile also where it was only evaluated on single programs.
+            where it was evaluated on kernels of networks. A program that does not compile is
+            predicted without the correction; its note has the reason.
+        must_compile: whether to compile also where it was only evaluated on single programs. A
+            program that does not compile has no latency.
 
     Raises:
         DeviceError: an unknown device.
@@ -234,7 +236,7 @@ class Predictor:
         asked = _asked(question, read)
         samples = assemble_samples([asked])
         # The machine-code models were not trained on integer arithmetic either.
-        corrections = [] if read.doubts else self._corrections(question)
+        corrections, no_code = ([], "") if read.doubts else self._corrections(question)
         found = self.trained.estimate(samples, corrections)
         one = estimated(asked, found, name=question.name)
         return replace(
@@ -247,22 +249,32 @@ class Predictor:
                 read.work,
             ),
             is_scheduled=question.is_scheduled,
-            note="; ".join(filter(None, (question.note, one.note))),
+            note="; ".join(filter(None, (question.note, one.note, no_code))),
         )
 
-    def _corrections(self, question: _Question) -> list[Correction]:
+    def _corrections(self, question: _Question) -> tuple[list[Correction], str]:
+        """Returns the corrections of a program's estimate, or a note why its machine code is not
+        used although the model reads that of the device.
+        """
         reader = self._reader(question.device)
-        is_read = self.reads_code_of(question.device, of_fastest=question.is_fastest)
-        code = _code(question) if reader and is_read else None
-        if reader is None or code is None:
-            return []
-        return [
-            MachineCodeCorrection(
-                code[None], reader.kind, are_fastest=question.is_fastest,
-                in_network=question.in_network
-                and self._taught_by_networks(question.device) is not None,
-            )
-        ]  # fmt: skip
+        if reader is None or not self.reads_code_of(
+            question.device, of_fastest=question.is_fastest
+        ):
+            return [], ""
+        try:
+            code = _code(question)
+        except (ReplayError, DataError) as error:
+            if self._must_compile:
+                raise
+            return [], NO_CODE + str(error).replace("; ", ", ")
+        if code is None:
+            return [], f"{NO_CODE}it only calls a library"
+        correction = MachineCodeCorrection(
+            code[None], reader.kind, are_fastest=question.is_fastest,
+            in_network=question.in_network
+            and self._taught_by_networks(question.device) is not None,
+        )  # fmt: skip
+        return [correction], ""
 
 
 def _code(question: _Question) -> NDArray[np.float32] | None:

@@ -69,13 +69,12 @@ class ExplainedNetwork:
 
 
 def explain_network(
-    question: NetworkQuestion, *, compiles: bool = False, most_kernels: int = MOST_KERNELS
+    question: NetworkQuestion, *, most_kernels: int = MOST_KERNELS
 ) -> list[ExplainedNetwork]:
     """Returns the explanations of a network on all devices.
 
     Args:
         question: the network; without ways, TVM compiles it, tuned if there is a database.
-        compiles: whether to compile the kernels and summarise their machine code.
         most_kernels: number of kernels to explain.
 
     Raises:
@@ -91,8 +90,12 @@ def explain_network(
     }
     found = []
     for one in network_answers(replace(question, loaded=lambda: trained)):
-        predictor = Predictor(trained, [devices[one.device]], compiles=compiles)
-        found.append(ExplainedNetwork(one, tuple(_kernels(one, predictor, compiles, most_kernels))))
+        predictor = Predictor(
+            trained, [devices[one.device]],
+            compiles=question.compiles, must_compile=question.must_compile,
+        )  # fmt: skip
+        kernels = _kernels(one, predictor, question.must_compile, most_kernels)
+        found.append(ExplainedNetwork(one, tuple(kernels)))
     return found
 
 

@@ -16,6 +16,7 @@ from cdmpp.cli.shared.options import (
     add_sizes_option,
     check_goes_with,
     labels_of,
+    machine_code_of,
     sizes_of,
 )
 from cdmpp.errors import UsageError
@@ -51,7 +52,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_device_spec_option(parser)
     add_sizes_option(parser)
     add_table(parser, f"""
-        --machine-code  compile the programs (half a second each) and describe their machine code
+        --machine-code     compile the programs (half a second each), use and describe their machine
+            code (default: as `cdmpp predict`)
+        --no-machine-code  do not compile programs or the network's kernels: faster
         --kernels N: int   --network: number of kernels to explain, most expensive first (default:
             {_KERNELS})
         --batch N: int     ONNX: size of the first axes that are dynamic in the file
@@ -73,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     check_page_file(args.html)
     found = load(args.model).explain(
         args.network or args.program, [*labels_of(args.device), *(args.device_spec or [])],
-        machine_code=args.machine_code, kernels=args.kernels or _KERNELS,
+        machine_code=machine_code_of(args), kernels=args.kernels or _KERNELS,
         batch=args.batch, input_shapes=parse_input_shapes(args.input or ()),
         sizes=sizes_of(args.set),
     )  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cdmpp.api.model import load
+from cdmpp.api.model import MOST_COMPILED, load
 from cdmpp.api.served import served_programs, served_records
 from cdmpp.api.sources import Device
 from cdmpp.cli.predict.network import print_networks
@@ -21,6 +21,7 @@ from cdmpp.cli.shared.options import (
     add_sizes_option,
     check_goes_with,
     labels_of,
+    machine_code_of,
     sizes_of,
 )
 from cdmpp.cli.shared.running import add_running_options, given_running
@@ -38,7 +39,7 @@ _FILES: dict[FileKind, str] = {"program": "program", "records": "records", "netw
 _DEFAULT_INPUT = "3x224x224"
 _TORCH_OPTIONS = ("memory", "export")
 _NOT_SERVED = ("device_spec", "machine_code", "measured_on", "network_info", "set")
-_NETWORK_OPTIONS = ("way", "database", "no_machine_code", "batch", "input")
+_NETWORK_OPTIONS = ("way", "database", "batch", "input")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -73,21 +74,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_device_spec_option(parser)
     add_sizes_option(parser)
     add_table(parser, f"""
-        --machine-code           programs, records: compile them (half a second each) and read their
-            machine code if the model can: smaller errors. Networks: fail if the model cannot
+        --machine-code           compile programs or records (half a second each) and read their
+            machine code: smaller errors; fail if the model cannot (default: networks and up to
+            {MOST_COMPILED} programs on CPUs, if the model can; no records)
+        --no-machine-code        do not compile programs or the network's kernels: faster
         --measured-on LABEL      --records: device on which the records were measured; its times
             correct the predictions for the devices of --device
         --target TEXT            --records of AutoTVM or MetaSchedule: only those whose target
             contains TEXT
         --no-install             --records: do not build the side environment that AutoTVM logs and
             databases of older TVMs need
-        --server URL             predict with a running `cdmpp serve`: programs, records
+        --server URL             predict with a running `cdmpp serve`: programs, records; without
+            machine code
         --token-file FILE: Path  --server: file with the server's token
         options of --network and --torch:
         --way {"|".join(WAYS)}...  way of running; may be repeated (default: all)
         --database DIR: Path  MetaSchedule database, such as the folder of `cdmpp search --network
             FILE`: adds tvm-tuned
-        --no-machine-code     do not compile the network's kernels
         --batch N[,N] = None  samples in one iteration (default: 1; ONNX: as in the file, required
             if its batch is dynamic)
         --input SHAPE...      input shape; may be repeated. --torch: SHAPE[:TYPE] without the batch
@@ -114,11 +117,7 @@ def run(args: argparse.Namespace) -> int:
     check_goes_with(
         "--network or --torch", is_network, **{name: values[name] for name in _NETWORK_OPTIONS}
     )
-    if args.machine_code and args.no_machine_code:
-        raise UsageError(
-            "--machine-code and --no-machine-code exclude each other: got both, expected one of "
-            "them; leave one out"
-        )
+    machine_code = machine_code_of(args)
     check_goes_with("--server", args.server, token_file=args.token_file)
     check_goes_with(
         "--records", args.records,
@@ -140,10 +139,13 @@ def run(args: argparse.Namespace) -> int:
             print_predictions(found, lambda: ModelFacts.of_served(client, served), **output)
         return 0
     devices: list[Device] = [*labels, *descriptions]
-    return run_network(args, devices) if is_network else run_programs(args, devices)
+    predict_file = run_network if is_network else run_programs
+    return predict_file(args, devices, machine_code)
 
 
-def run_programs(args: argparse.Namespace, devices: Sequence[Device]) -> int:
+def run_programs(
+    args: argparse.Namespace, devices: Sequence[Device], machine_code: bool | None
+) -> int:
     """Predicts the programs of a record file or a Python file; returns the exit code."""
 
     def prepare() -> None:
@@ -154,12 +156,12 @@ def run_programs(args: argparse.Namespace, devices: Sequence[Device]) -> int:
     model = load(args.model)
     if args.program is not None:
         found = model.programs(
-            args.program, devices, machine_code=args.machine_code, sizes=sizes_of(args.set)
+            args.program, devices, machine_code=machine_code, sizes=sizes_of(args.set)
         )
     else:
         found = model.records(
             args.records, devices, network_info=args.network_info, measured_on=args.measured_on,
-            target=args.target, machine_code=args.machine_code,
+            target=args.target, machine_code=bool(machine_code),
             prepare=prepare,
         )  # fmt: skip
     print_predictions(
@@ -169,7 +171,9 @@ def run_programs(args: argparse.Namespace, devices: Sequence[Device]) -> int:
     return 0
 
 
-def run_network(args: argparse.Namespace, devices: Sequence[Device]) -> int:
+def run_network(
+    args: argparse.Namespace, devices: Sequence[Device], machine_code: bool | None
+) -> int:
     """Predicts a network; returns the exit code."""
     options: dict[str, Any] = {}
     if args.torch is not None:
@@ -184,7 +188,7 @@ def run_network(args: argparse.Namespace, devices: Sequence[Device]) -> int:
     found = load(args.model).network(
         args.network or load_factory(args.torch), devices, name=args.torch or "",
         ways=args.way or (), database=args.database,
-        machine_code=True if args.machine_code else False if args.no_machine_code else None,
+        machine_code=machine_code,
         dtype=args.dtype, layout=args.layout, compiled=args.compiled, mode=args.mode,
         on_step=None if args.quiet else _tell, **options,
     )  # fmt: skip

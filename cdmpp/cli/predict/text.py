@@ -11,7 +11,7 @@ from cdmpp.api.predictions import Predictions
 from cdmpp.devices.registry import find_device
 from cdmpp.devices.spec import DeviceSpec, same_architecture
 from cdmpp.predict.cpu_rules import ONE_THREAD, SAME_SET
-from cdmpp.predict.prediction import Prediction
+from cdmpp.predict.prediction import NO_CODE, Prediction
 from cdmpp.predict.saved_model import ModelCard
 from cdmpp.serve.client import Client
 from cdmpp.text import agreed, aligned, interval_text, seconds_text, short_task
@@ -74,8 +74,8 @@ def _print_programs(found: Sequence[Prediction]) -> None:
 
 def _is_as_written(one: Prediction) -> bool:
     """Whether a program was predicted without a schedule and no note names one."""
-    notes = set(filter(None, one.note.split("; "))) - {ONE_THREAD, SAME_SET}
-    return not (one.is_scheduled or notes or one.latency_s is None)
+    notes = {note for note in one.note.split("; ") if note and not note.startswith(NO_CODE)}
+    return not (one.is_scheduled or notes - {ONE_THREAD, SAME_SET} or one.latency_s is None)
 
 
 def _by_note(ones: Sequence[Prediction]) -> dict[str, list[str]]:
@@ -112,6 +112,18 @@ def _cell(one: Prediction) -> str:
     """Returns a latency with its interval, marked `!` if out of distribution; `?` if unknown."""
     mark = " !" if one.out_of_distribution and one.latency_s is not None else ""
     return f"{interval_text(one.latency_s, one.low_s, one.high_s)}{mark}"
+
+
+def _without_code(found: Sequence[Prediction]) -> str:
+    """Returns the predictions without machine code; a device alone stands for all its programs."""
+    without: list[str] = []
+    for device in dict.fromkeys(one.device for one in found):
+        own = [one for one in found if one.device == device and one.latency_s is not None]
+        names = [one.name for one in own if not one.is_compiled]
+        if names:
+            is_all = len(names) == len(own)
+            without.append(device if is_all else f"{', '.join(names)} on {device}")
+    return f", not: {'; '.join(without)}" if without else ""
 
 
 @dataclass(frozen=True)
@@ -184,7 +196,10 @@ def _print_notes(found: Sequence[Prediction], model: ModelFacts) -> None:
     compiled = sum(one.is_compiled for one in found)
     if compiled:
         verb = agreed(compiled, "were")
-        print(f"\n{compiled} of {len(found)} {verb} compiled and predicted with machine code")
+        others = "" if all(one.is_record for one in found) else _without_code(found)
+        print(
+            f"\n{compiled} of {len(found)} {verb} compiled and predicted with machine code{others}"
+        )
     doubts = [(one.name, one.device, why) for one in found for why in one.reasons]
     answered = {(one.name, one.device) for one in found if one.latency_s is not None}
     guesses = dict.fromkeys(doubt for doubt in doubts if doubt[:2] in answered)
