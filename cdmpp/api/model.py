@@ -167,6 +167,8 @@ class Model:
             one.samples if isinstance(one, Dataset) else one for one in flattened(source)
         ]
         kinds = [source_kind(one) for one in sources]
+        if "program" in kinds:
+            self._asked(device)  # a wrong label fails before a file runs
         named = [
             named_programs(one) if kind == "program" else []
             for one, kind in zip(sources, kinds, strict=True)
@@ -207,6 +209,7 @@ class Model:
         Args:
             sizes: values of symbolic sizes by name, e.g. {"n": 4096}.
         """
+        self._asked(device)  # a wrong label fails before a file runs
         named = named_programs(source, sizes)
         reads_code, notes = self._tier(device, machine_code, len(named))
         return Predictions(
@@ -418,6 +421,7 @@ class Model:
         from cdmpp.predict.prediction import check_predicted
         from tvm_helper.predict.explain import explain_programs
 
+        self._asked(device)  # a wrong label fails before a file runs
         named = named_programs(source, sizes)
         reads_code, notes = self._tier(device, machine_code, len(named))
         predictor = self._predictor(device, reads_code)
@@ -487,13 +491,17 @@ class Model:
             for (program, spec), one in zip(asked, found, strict=True)
         )
 
+    def _asked(self, device: Device | Sequence[Device] | None) -> list[DeviceSpec]:
+        from cdmpp.predict.requested_device import asked_devices
+
+        return asked_devices(*split_devices(device), self.trained().card)
+
     def _predictor(
         self, device: Device | Sequence[Device] | None, machine_code: bool | None
     ) -> Predictor:
-        from cdmpp.predict.requested_device import asked_devices
         from tvm_helper.predict.predictor import Predictor
 
-        devices = asked_devices(*split_devices(device), self.trained().card)
+        devices = self._asked(device)
         has_cpu = any(one.kind == "cpu" for one in devices)
         compiles = has_cpu if machine_code is None else machine_code
         return Predictor(

@@ -76,9 +76,9 @@ def run(args: argparse.Namespace) -> int:
     check_page_file(args.html)
     found = load(args.model).explain(
         args.network or args.program, [*labels_of(args.device), *(args.device_spec or [])],
-        machine_code=machine_code_of(args), kernels=args.kernels or _KERNELS,
-        batch=args.batch, input_shapes=parse_input_shapes(args.input or ()),
-        sizes=sizes_of(args.set),
+        machine_code=machine_code_of(args.machine_code, args.no_machine_code),
+        kernels=args.kernels or _KERNELS, batch=args.batch,
+        input_shapes=parse_input_shapes(args.input or ()), sizes=sizes_of(args.set),
     )  # fmt: skip
     rows = [dict(one.row) for one in found]
     if args.html is not None:

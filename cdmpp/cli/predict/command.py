@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
     check_goes_with(
         "--network or --torch", is_network, **{name: values[name] for name in _NETWORK_OPTIONS}
     )
-    machine_code = machine_code_of(args)
+    machine_code = machine_code_of(args.machine_code, args.no_machine_code)
     check_goes_with("--server", args.server, token_file=args.token_file)
     check_goes_with(
         "--records", args.records,

@@ -133,18 +133,18 @@ def add_force_option(parser: argparse._ActionsContainer) -> None:
     """)  # fmt: skip
 
 
-def machine_code_of(args: argparse.Namespace) -> bool | None:
+def machine_code_of(wanted: bool, unwanted: bool) -> bool | None:
     """Returns whether `--machine-code` or `--no-machine-code` was given; None = neither.
 
     Raises:
         UsageError: both were given.
     """
-    if args.machine_code and args.no_machine_code:
+    if wanted and unwanted:
         raise UsageError(
             "--machine-code and --no-machine-code exclude each other: got both, expected one of "
             "them; leave one out"
         )
-    return True if args.machine_code else False if args.no_machine_code else None
+    return True if wanted else False if unwanted else None
 
 
 def check_goes_with(what: str, is_there: object, got: object = "", **options: object) -> None:
