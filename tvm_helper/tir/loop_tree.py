@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, cast
 
 from cdmpp.errors import DataError
@@ -30,6 +31,7 @@ from tvm_helper.compat import Call, Sequential, TensorLoad, block_passes, tirx, 
 from tvm_helper.tir.packing import runnable
 from tvm_helper.tir.prim_func import TIRX_CLASS_OF_OP
 
+_ZERO = int_const(0)
 _FOR_KINDS: tuple[LoopKind, ...] = ("serial", "parallel", "vectorized", "unrolled")
 _THREAD_ATTRS = ("thread_extent", "virtual_thread")
 #: Lanes at the end of a vector type such as `float32x4`.
@@ -304,7 +306,8 @@ class _Walker:
         """Returns buffer and indices of an access; for a view, those of the underlying buffer."""
         found = tuple(self._expr(index) for index in indices)
         if buffer not in self._views:
-            return self._buffer(buffer), found
+            order = _layout(buffer)[1]
+            return self._buffer(buffer), tuple(_ZERO if n is None else found[n] for n in order)
         view, behind = self._buffer(buffer), self._behind(buffer)
         if behind.dtype != view.dtype or view.shape == behind.shape:
             return (behind, found) if behind.dtype == view.dtype else (view, found)
@@ -333,9 +336,37 @@ class _Walker:
                     f"Cannot turn TIR into a loop tree: got {node}; expected a buffer of constant "
                     "shape."
                 )
-            shape = tuple(int(extent) for extent in extents)
+            shape = _layout(node)[0]
             self._buffers[node] = Buffer(node.name, str(node.dtype), shape, str(node.scope()))
         return self._buffers[node]
+
+
+def _layout(buffer: Any) -> tuple[tuple[int, ...], list[int | None]]:
+    """Returns a buffer's shape as it is in memory, and which of its axes each of those is.
+
+    They differ for buffers with strides: axes are sorted, and padding counts. None = an axis of the
+    elements between two neighbours.
+
+    Raises:
+        DataError: elements overlap, or an axis ends within a row of another.
+    """
+    shape: list[int] = [int(extent) for extent in buffer.ty.shape]
+    steps: list[int] = [getattr(step, "value", 0) for step in buffer.ty.strides]
+    if not steps or steps == _steps(tuple(shape)):
+        return tuple(shape), list(range(len(shape)))
+    if min(steps) > 0:
+        order = sorted(range(len(steps)), key=lambda axis: (-steps[axis], shape[axis]))
+        rows = [divmod(steps[outer], steps[inner]) for outer, inner in pairwise(order)]
+        extents = [shape[order[0]], *(count for count, _ in rows)]
+        fits = all(shape[axis] <= extent for axis, extent in zip(order, extents, strict=True))
+        if fits and not any(rest for _, rest in rows):
+            step = steps[order[-1]]
+            return (*extents, *[step][: step > 1]), [*order, *[None][: step > 1]]
+    raise DataError(
+        f"Cannot turn TIR into a loop tree: buffer {buffer.name} of {shape} has strides "
+        f"{list(buffer.ty.strides)}; "
+        "expected numbers of a permuted or padded row-major layout."
+    )
 
 
 def _viewed(data: Any) -> Any:

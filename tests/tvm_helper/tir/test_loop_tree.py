@@ -144,3 +144,36 @@ def test_module_without_main_is_refused() -> None:
 
     with pytest.raises(DataError, match="no function `main`"):
         loop_tree_from_tir(tvm.IRModule({}))
+
+
+def tree_of_strided(first: tuple[int, ...], second: tuple[int, ...]) -> LoopTree:
+    """Returns the tree of `B[i, j] = A[i, j]`, with strides of both."""
+    from tvm_helper.compat import tvm
+    from tvm_helper.tir.loop_tree import loop_tree_from_tir
+
+    text = f"""
+@T.prim_func(s_tir=True)
+def main(a: T.handle, b: T.handle):
+    A = T.match_buffer(a, (16, 8), "float32", strides={first})
+    B = T.match_buffer(b, (16, 8), "float32", strides={second})
+    for i, j in T.grid(16, 8):
+        with T.sblock("copy"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj]
+"""
+    return loop_tree_from_tir(tvm.IRModule({"main": tvm.script.from_source(text)}))
+
+
+def test_strides_of_arguments_count() -> None:
+    tree = tree_of_strided((1, 16), (24, 2))
+    assert [buffer.shape for buffer in tree.parameters] == [(8, 16), (16, 12, 2)]
+    store, _ = next(iter(stores_with_path(tree)))
+    assert [expr_text(index) for index in store.indices] == ["i", "j", "0"]
+    assert [expr_text(index) for index in store.value.args] == ["j", "i"]
+    assert tree_of_strided((8, 1), (8, 1)).parameters[0].shape == (16, 8)
+
+
+@pytest.mark.parametrize("strides", [(0, 1), (4, 1), (9, 2)])
+def test_strides_of_overlapping_elements_are_refused(strides: tuple[int, ...]) -> None:
+    with pytest.raises(DataError, match=r"buffer A of \[16, 8\] has strides"):
+        tree_of_strided(strides, (8, 1))
