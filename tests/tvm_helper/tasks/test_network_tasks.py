@@ -66,6 +66,23 @@ def onnx_file(path: Path, nodes: Callable[[Any], list[Any]], shape: list[Any]) -
     return path
 
 
+def test_a_scatter_is_a_task(tmp_path: Path) -> None:
+    """A traceback: the only block of its program is not named root."""
+
+    def nodes(helper: Any) -> list[Any]:
+        places = helper.make_tensor("", 7, [1, 4], [3] * 4)
+        values = helper.make_tensor("", 1, [1, 4], [1] * 4)
+        return [
+            helper.make_node("Constant", [], ["i"], value=places),
+            helper.make_node("Constant", [], ["u"], value=values),
+            helper.make_node("ScatterElements", ["x", "i", "u"], ["y"], axis=0),
+        ]
+
+    path = onnx_file(tmp_path / "scatter.onnx", nodes, [8, 4])
+    (task,) = network_tasks(load_network(path), sample_target("llvm")).tasks
+    assert task.operator == "scatter_elements_generic"
+
+
 def test_an_exported_program_becomes_weighted_tasks(pt2: Path) -> None:
     found = network_tasks(load_network(pt2), sample_target("llvm"))
     assert not found.unknown
