@@ -8,6 +8,7 @@ from typing import Any
 
 from tvm_ffi import structural_map, structural_walk
 
+from cdmpp.errors import UsageError
 from tvm_helper.compat import tirx, tvm
 
 _FOLDED: dict[type, Callable[[int, int], int]] = {
@@ -27,11 +28,21 @@ def symbolic_sizes(module: Any) -> list[str]:
 
 
 def with_sizes(module: Any, sizes: Mapping[str, int]) -> Any:
-    """Returns the program with numbers instead of symbolic sizes; ignores other names."""
+    """Returns the program with numbers instead of symbolic sizes; ignores other names.
+
+    Raises:
+        UsageError: a number exceeds the type of its size.
+    """
     function = module["main"]
     found = {name: var for name, var in _sizes(function).items() if name in sizes}
     if not found:
         return module
+    for name, var in found.items():
+        largest = 2 ** (tvm.DataType(str(var.ty)).bits - 1) - 1
+        if sizes[name] > largest:
+            raise UsageError(
+                f"--set {name}={sizes[name]}: {name} is an {var.ty}; expected at most {largest:,}"
+            )
     numbers = {var: tirx.IntImm(str(var.ty), sizes[name]) for name, var in found.items()}
     parameters = {var: number for var, number in numbers.items() if var in function.params}
     if parameters:

@@ -206,6 +206,8 @@ def test_symbolic_sizes_are_named_and_given(tmp_path: Path, predictor: Predictor
     assert cpu.reason == "it has GPU threads, epyc-avx512-1c is a cpu"
     with pytest.raises(UsageError, match="--set m=3: no program has that"):
         sized(programs, {"m": 3})
+    with pytest.raises(UsageError, match="n is an int32; expected at most 2,147,483,647"):
+        sized(programs, {"n": 1 << 31})
     with pytest.raises(UsageError, match="--set n=0: expected a size of at least 1"):
         sized(programs, {"n": 0})
 
