@@ -86,6 +86,8 @@ def _module(
     """Returns the relax module of a file; the file name identifies the content in the cache."""
     try:
         if network_format(Path(path)) == "exported":
+            if shapes or batch is not None:
+                raise DataError(f"{name} has fixed sizes: batch and inputs are for ONNX files")
             module = network_of_program(read_exported(Path(path)), name)
         else:
             model = read_onnx(Path(path), has_files=False)
@@ -104,7 +106,7 @@ def _of_onnx(model: Any, name: str, sizes: InputSizes) -> Any:
     count = len(model.graph.node)
     if count > _MOST_NODES:
         raise DataError(f"{name} has {count} nodes; expected at most {_MOST_NODES}")
-    if has_open_sizes(model):
+    if sizes != InputSizes() or has_open_sizes(model):
         set_sizes(model, sizes, name)
     return network_of_onnx(model, name)
 

@@ -75,6 +75,18 @@ def test_open_sizes_are_given_with_the_question(tmp_path: Path) -> None:
         network_rows(*asked, InputSizes({"x": (4,)}))
 
 
+def test_sizes_that_a_file_has_fixed_are_refused(tmp_path: Path) -> None:
+    """They were ignored: the prediction was that of the file's own batch."""
+    nodes: list[Node] = [("Relu", ["x"], ["y"], {})]
+    path = write_onnx(tmp_path / "fixed.onnx", nodes, {}, x=(2, 8), y=(2, 8))
+    trained = load_trained(model_folder("pretrained"))
+    asked = (str(path), "fixed", [get_device(DEVICE)], trained)
+    with pytest.raises(DataError, match="batch 4: the first axis of its inputs is fixed"):
+        network_rows(*asked, InputSizes(batch=4))
+    (row,) = network_rows(*asked, InputSizes({"x": (2, 8)}))
+    assert row["latency_s"] > 0
+
+
 def compiled(path: Path, nodes: list[Node], constants: dict[str, Any], y: tuple[int, ...]) -> Any:
     """Has TVM compute the constants of a network, as it does before it is put together."""
     write_onnx(path, nodes, constants, x=(1, 8), y=y)
