@@ -196,7 +196,9 @@ def features_of(
     if isinstance(ast, ReplayError):
         return str(ast)
     if len(ast.leaf_features) == 0:
-        return "it stores nothing"
+        tree = read_loop_tree(module, is_gpu=False)
+        calls = "" if isinstance(tree, ReplayError) else ", ".join(tree.uncounted)
+        return "it stores nothing" + (f": it calls {calls}, whose work is unknown" if calls else "")
     return ast if ast.valid else ast.reject_reason or "invalid program"
 
 

@@ -180,7 +180,9 @@ class _Walker:
         name = str(getattr(call.op, "name", call.op)).rpartition(".")[2]
         if name != "tvm_thread_allreduce":
             if name not in _IDLE_CALLS:
-                self._uncounted[name] = None
+                texts = [one for one in call.args if isinstance(one, tvm.ir.StringImm)]
+                is_external = texts and name.startswith("call_")
+                self._uncounted[str(texts[0].value) if is_external else name] = None
             return []
         if not self._is_complete:
             return []

@@ -239,6 +239,18 @@ def test_the_first_value_may_be_set_inside_or_before() -> None:
     assert work_of(module_of(before, A=(64, 48), B=(48, 32), C=(64, 32))) == inside
 
 
+def test_a_program_of_a_library_call_only_names_the_call() -> None:
+    """It had the reason `it stores nothing` alone."""
+    text = """
+@T.prim_func(s_tir=True)
+def main(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64, 64), "float32")):
+    T.evaluate(T.call_extern("int32", "cblas_sgemm", A.data, B.data))
+"""
+    module = tvm.IRModule({"main": tvm.script.from_source(text)})
+    found = features_of(module, device_target(get_device("epyc-avx512-1c")))
+    assert found == "it stores nothing: it calls cblas_sgemm, whose work is unknown"
+
+
 @pytest.fixture(scope="module")
 def gpu() -> Predictor:
     return Predictor("pretrained", ["a100"])
