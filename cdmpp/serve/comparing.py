@@ -29,6 +29,7 @@ from cdmpp.comparison.what_if import LEAST_FACTOR, MOST_FACTOR, SCALED
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.serve.gate import FewAtATime
+from cdmpp.serve.hot_models import NotFoundError
 from cdmpp.text import nearest
 
 _MOST_CELLS = 4096
@@ -202,7 +203,7 @@ def _decoders(request: CompareRequest) -> list[Decoder]:
     found = [parse_transformer(text).decoder for text in request.transformers]
     for name in request.models:
         if name not in known_models():
-            raise UsageError(
+            raise NotFoundError(
                 f"no shipped config {name[:100]!r}{nearest(name, known_models())}; expected one "
                 f"of {', '.join(known_models())}, or send its config.json"
             )

@@ -19,6 +19,10 @@ _log = logging.getLogger("cdmpp.serve")
 _Signature = tuple[tuple[str, int, int], ...]
 
 
+class NotFoundError(UsageError):
+    """The server does not have what a request names."""
+
+
 @dataclass(frozen=True)
 class HotModel:
     """A loaded model.
@@ -68,12 +72,13 @@ class HotModels:
         """Returns a model by name; the first one for None.
 
         Raises:
-            UsageError: there is no model of that name.
+            NotFoundError: there is no model of that name.
         """
         if name is None:
             return next(iter(self._models.values()))
         if name not in self._models:
-            raise UsageError(f"no model {name!r} here; expected one of {', '.join(self._models)}")
+            names = ", ".join(self._models)
+            raise NotFoundError(f"no model {name!r} here; expected one of {names}")
         return self._models[name]
 
     def all(self) -> list[HotModel]:

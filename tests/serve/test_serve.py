@@ -325,6 +325,16 @@ def test_malformed_bodies_get_one_sentence(url: str, body: bytes, status: int, t
     assert b"x-request-id: my-1" in head.lower()
 
 
+def test_a_value_that_a_request_cannot_have_is_not_missing(url: str) -> None:
+    """It had the status 404, that of a model or device that the server does not have."""
+    request = {"transformers": [EIGHT_B], "devices": ["h100"], "decode_at": [9]}
+    body = json.dumps(request | {"tensor_parallel": [3]}).encode()
+    status, answer, _ = post(url, "/v1/compare", body)
+    assert (status, "cannot share" in answer["error"]["text"]) == (422, True)
+    request = {"models": ["meta/lama"], "devices": ["h100"], "decode_at": [9]}
+    assert post(url, "/v1/compare", json.dumps(request).encode())[0] == 404
+
+
 def test_too_much_is_refused(url: str) -> None:
     assert post(url, "/v1/predict", b"", f"Content-Length: {10 << 20}")[0] == 413
     assert post(url, "/v1/predict", b"0\r\n\r\n", "Transfer-Encoding: chunked")[0] == 411

@@ -6,8 +6,8 @@ import hashlib
 import threading
 from pathlib import Path
 
-from cdmpp.errors import UsageError
 from cdmpp.files.atomic import write_bytes
+from cdmpp.serve.hot_models import NotFoundError
 
 
 class Uploads:
@@ -52,10 +52,10 @@ class Uploads:
         """Returns the file with a digest.
 
         Raises:
-            UsageError: the file was never stored, or has been removed.
+            NotFoundError: the file was never stored, or has been removed.
         """
         with self._lock:
             if key not in self._files:
-                raise UsageError("the server does not have this file (any more); send it again")
+                raise NotFoundError("the server does not have this file (any more); send it again")
             self._files[key] = self._files.pop(key)
             return self._files[key][0]
