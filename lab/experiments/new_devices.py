@@ -27,8 +27,11 @@ from lab.pages import sections, write_page
 from lab.paths import ROOT
 from lab.stamp import PROGRAMS, stamp
 
-#: Packed campaigns on a chip that is not in the training data of any shipped model.
-_THIRD_CHIP = ("zen5-records", "zen5-kernels")
+#: Packed campaigns on chips that are not in the training data of any shipped model -> sections.
+_NEW_CHIPS = {
+    "zen5-records": "records", "zen5-kernels": "kernels",
+    "icelake-kernels": "icelake_kernels", "icelake-pasted": "icelake_pasted",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -64,11 +67,11 @@ class Answer:
 
 
 def experiment(cache: Path = ROOT / "cache") -> None:
-    """Predicts the programs of the unseen chip (after `make tables`) and writes the page."""
+    """Predicts the programs of the unseen chips (after `make tables`) and writes the page."""
     shipped = load_trained(model_folder(PRETRAINED), with_code=True)
     found: dict[str, list[Answer]] = {}
-    for name in _THIRD_CHIP:
-        place, short = cache / "data" / name, name.removeprefix("zen5-")
+    for name, short in _NEW_CHIPS.items():
+        place = cache / "data" / name
         samples = load_samples(place, cache_dir=cache)
         found[short] = new_devices(shipped, samples)
         found[f"{short}_compiled"] = new_devices(shipped, samples, read_machine_code(place))

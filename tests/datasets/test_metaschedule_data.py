@@ -53,7 +53,6 @@ def test_they_load_without_an_extraction(
         pytest.param("metaschedule-cpu-opened", 2325, 2312, marks=pytest.mark.exhaustive),
         ("pasted-cpu-zen4-opened", 757, 746),
         pytest.param("sealed3-cpu", 499, 499, marks=pytest.mark.exhaustive),
-        pytest.param("sealed7-cpu", 560, 560, marks=pytest.mark.exhaustive),
         pytest.param("sealed8-cpu", 1100, 1100, marks=pytest.mark.exhaustive),
         pytest.param("sealed9-cpu", 599, 599, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-kinds", 1824, 1824, marks=pytest.mark.exhaustive),
@@ -67,7 +66,6 @@ def test_they_load_without_an_extraction(
         pytest.param("metaschedule-cpu-zen4-fifth", 2603, 2603, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-sealed", 198, 198, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-zen3", 3355, 3355, marks=pytest.mark.exhaustive),
-        pytest.param("pasted-cpu-sealed7", 257, 257, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-sealed8", 427, 427, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-sealed9", 294, 294, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-zen4", 3492, 3492, marks=pytest.mark.exhaustive),
@@ -76,6 +74,8 @@ def test_they_load_without_an_extraction(
         pytest.param("pasted-cpu-zen4-parallel", 1980, 1980, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-zen4-strides", 3193, 3193, marks=pytest.mark.exhaustive),
         ("zen5-kernels", 488, 268),
+        ("icelake-kernels", 400, 400),
+        ("icelake-pasted", 249, 249),
         ("zen5-records", 3659, 307),
     ],
 )
@@ -102,10 +102,10 @@ def test_packed_campaigns_have_the_machine_code_of_their_programs(
                 "fifth",
                 "opened",
                 "sealed",
-                "pasted-cpu-sealed7",
                 "pasted-cpu-sealed8",
                 "pasted-cpu-sealed9",
                 "sealed3-cpu",
+                "icelake-pasted",
             )
         ):
             # Some only call memcpy.
