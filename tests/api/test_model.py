@@ -189,6 +189,27 @@ def test_a_program_that_does_not_compile_is_predicted_without_its_code(
         packaged.predict(kernel, DEVICE, machine_code=True)
 
 
+def test_a_program_that_is_unrolled_too_far_is_only_compiled_when_asked(packaged, tmp_path):
+    kernel = tmp_path / "unrolled.py"
+    kernel.write_text(
+        "from tvm.script import tirx as T\n\n\n"
+        "@T.prim_func(s_tir=True)\n"
+        'def scaled(a: T.Buffer((4, 9000), "float32"), b: T.Buffer((4, 9000), "float32")):\n'
+        "    for i in range(4):\n"
+        "        for j in T.unroll(9000):\n"
+        '            with T.sblock("b"):\n'
+        '                row, column = T.axis.remap("SS", [i, j])\n'
+        "                b[row, column] = a[row, column] * T.float32(2)\n"
+    )
+    found = packaged.predict(kernel, DEVICE).only
+    assert not found.is_compiled
+    assert "make 9,000 copies of its stores" in found.note
+    assert found.explain().row["latency_s"] == found.latency_s
+    short = tmp_path / "short.py"
+    short.write_text(kernel.read_text().replace("9000", "16"))
+    assert packaged.predict(short, DEVICE).only.is_compiled
+
+
 def test_the_text_says_which_programs_were_compiled(packaged, files, capsys):
     kernel = str(files / "kernel.py")
     assert not packaged.predict(kernel, ARM).only.is_compiled

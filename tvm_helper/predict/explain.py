@@ -121,7 +121,7 @@ def explain_programs(
     Args:
         source: a Python file, which is run, or programs.
         compiles: whether to compile all programs and summarise their machine code; otherwise only
-            those for devices whose machine code the predictor reads.
+            those that were predicted with it.
 
     Raises:
         DataError: the file cannot be run or defines no program.
@@ -147,7 +147,7 @@ def _explained(
     if prediction.latency_s is None or found is None:
         return ExplainedProgram(prediction)
     script = painted_script(program.module, len(found.leaves))
-    is_described = compiles or predictor.reads_code_of(device)
+    is_described = compiles or prediction.is_compiled
     code, no_code = _code(program.module, device) if is_described else (None, "")
     instead, no_instead = _instead(predictor, program, device, found.leaves, script)
     return ExplainedProgram(

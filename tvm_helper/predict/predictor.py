@@ -9,6 +9,7 @@ for one in predictor.programs("my_kernel.py"):
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from cdmpp.predict.requested_device import asked_device, asked_devices
 from cdmpp.pretrained import model_folder
 from cdmpp.programs.compact_ast import LEAF_EXTRA_SCHEMA_VERSION
 from cdmpp.programs.gpu_code.columns import gpu_code_columns
+from cdmpp.programs.loops.loop_tree import Loop, LoopTree, stores_with_path
 from cdmpp.programs.machine_code.columns import machine_code_columns
 from cdmpp.records import program_id
 from tvm_helper.compat import Schedule, Target
@@ -47,6 +49,10 @@ from tvm_helper.tasks.machine_code import code_of, reads_code
 from tvm_helper.tasks.network_tasks import NetworkTask
 from tvm_helper.tasks.program_file import NamedProgram, read_programs
 from tvm_helper.tasks.target import device_target
+
+#: Maximum number of unrolled and vectorised stores that are compiled by default: 4,096 take 2 s,
+#: 16,384 half a minute.
+_MOST_COPIES = 8192
 
 
 @dataclass
@@ -236,7 +242,7 @@ class Predictor:
         asked = _asked(question, read)
         samples = assemble_samples([asked])
         # The machine-code models were not trained on integer arithmetic either.
-        corrections, no_code = ([], "") if read.doubts else self._corrections(question)
+        corrections, no_code = ([], "") if read.doubts else self._corrections(question, read)
         found = self.trained.estimate(samples, corrections)
         one = estimated(asked, found, name=question.name)
         return replace(
@@ -252,7 +258,9 @@ class Predictor:
             note="; ".join(filter(None, (question.note, one.note, no_code))),
         )
 
-    def _corrections(self, question: _Question) -> tuple[list[Correction], str]:
+    def _corrections(
+        self, question: _Question, read: ProgramReading
+    ) -> tuple[list[Correction], str]:
         """Returns the corrections of a program's estimate, or a note why its machine code is not
         used although the model reads that of the device.
         """
@@ -261,6 +269,12 @@ class Predictor:
             question.device, of_fastest=question.is_fastest
         ):
             return [], ""
+        copies = _copies(read.tree)
+        if copies > _MOST_COPIES and not self._must_compile:
+            return [], (
+                f"{NO_CODE}its unrolled and vectorised loops make {copies:,} copies of its stores, "
+                "which take long to compile"
+            )
         try:
             code = _code(question)
         except (ReplayError, DataError) as error:
@@ -275,6 +289,20 @@ class Predictor:
             and self._taught_by_networks(question.device) is not None,
         )  # fmt: skip
         return [correction], ""
+
+
+def _copies(tree: LoopTree) -> int:
+    """Returns the number of stores after unrolling and vectorising, as annotated."""
+    return sum(
+        math.prod(
+            loop.extent
+            for loop in path
+            if isinstance(loop, Loop)
+            and loop.kind in ("unrolled", "vectorized")
+            and isinstance(loop.extent, int)
+        )
+        for _, path in stores_with_path(tree)
+    )
 
 
 def _code(question: _Question) -> NDArray[np.float32] | None:
