@@ -67,7 +67,7 @@ def held_out_table(run: Path, tables: Path) -> tuple[Table, list[dict[str, Any]]
             )
         own = replace(code, targets={label: code.targets[device.name]})
         cases = (
-            ("as it comes", PRETRAINED, measured, code),
+            ("zero-shot", PRETRAINED, measured, code),
             ("after device add", str(run), replace(measured, devices=(added,)), own),
         )
         for when, model, programs, table in cases:

@@ -395,7 +395,9 @@ class CodeModel:
         """
         parts = self.parts_log_s(rows)
         is_new = ~np.isin(rows.device, list(self.targets))
-        expected = np.where(is_new, self.typical_error, self.expected_error(rows, parts))
+        columns = self.error_columns(rows, parts)
+        expected = expected_error(self._error_trees, columns)
+        expected = np.where(is_new, self.typical_error, expected)
         new = mixed_log_s(NEW_DEVICE_SHARES, parts, rows.model_log_s)
 
         def said(known: CodeCalibration) -> tuple[FloatArray, FloatArray]:
@@ -414,8 +416,7 @@ class CodeModel:
         for label, trees in self.device_trees.items():
             where = rows.device == label
             if where.any():
-                columns = self.error_columns(rows.take(where), (parts[0][where], parts[1][where]))
-                log_s[where] += ask_trees(trees, columns)
+                log_s[where] += ask_trees(trees, columns[where])
         if are_fastest:
             assert self.fastest is not None
             log_s = log_s + self.fastest.shift
