@@ -31,6 +31,10 @@ class UsageError(CdmppError):
     exit_code = EXIT_USAGE
 
 
+class NotFoundError(UsageError):
+    """A name of something that does not exist, such as a table, a run or a model of a server."""
+
+
 class DataError(CdmppError):
     """Data that is missing, malformed, empty or has another schema version."""
 

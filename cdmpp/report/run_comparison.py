@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.errors import CdmppError, DataError, UsageError
+from cdmpp.errors import CdmppError, DataError, NotFoundError, UsageError
 from cdmpp.files.atomic import read_json
 from cdmpp.files.json_text import parse_json
 from cdmpp.files.open_text import read_text
@@ -88,11 +88,11 @@ class RunsFolder:
         """Returns the path of a run's report.html.
 
         Raises:
-            UsageError: the run or its report does not exist.
+            NotFoundError: the run or its report does not exist.
         """
         path = self._run(name) / "report.html"
         if not path.is_file():
-            raise UsageError(f"run {name!r} has no report.html")
+            raise NotFoundError(f"run {name!r} has no report.html")
         return path
 
     def compared(self, names: Sequence[str]) -> dict[str, Any]:
@@ -109,7 +109,8 @@ class RunsFolder:
             `points`: per run a sample of its test programs, see `_points`.
 
         Raises:
-            UsageError: a run does not exist, or there are none or more than six.
+            NotFoundError: a run does not exist.
+            UsageError: there are none or more than six.
             DataError: a run cannot be read.
         """
         if not 0 < len(names) <= _MOST_COMPARED:
@@ -127,7 +128,7 @@ class RunsFolder:
 
     def _run(self, name: str) -> Path:
         if name not in self.names():
-            raise UsageError(
+            raise NotFoundError(
                 f"no run {name[:100]!r} in {self.folder}; list runs with `cdmpp runs` or `/v1/runs`"
             )
         return self.folder / name

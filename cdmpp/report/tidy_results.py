@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cdmpp.errors import DataError, UsageError
+from cdmpp.errors import DataError, NotFoundError
 from cdmpp.files.atomic import read_json
 from cdmpp.files.open_text import read_text
 from cdmpp.metrics import mean_and_interval
@@ -79,12 +79,12 @@ class ResultsFolder:
             for every metric; `facts`; `verdict`: title -> sentences; and the fields of `tables`.
 
         Raises:
-            UsageError: the table does not exist.
+            NotFoundError: the table does not exist.
             DataError: a file is damaged.
         """
         known = next((one for one in self.tables() if one["name"] == name), None)
         if known is None:
-            raise UsageError(f"no results {name[:100]!r}; list them with `/v1/results`")
+            raise NotFoundError(f"no results {name[:100]!r}; list them with `/v1/results`")
         path = self.folder / f"{name}.csv"
         rows = _rows(path) if known["has_numbers"] else []
         facets = []

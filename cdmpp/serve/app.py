@@ -15,12 +15,12 @@ from starlette.responses import FileResponse
 from starlette.staticfiles import StaticFiles
 
 from cdmpp import __version__, errors
-from cdmpp.errors import CdmppError, DeviceError, ServerError, UsageError
+from cdmpp.errors import CdmppError, DeviceError, NotFoundError, ServerError
 from cdmpp.files.places import package_folder
 from cdmpp.serve import schemas
 from cdmpp.serve.comparing import add_compare
 from cdmpp.serve.gate import App, Gate, error_body
-from cdmpp.serve.hot_models import HotModel, NotFoundError
+from cdmpp.serve.hot_models import HotModel
 from cdmpp.serve.measures import Measures
 from cdmpp.serve.options import ServeOptions
 from cdmpp.serve.routes.browsing import add_browsing
@@ -136,8 +136,6 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(CdmppError)
     async def expected(request: Request, error: CdmppError) -> Response:
         status = next((code for kind, code in _STATUS if isinstance(error, kind)), 422)
-        if status == 422 and isinstance(error, UsageError) and request.method == "GET":
-            status = 404  # the address names a table or run that does not exist
         known = (kind.__name__ for kind in type(error).__mro__ if hasattr(errors, kind.__name__))
         return _error(request, status, next(known), str(error))
 

@@ -27,9 +27,8 @@ from cdmpp.comparison.tables import groups, json_rows
 from cdmpp.comparison.transformer import all_passes, parse_transformer
 from cdmpp.comparison.what_if import LEAST_FACTOR, MOST_FACTOR, SCALED
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import UsageError
+from cdmpp.errors import NotFoundError, UsageError
 from cdmpp.serve.gate import FewAtATime
-from cdmpp.serve.hot_models import NotFoundError
 from cdmpp.text import nearest
 
 _MOST_CELLS = 4096

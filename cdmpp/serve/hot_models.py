@@ -10,17 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cdmpp.errors import CdmppError, UsageError
+from cdmpp.errors import CdmppError, NotFoundError, UsageError
 from cdmpp.files.atomic import sha256_file
 from cdmpp.predict.estimates import TrainedModel, load_trained
 from cdmpp.pretrained import model_folder
 
 _log = logging.getLogger("cdmpp.serve")
 _Signature = tuple[tuple[str, int, int], ...]
-
-
-class NotFoundError(UsageError):
-    """The server does not have what a request names."""
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ import pytest
 
 pytest.importorskip("fastapi", reason="fastapi is not installed")
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 
-from cdmpp.errors import DataError, UsageError
+from cdmpp.errors import CdmppError, DataError, NotFoundError, UsageError
 from cdmpp.report.page import script_hash
+from cdmpp.serve.app import _add_errors
 from cdmpp.serve.client import Client
 from cdmpp.serve.options import ServeOptions
 from cdmpp.serve.routes.browsing import add_browsing
@@ -134,13 +135,23 @@ def test_runs_are_compared_and_their_report_is_served(url: str) -> None:
         assert (status, b"Latency prediction" in data) == (200, True)
         policy = headers["Content-Security-Policy"]
         assert re.findall(r"script-src ([^;]*);", policy) == [f"'sha256-{script_hash()}'"]
-        for path in (
-            "compared?run=three",
-            "report?run=../run",
-            "compared?run=one" + "&run=one" * 6,
-        ):
-            with pytest.raises(UsageError):
+        for path in ("compared?run=three", "report?run=../run"):
+            with pytest.raises(NotFoundError, match="no run"):
                 client.ask("GET", f"/v1/runs/{path}")
+        with pytest.raises(UsageError, match="at most 6 items"):
+            client.ask("GET", "/v1/runs/compared?run=one" + "&run=one" * 6)
+
+
+@pytest.mark.parametrize(("kind", "status"), [(UsageError, 422), (NotFoundError, 404)])
+def test_an_error_of_a_get_has_the_status_of_its_kind(kind: type[UsageError], status: int) -> None:
+    """Every usage error of a GET had the status 404."""
+    app = FastAPI()
+    _add_errors(app)
+    request = Request({"type": "http", "method": "GET", "state": {"request_id": "1"}})
+    answer = asyncio.run(app.exception_handlers[CdmppError](request, kind("text")))
+    assert (answer.status_code, json.loads(answer.body)["error"]["kind"]) == (
+        status, kind.__name__,
+    )  # fmt: skip
 
 
 def test_a_server_without_them_says_how_to_have_them(tmp_path: Path) -> None:

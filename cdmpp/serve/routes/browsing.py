@@ -8,7 +8,7 @@ from fastapi import FastAPI, Query
 from pydantic import BaseModel
 from starlette.responses import FileResponse
 
-from cdmpp.errors import UsageError
+from cdmpp.errors import NotFoundError
 from cdmpp.files.places import shipped_places
 from cdmpp.report.page import script_hash
 from cdmpp.report.run_comparison import RunsFolder
@@ -71,7 +71,7 @@ def add_browsing(app: FastAPI, options: ServeOptions) -> None:
 def _add_results(app: FastAPI, results: ResultsFolder | None) -> None:
     def known() -> ResultsFolder:
         if results is None:
-            raise UsageError("the server shows no results; start it with --results DIR")
+            raise NotFoundError("the server shows no results; start it with --results DIR")
         return results
 
     @app.get("/v1/results")
@@ -99,7 +99,7 @@ def _add_results(app: FastAPI, results: ResultsFolder | None) -> None:
         found = {one["name"]: one["has_page"] for one in known().tables()}
         path = known().page(name) if found.get(name) else None
         if path is None:
-            raise UsageError(f"no page of results {name[:100]!r}; list them with `/v1/results`")
+            raise NotFoundError(f"no page of results {name[:100]!r}; list them with `/v1/results`")
         return FileResponse(path, media_type="text/html", headers=_REPORT)
 
 
@@ -108,7 +108,7 @@ def _add_runs(app: FastAPI, runs: RunsFolder | None) -> None:
 
     def known() -> RunsFolder:
         if runs is None:
-            raise UsageError("the server shows no runs; start it with --runs DIR")
+            raise NotFoundError("the server shows no runs; start it with --runs DIR")
         return runs
 
     @app.get("/v1/runs")

@@ -6,8 +6,8 @@ import hashlib
 import threading
 from pathlib import Path
 
+from cdmpp.errors import NotFoundError
 from cdmpp.files.atomic import write_bytes
-from cdmpp.serve.hot_models import NotFoundError
 
 
 class Uploads:
