@@ -100,6 +100,7 @@ def _add_facts(app: FastAPI, service: Service, gate: Gate, measures: Measures) -
         """Lists known devices; null is unknown."""
         return schemas.DevicesAnswer(devices=service.devices())
 
+    @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz")
     async def health() -> schemas.HealthAnswer:
         """Reports that the server runs; needs no token."""
@@ -127,6 +128,7 @@ def _add_page(app: FastAPI) -> None:
 
     app.mount("/static", GZipMiddleware(StaticFiles(directory=folder), compresslevel=6))
 
+    @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:
         return FileResponse(folder / "index.html")

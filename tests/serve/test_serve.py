@@ -278,6 +278,17 @@ def test_the_page_is_served_and_asks_nobody_else(url: str) -> None:
     assert client_of(url)._once("GET", "/static/../schemas.py", None)[0] == 404
 
 
+@pytest.mark.parametrize("path", ["/", "/healthz", "/static/app.js"])
+def test_a_health_check_may_ask_for_the_head_alone(url: str, path: str) -> None:
+    """HEAD, which load balancers send, had the status 405."""
+    with connect(url) as connection:
+        head = f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        connection.sendall(head.encode())
+        answer = connection.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert answer.endswith(b"\r\n\r\n")
+
+
 def test_files_of_the_page_are_packed_for_who_reads_that(url: str) -> None:
     request = urllib.request.Request(f"{url}/static/app.js", headers={"Accept-Encoding": "gzip"})
     with urllib.request.urlopen(request, timeout=30) as answer:
