@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cdmpp.calibration.ood import NearTask
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
@@ -54,6 +57,7 @@ class Prediction:
         note: rules that apply, or how the program was read or scheduled; empty without.
         elsewhere_s: measured seconds on another device that corrected the prediction; None without.
         is_record: whether it is a program of a record or sample, with a shorter JSON row.
+        code: float32 [columns], the machine code of a compiled program of a file; else None.
     """
 
     name: str
@@ -80,6 +84,7 @@ class Prediction:
     note: str = ""
     elsewhere_s: float | None = None
     is_record: bool = False
+    code: NDArray[np.float32] | None = field(default=None, repr=False, compare=False)
     _explain: Callable[[bool | None], ExplainedAnswer] | None = field(
         default=None, repr=False, compare=False
     )

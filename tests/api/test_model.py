@@ -189,6 +189,15 @@ def test_a_program_that_does_not_compile_is_predicted_without_its_code(
         packaged.predict(kernel, DEVICE, machine_code=True)
 
 
+def test_an_explained_program_is_compiled_once(packaged, files, monkeypatch):
+    """It was compiled for its prediction, and again to describe its machine code."""
+    again = []
+    monkeypatch.setattr("tvm_helper.predict.explain.code_of", lambda *_: again.append(1))
+    (one,) = packaged.explain(files / "kernel.py", DEVICE)
+    assert one.row["machine_code"]["text"]
+    assert not again
+
+
 def test_a_program_that_is_unrolled_too_far_is_only_compiled_when_asked(packaged, tmp_path):
     kernel = tmp_path / "unrolled.py"
     kernel.write_text(

@@ -148,7 +148,7 @@ def _explained(
         return ExplainedProgram(prediction)
     script = painted_script(program.module, len(found.leaves))
     is_described = compiles or prediction.is_compiled
-    code, no_code = _code(program.module, device) if is_described else (None, "")
+    code, no_code = _code(program.module, device, prediction) if is_described else (None, "")
     instead, no_instead = _instead(predictor, program, device, found.leaves, script)
     return ExplainedProgram(
         prediction, script, code, no_code, _near(predictor, program, device, prediction),
@@ -156,10 +156,14 @@ def _explained(
     )  # fmt: skip
 
 
-def _code(module: Any, device: DeviceSpec) -> tuple[CodeSummary | None, str]:
+def _code(
+    module: Any, device: DeviceSpec, prediction: Prediction
+) -> tuple[CodeSummary | None, str]:
     """Returns a summary of a program's machine code, or the reason why there is none."""
     if device.kind != "cpu":
         return None, f"machine code is only explained on CPUs, {device.name} is not a CPU"
+    if prediction.code is not None:
+        return summary_of(prediction.code), ""
     try:
         columns = machine_code_columns(code_of(module, device_target(device)))
     except (ReplayError, DataError) as error:

@@ -24,7 +24,7 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.predict.corrections import MachineCodeCorrection
-from cdmpp.predict.estimates import Correction, TrainedModel, load_trained
+from cdmpp.predict.estimates import TrainedModel, load_trained
 from cdmpp.predict.explanation import explain
 from cdmpp.predict.machine_code.model import LEAST_MEASURED, CodeModel
 from cdmpp.predict.prediction import NO_CODE, Prediction, estimated, reads_no_code
@@ -255,12 +255,13 @@ class Predictor:
                 read.work,
             ),
             is_scheduled=question.is_scheduled,
+            code=corrections[0].code[0] if corrections else None,
             note="; ".join(filter(None, (question.note, one.note, no_code))),
         )
 
     def _corrections(
         self, question: _Question, read: ProgramReading
-    ) -> tuple[list[Correction], str]:
+    ) -> tuple[list[MachineCodeCorrection], str]:
         """Returns the corrections of a program's estimate, or a note why its machine code is not
         used although the model reads that of the device.
         """
