@@ -9,6 +9,7 @@ import select
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -64,10 +65,10 @@ class Forked:
             _write(self._to, request)
         answer = self._answer(time.monotonic() + request["limit_s"])
         if answer is None:
-            self._end()
+            self.end()
             raise ProgramError(self._codes["timeout"], f"killed after {request['limit_s']:g} s")
         if not answer:
-            status = self._end()
+            status = self.end()
             if not os.WIFSIGNALED(status):
                 raise ProgramError(
                     self._codes["killed"], f"ended with code {os.WEXITSTATUS(status)}"
@@ -80,13 +81,28 @@ class Forked:
             raise ProgramError(value["error_code"], value["error"])
         return value
 
+    def end(self) -> int:
+        """Kills the child and returns its wait status; 0 without a child."""
+        if self._pid is None:
+            return 0
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        _, status = os.waitpid(self._pid, 0)
+        os.close(self._to)
+        os.close(self._from)
+        self._pid = None
+        return status
+
     def _fork(self) -> None:
         request_read, self._to = os.pipe()
         self._from, answer_write = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
-        self._pid = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: this has threads
+            self._pid = os.fork()
         if self._pid == 0:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # else native code runs on after Ctrl-C
             os.close(self._to)
             os.close(self._from)
             try:
@@ -119,17 +135,6 @@ class Forked:
                 return b""
             found += part
         return found
-
-    def _end(self) -> int:
-        """Kills the child and returns its wait status."""
-        assert self._pid is not None
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
-        _, status = os.waitpid(self._pid, 0)
-        os.close(self._to)
-        os.close(self._from)
-        self._pid = None
-        return status
 
 
 def _write(file: int, value: dict[str, Any]) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ from tests.paths import ROOT
 from tests.tvm_helper.predict.written import BOARD, SCRIPT
 from tests.tvm_helper.search.fixtures import DEVICE, matmul, train_into
 from tests.tvm_helper.tasks.test_network_tasks import onnx_file
+from tvm_helper.tasks.machine_code import _load_compiler
 
 pytestmark = pytest.mark.tvm
 
@@ -172,6 +176,7 @@ def test_a_program_that_does_not_compile_is_predicted_without_its_code(
     kernel = files / "kernel.py"
     fast = packaged.predict(kernel, DEVICE, machine_code=False)
     compiled = packaged.predict(kernel, OTHER)
+    monkeypatch.setattr("tvm_helper.tasks.machine_code.code_of", fails)
     monkeypatch.setattr("tvm_helper.predict.predictor.code_of", fails)
     found = packaged.predict(kernel, DEVICE)
     assert (found.latency_s, found.low_s, found.high_s) == (
@@ -187,6 +192,26 @@ def test_a_program_that_does_not_compile_is_predicted_without_its_code(
     assert compiled.only.is_compiled
     with pytest.raises(DataError, match="it does not compile"):
         packaged.predict(kernel, DEVICE, machine_code=True)
+
+
+@pytest.mark.parametrize(
+    ("compiler", "limit_s", "why"),
+    [
+        (lambda *_: time.sleep(60), 0.2, "it takes longer than 0.2 s to compile"),
+        (lambda *_: os.kill(os.getpid(), signal.SIGSEGV), 60.0, "its compiler was killed by SIG"),
+    ],
+)
+def test_a_program_that_takes_too_long_to_compile_is_predicted_without_its_code(
+    packaged, files, monkeypatch, compiler, limit_s, why
+):
+    """It had no limit: some programs took LLVM minutes. A crash ended the process."""
+    fast = packaged.predict(files / "kernel.py", DEVICE, machine_code=False)
+    _load_compiler()
+    monkeypatch.setattr("tvm_helper.tasks.machine_code.code_of", compiler)
+    monkeypatch.setattr("tvm_helper.predict.predictor._LIMIT_S", limit_s)
+    found = packaged.predict(files / "kernel.py", DEVICE)
+    assert (found.latency_s, found.only.is_compiled) == (fast.latency_s, False)
+    assert f"predicted without machine code: {why}" in found.only.note
 
 
 def test_an_explained_program_is_compiled_once(packaged, files, monkeypatch):

@@ -50,7 +50,7 @@ def test_a_child_does_one_request_after_another_and_is_replaced_when_it_is_gone(
         assert caught.value.error_code == code
     assert ask("work")["pid"] != first["pid"]
     assert len(begun) == 9
-    forked._end()
+    forked.end()
 
 
 def test_a_request_without_a_limit_stays_in_its_process() -> None:

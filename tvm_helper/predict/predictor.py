@@ -45,7 +45,7 @@ from tvm_helper.predict.reading import (
     unsized,
 )
 from tvm_helper.tasks.gpu_code import gpu_launches
-from tvm_helper.tasks.machine_code import code_of, reads_code
+from tvm_helper.tasks.machine_code import CodeReader, code_of, reads_code
 from tvm_helper.tasks.network_tasks import NetworkTask
 from tvm_helper.tasks.program_file import NamedProgram, read_programs
 from tvm_helper.tasks.target import device_target
@@ -53,6 +53,8 @@ from tvm_helper.tasks.target import device_target
 #: Maximum number of unrolled and vectorised stores that are compiled by default: 4,096 take 2 s,
 #: 16,384 half a minute.
 _MOST_COPIES = 8192
+#: Seconds after which a program that is compiled by default is predicted without machine code.
+_LIMIT_S = 30.0
 
 
 @dataclass
@@ -81,9 +83,10 @@ class Predictor:
         devices: labels, or descriptions of unseen devices.
         compiles: whether to compile programs for the model's machine-code correction, on devices
             where it was evaluated on kernels of networks. A program that does not compile is
-            predicted without the correction; its note has the reason.
+            predicted without the correction, as is one that takes longer than 30 s to compile;
+            its note has the reason.
         must_compile: whether to compile also where it was only evaluated on single programs. A
-            program that does not compile has no latency.
+            program that does not compile has no latency; there is no time limit.
 
     Raises:
         DeviceError: an unknown device.
@@ -99,6 +102,7 @@ class Predictor:
         must_compile: bool = False,
     ) -> None:
         self._compiles, self._must_compile = compiles, must_compile
+        self._code_reader = None if must_compile else CodeReader(_LIMIT_S)
         self.trained = (
             model
             if isinstance(model, TrainedModel)
@@ -277,7 +281,7 @@ class Predictor:
                 "which take long to compile"
             )
         try:
-            code = _code(question)
+            code = self._code(question)
         except (ReplayError, DataError) as error:
             if self._must_compile:
                 raise
@@ -290,6 +294,16 @@ class Predictor:
             and self._taught_by_networks(question.device) is not None,
         )  # fmt: skip
         return [correction], ""
+
+    def _code(self, question: _Question) -> NDArray[np.float32] | None:
+        """Returns float32 [columns] of a program's machine code; None if it only calls a
+        library.
+        """
+        if question.device.kind == "gpu":
+            return gpu_code_columns(gpu_launches(question.module, question.device))
+        if self._code_reader is None:
+            return machine_code_columns(code_of(question.module, question.target))
+        return self._code_reader.columns(question.module, question.target)
 
 
 def _copies(tree: LoopTree) -> int:
@@ -304,13 +318,6 @@ def _copies(tree: LoopTree) -> int:
         )
         for _, path in stores_with_path(tree)
     )
-
-
-def _code(question: _Question) -> NDArray[np.float32] | None:
-    """Returns float32 [columns] of a program's machine code; None if it only calls a library."""
-    if question.device.kind == "gpu":
-        return gpu_code_columns(gpu_launches(question.module, question.device))
-    return machine_code_columns(code_of(question.module, question.target))
 
 
 def program_samples(
