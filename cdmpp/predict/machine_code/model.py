@@ -72,7 +72,6 @@ _PARAMETERS = {
 _MOST_TREES, _PATIENCE = 1200, 60
 #: Number of trees without some kinds of operators, and of their training programs.
 _LEFT_OUT_TREES, _MOST_LEFT_OUT = 250, 20_000
-_HINT = "retrain it with `cdmpp train-code`"
 
 
 @dataclass(frozen=True)
@@ -550,18 +549,19 @@ class CodeModel:
         folder = Path(directory) / FOLDERS[kind]
         if not folder.is_dir():
             return None
-        facts = read_json(folder / _FACTS, what="model of machine code", hint=_HINT)
+        hint = _hint(Path(directory))
+        facts = read_json(folder / _FACTS, what="model of machine code", hint=hint)
         versions = facts.get("format"), facts.get("machine_code_schema")
         expected = FORMAT, CODE_LAYOUTS[kind].version
         if versions != expected:
-            raise DataError(f"{folder} has versions {versions}, expected {expected}; {_HINT}")
+            raise DataError(f"{folder} has versions {versions}, expected {expected}; {hint}")
         from cdmpp.predict.machine_code.net import CodeNet
 
-        booster = load_booster(folder / _TREES, hint=_HINT)
+        booster = load_booster(folder / _TREES, hint=hint)
         error_file = folder / _ERROR_TREES
         has_trees = facts.get("has_error_trees")
-        error_trees = load_booster(error_file, hint=_HINT) if has_trees else None
-        net = CodeNet.load(folder / _NET, hint=_HINT)
+        error_trees = load_booster(error_file, hint=hint) if has_trees else None
+        net = CodeNet.load(folder / _NET, hint=hint)
         try:
             errors = facts["test"]
             fastest, fastest_errors = facts.get("fastest"), facts.get("fastest_test")
@@ -581,7 +581,7 @@ class CodeModel:
             }
             for number, label in enumerate(facts.get("device_trees", [])):
                 place = folder / _DEVICE_TREES.format(number)
-                found.device_trees[label] = load_booster(place, hint=_HINT)
+                found.device_trees[label] = load_booster(place, hint=hint)
             found.searched = facts["searched"]
             found.fastest = None if fastest is None else from_json(CodeCalibration, fastest)
             if fastest_errors is not None:
@@ -592,8 +592,17 @@ class CodeModel:
             if facts.get("network_widths") is not None:
                 found.network_widths = from_json(NetworkWidths, facts["network_widths"])
         except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{folder} is damaged ({error}); {_HINT}") from None
+            raise DataError(f"{folder} is damaged ({error}); {hint}") from None
         return found
+
+
+def _hint(directory: Path) -> str:
+    """Returns the next step if the machine-code model of a run folder is damaged."""
+    config = directory / "config.yaml"
+    if not config.is_file() or "from_run:" not in config.read_text("utf-8", errors="replace"):
+        return "retrain it with `cdmpp train-code`"
+    command = "device add" if (directory / "plan.json").is_file() else "finetune"
+    return f"rerun the `cdmpp {command}` that made {directory}"
 
 
 def tried_shares() -> list[tuple[float, float]]:

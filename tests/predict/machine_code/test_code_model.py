@@ -191,6 +191,24 @@ def test_a_device_that_it_was_adapted_to_comes_back(found, tmp_path):
     assert plain.device_trees == adapted.adapted("my-box", "", own).device_trees == {}
 
 
+def test_a_damaged_part_names_the_command_that_made_the_folder(found, tmp_path):
+    """Folders of `device add` and `finetune` named `train-code`, which leaves their device out."""
+    own = CodeCalibration(0.7, 0.1, 0.4, -0.2)
+    learned = rows(200, 5)
+    label = tree_rows(found.error_columns(learned), learned.log_s - learned.model_log_s)
+    trees = grow_trees({"max_depth": 2}, label, trees=5)
+    found.adapted("my-box", '{"kind": "llvm"}', own, trees).save(tmp_path)
+    (tmp_path / FOLDER / "device-0.ubj.xz").write_bytes(b"cut")
+    for name, text, command in (
+        ("config.yaml", "model: ensemble", "cdmpp train-code"),
+        ("config.yaml", "from_run: pretrained", "cdmpp finetune"),
+        ("plan.json", "{}", "cdmpp device add"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(DataError, match=f"`{command}`"):
+            CodeModel.load(tmp_path)
+
+
 def test_damaged_and_foreign_folders(found, tmp_path):
     found.save(tmp_path)
     facts = tmp_path / FOLDER / "machine_code.json"
