@@ -601,8 +601,10 @@ def _hint(directory: Path) -> str:
     config = directory / "config.yaml"
     if not config.is_file() or "from_run:" not in config.read_text("utf-8", errors="replace"):
         return "retrain it with `cdmpp train-code`"
-    command = "device add" if (directory / "plan.json").is_file() else "finetune"
-    return f"rerun the `cdmpp {command}` that made {directory}"
+    if (directory / "plan.json").is_file():  # it keeps finished fits
+        fits = directory / "curve" / "pretrained-*.json"
+        return f"remove {fits} and rerun the `cdmpp device add` that made the folder"
+    return f"rerun the `cdmpp finetune` that made {directory}"
 
 
 def tried_shares() -> list[tuple[float, float]]:
