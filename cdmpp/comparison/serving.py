@@ -43,5 +43,5 @@ def serving_cell(
     latency_s, low_s, high_s = found.ends
     return replace(
         cell, latency_s=latency_s, low_s=low_s, high_s=high_s, method=METHOD, parts=found.parts,
-        reasons=found.reasons, operators=found.operators,
+        reasons=(*found.reasons, *model.beyond_context(one.length)), operators=found.operators,
     )  # fmt: skip

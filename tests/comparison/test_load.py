@@ -204,6 +204,13 @@ def test_what_does_not_fit_says_so() -> None:
     assert "does not fit" in cell.reasons[0]
 
 
+def test_requests_beyond_the_context_are_marked() -> None:
+    model = replace(MODEL, context=4096)
+    for output, is_marked in ((96, False), (97, True)):
+        cell = replace(server(), model=model).cell(Load(1, 4000, output))
+        assert any("exceed the model's context" in one for one in cell.reasons) == is_marked
+
+
 def test_multi_token_prediction_is_off(capsys: pytest.CaptureFixture[str]) -> None:
     """A note for all devices; H100's memory is too small for the model."""
     words = ["compare", "--model", "deepseek-ai/DeepSeek-V3", "--tensor-parallel", "8"]

@@ -36,6 +36,8 @@ from cdmpp.comparison.llm.measured_calls import AskedCall, measured_call
 from cdmpp.comparison.llm.memory import least_step_s, memory_need, weight_bytes
 from cdmpp.comparison.llm.step_table import StepTable
 from cdmpp.comparison.llm.times import step_times
+from cdmpp.comparison.serving import serving_cell
+from cdmpp.comparison.transformer import Pass
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import CdmppError, UsageError
 from tests.comparison.llama import MODEL, Millisecond
@@ -45,6 +47,8 @@ QWEN = {
     "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8,
     "moe_intermediate_size": 768, "num_hidden_layers": 48, "vocab_size": 151936,
 }  # fmt: skip
+
+YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
 
 
 @pytest.mark.parametrize(
@@ -391,6 +395,30 @@ def test_an_empty_text_config_is_none(tmp_path: Path) -> None:
     content = json.loads(path.read_text())
     path.write_text(json.dumps({**content, "text_config": None}))
     assert read_model(path) == read_model(write(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("keys", "context"),
+    [
+        ({}, None),
+        ({"max_position_embeddings": 40960}, 40960),
+        ({"max_position_embeddings": 40960, "rope_scaling": {"type": "linear"}}, 40960),
+        ({"max_position_embeddings": 40960, "rope_scaling": YARN}, 131072),
+        ({"max_position_embeddings": "many", "rope_scaling": [YARN]}, None),
+    ],
+)
+def test_a_pass_beyond_the_context_is_marked(
+    keys: dict[str, object], context: int | None, tmp_path: Path
+) -> None:
+    """`--decode-at` beyond the context of a model gave a number without a note."""
+    (tmp_path / "config.json").write_text(json.dumps(QWEN | keys))
+    model = read_model(tmp_path)
+    assert model.context == context
+    for length in (40960, 200_000):
+        cell = serving_cell(model, Pass("decode", length), get_device("h100"), Millisecond())
+        is_marked = any("exceed the model's context" in reason for reason in cell.reasons)
+        assert is_marked == (context is not None and length > context)
+        assert cell.latency_s is not None
 
 
 def test_every_model_that_comes_along_is_read() -> None:

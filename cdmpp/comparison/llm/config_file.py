@@ -454,8 +454,23 @@ def _decoder(
         wide=wide, kv_dtype=stored_kv if kv_precision is None else _cache(kv_precision),
         is_tied=bool(given.get("tie_word_embeddings", architecture.startswith("Gemma3"))),
         streams=streams,
-        has_drafts=bool(given.get("num_nextn_predict_layers")),
+        has_drafts=bool(given.get("num_nextn_predict_layers")), context=_context(given),
     )  # fmt: skip
+
+
+def _context(given: Mapping[str, Any]) -> int | None:
+    """Returns the maximum number of tokens of a sequence, with scaled rotary positions; None if
+    the file has none.
+    """
+    scaling = given.get("rope_scaling", given.get("rope_parameters"))
+    scaling = scaling if isinstance(scaling, Mapping) else {}
+    most = given.get("max_position_embeddings")
+    found = [most, scaling.get("original_max_position_embeddings")]
+    plain, original = (one if type(one) is int and one > 0 else None for one in found)
+    factor = scaling.get("factor")
+    if original is not None and isinstance(factor, int | float) and 1 <= factor <= _MOST_SIZE:
+        return max(plain or 0, int(original * factor))
+    return plain
 
 
 def _architecture(content: Mapping[str, Any], given: Mapping[str, Any], path: Path) -> str:

@@ -289,6 +289,7 @@ class Decoder:
         is_tied: whether the embedding is also the weight of the last product.
         streams: copies of a token between layers, mixed by hyper-connections; 1 = a residual.
         has_drafts: whether it has layers for speculative decoding, which servers use on request.
+        context: maximum number of tokens of a sequence; None = unknown.
     """
 
     name: str
@@ -301,6 +302,16 @@ class Decoder:
     is_tied: bool = False
     streams: int = 1
     has_drafts: bool = False
+    context: int | None = None
+
+    def beyond_context(self, length: int) -> tuple[str, ...]:
+        """Returns a note on sequences of `length` tokens that exceed the context; else nothing."""
+        if self.context is None or length <= self.context:
+            return ()
+        return (
+            f"{length:,} tokens exceed the model's context of {self.context:,} "
+            "(max_position_embeddings): predicted as if it were longer",
+        )
 
     @property
     def depth(self) -> int:

@@ -327,7 +327,7 @@ class LoadedServer:
         rate = value, value * tpot[0] / tpot[2], value * tpot[0] / tpot[1]
         each = load.input_tokens + load.output_tokens
         reasons = said + self.table.reasons(load.concurrency * each, load.input_tokens)
-        reasons += (_NO_DRAFTS,) * self.model.has_drafts
+        reasons += self.model.beyond_context(each) + (_NO_DRAFTS,) * self.model.has_drafts
         if found.waited:
             reasons = (self._queues(found.waited, free / one), *reasons)
         return replace(
