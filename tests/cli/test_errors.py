@@ -10,6 +10,8 @@ import time
 import pytest
 
 from cdmpp.cli.main import main
+from cdmpp.cli.shared.options import sizes_of
+from cdmpp.errors import UsageError
 from cdmpp.models.registry import MODEL_CLASSES
 from tests.cli.conftest import QUICK
 
@@ -229,3 +231,23 @@ def test_usage_errors_are_one_sentence_with_code_2(capsys, words, said):
         main(words)
     assert caught.value.code == 2
     assert capsys.readouterr().err == f"cdmpp: error: {said}\n"
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["n=4", "n=8"], "--set n=8: n is 4 too, expected one size"),
+        (["n=" + "9" * 5000], "expected a size of a program such as n=4096"),
+        (["n=-4"], "--set 'n=-4', expected a size"),
+    ],
+)
+def test_sizes_that_contradict_or_are_none_are_refused(texts: list[str], said: str) -> None:
+    """Of two sizes of a name, the last was taken; one of 5,000 digits was a traceback."""
+    with pytest.raises(UsageError) as caught:
+        sizes_of(texts)
+    assert said in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+def test_a_size_may_be_repeated() -> None:
+    assert sizes_of(["n=4", "m=8", "n=4"]) == {"n": 4, "m": 8}

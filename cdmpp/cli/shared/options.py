@@ -255,12 +255,13 @@ def sizes_of(texts: Sequence[str] | None) -> dict[str, int]:
     """Returns name -> size from texts such as `n=4096`.
 
     Raises:
-        UsageError: a text has another form.
+        UsageError: a text has another form, or a name has two sizes.
     """
-    found = {}
+    found: dict[str, int] = {}
     for text in texts or ():
         name, _, value = text.partition("=")
-        if not name.isidentifier() or not value.isdecimal():
-            raise UsageError(f"--set {text!r}, expected a size of a program such as n=4096")
-        found[name] = int(value)
+        if not name.isidentifier() or not value.isdecimal() or len(value) > 30:
+            raise UsageError(f"--set {text[:80]!r}, expected a size of a program such as n=4096")
+        if found.setdefault(name, int(value)) != int(value):
+            raise UsageError(f"--set {text}: {name} is {found[name]} too, expected one size")
     return found
