@@ -104,7 +104,7 @@ def curve_svg(curve: Mapping[str, Any]) -> str:
     axes.set_xlabel("measured tasks")
     cut = f", cut at {100 * _MOST_DRAWN:.0f} %" if is_cut else ""
     axes.set_ylabel(f"MAPE on the test tasks (%{cut})")
-    legend(axes)
+    legend(axes, ncols=2, loc="lower left", bbox_to_anchor=(0.0, 1.0))
     return svg_text(figure, marks)
 
 

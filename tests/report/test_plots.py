@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -46,3 +48,8 @@ def test_a_useless_start_does_not_hide_the_others(worst, is_cut):
     assert (">1000<" in svg) == is_cut
     assert ("cut at 1000 %" in svg) == is_cut
     assert ">10⁴<" not in svg
+    frame, key = svg.split('<g id="legend_1">')
+    top = min(float(y) for y in re.findall(r'<use [^>]* y="([0-9.]+)"', frame))
+    named = [float(y) for y in re.findall(r'<text [^>]* y="([0-9.]+)"', key)]
+    assert named
+    assert max(named) < top  # the legend is above the curves
