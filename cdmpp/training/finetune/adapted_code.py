@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cdmpp.arrays import BoolArray, FloatArray, IntArray
+from cdmpp.arrays import BoolArray, FloatArray
 from cdmpp.conformal import least_owners
 from cdmpp.datasets.extraction.machine_code import MachineCode
 from cdmpp.datasets.samples import Samples
@@ -45,6 +44,9 @@ _PARAMETERS = {
 _TREES, _FOLDS = 150, 5
 #: Weight of `NEW_DEVICE_SHARES`, in tasks.
 _PRIOR_TASKS = 10.0
+
+#: Log seconds of trees and perceptron, float64 [N] each.
+_Parts = tuple[FloatArray, FloatArray]
 
 
 def adapted_code(
@@ -120,29 +122,6 @@ def compiled_s(
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """Measured programs of a device as `_Fitted` uses them.
-
-    Attributes:
-        columns: float32 [N, columns], of `CodeModel.error_columns`.
-        parts: float64 [N] each, log seconds of trees and perceptron.
-        model_log_s: float64 [N], log seconds of the model without machine code.
-        log_s: float64 [N], log of the measured seconds.
-        task: int64 [N].
-    """
-
-    columns: NDArray[np.float32]
-    parts: tuple[FloatArray, FloatArray]
-    model_log_s: FloatArray
-    log_s: FloatArray
-    task: IntArray
-
-    def mixed(self, shares: tuple[float, float]) -> FloatArray:
-        """Returns float64 [N], log seconds with these shares."""
-        return mixed_log_s(shares, self.parts, self.model_log_s)
-
-
-@dataclass(frozen=True)
 class _Fitted:
     """What is fitted to the measured programs of a device.
 
@@ -157,57 +136,61 @@ class _Fitted:
     trees: Any | None
 
     @classmethod
-    def of(cls, rows: _Rows, where: BoolArray, *, has_trees: bool = True) -> _Fitted:
+    def of(
+        cls, rows: CodeRows, parts: _Parts, where: BoolArray, *, has_trees: bool = True
+    ) -> _Fitted:
         """Fits shares, shift and trees to some of the rows.
 
         The shares are those with the lowest log error, and for few tasks nearly those of an unseen
         device.
-        """
-        log_s, task = rows.log_s[where], rows.task[where]
 
-        def left(shares: tuple[float, float]) -> FloatArray:
-            return log_s - rows.mixed(shares)[where]
+        Args:
+            rows: with the columns of `CodeModel.error_columns`.
+        """
+        log_s = rows.log_s[where]
+        tasks, task = np.unique(rows.task[where], return_inverse=True)
+
+        def mixed(shares: tuple[float, float]) -> FloatArray:
+            return mixed_log_s(shares, parts, rows.model_log_s)[where]
 
         def error(shares: tuple[float, float]) -> float:
-            residual = left(shares)
+            residual = log_s - mixed(shares)
             return float(np.abs(residual - np.median(residual)).mean())
 
         best, prior = np.array(min(tried_shares(), key=error)), np.array(NEW_DEVICE_SHARES)
-        count = len(np.unique(task))
+        count = len(tasks)
         trees, perceptron = (
             (count * best + _PRIOR_TASKS * prior) / (count + _PRIOR_TASKS)
         ).tolist()
         shares = trees, perceptron
-        shift = math.log(centred_factor(np.exp(rows.mixed(shares)[where]), np.exp(log_s), task))
+        shift = math.log(centred_factor(np.exp(mixed(shares)), np.exp(log_s), task))
         grown = None
         if has_trees:
-            label = tree_rows(rows.columns[where], left(shares) - shift, threads=1)
+            label = tree_rows(rows.columns[where], log_s - mixed(shares) - shift, threads=1)
             grown = grow_trees(_PARAMETERS, label, trees=_TREES)
         return cls(shares, shift, grown)
 
-    def plain(self, rows: _Rows) -> FloatArray:
+    def plain(self, rows: CodeRows, parts: _Parts) -> FloatArray:
         """Returns float64 [N], log seconds without the trees."""
-        return rows.mixed(self.shares) + self.shift
+        return mixed_log_s(self.shares, parts, rows.model_log_s) + self.shift
 
 
 def _calibrated(reader: CodeModel, code_rows: CodeRows) -> tuple[CodeCalibration, Any | None]:
     """Returns the calibration for a device, and its trees where they help on held-out tasks."""
     parts = reader.parts_log_s(code_rows)
-    _, task = np.unique(code_rows.task, return_inverse=True)
-    rows = _Rows(
-        reader.error_columns(code_rows, parts), parts, code_rows.model_log_s, code_rows.log_s, task
-    )
+    rows = replace(code_rows, columns=reader.error_columns(code_rows, parts))
+    _, task = np.unique(rows.task, return_inverse=True)
     fold = np.random.default_rng(0).permutation(task.max() + 1)[task] % _FOLDS
     plain, full = np.empty(len(task)), np.empty(len(task))
     for one in range(_FOLDS):
         is_own = fold == one
-        fitted = _Fitted.of(rows, ~is_own)
-        plain[is_own] = fitted.plain(rows)[is_own]
+        fitted = _Fitted.of(rows, parts, ~is_own)
+        plain[is_own] = fitted.plain(rows, parts)[is_own]
         full[is_own] = plain[is_own] + ask_trees(fitted.trees, rows.columns[is_own])
     count = np.bincount(task)
     gain = np.bincount(task, np.abs(plain - rows.log_s) - np.abs(full - rows.log_s)) / count
     has_trees = bool(gain.mean() > standard_error(gain))
-    fitted = _Fitted.of(rows, np.ones(len(task), bool), has_trees=has_trees)
+    fitted = _Fitted.of(rows, parts, np.ones(len(task), bool), has_trees=has_trees)
     residual = (full if has_trees else plain) - rows.log_s
     width = calibrated_width(residual, reader.expected_error(code_rows, parts), code_rows.task)
     return CodeCalibration(*fitted.shares, width, fitted.shift), fitted.trees
