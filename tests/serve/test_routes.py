@@ -91,6 +91,15 @@ def test_the_files_that_nobody_asks_for_go_first(tmp_path: Path) -> None:
     assert {file.name for file in tmp_path.iterdir()} == {f"{first}.onnx", f"{third}.pt2"}
 
 
+def test_a_file_is_kept_under_its_last_suffix_only(tmp_path: Path) -> None:
+    """The file with the former suffix stayed, and did not count."""
+    uploads = Uploads(tmp_path, 25)
+    uploads.keep(b"a" * 10, ".onnx")
+    key = uploads.keep(b"a" * 10, ".pt2")
+    assert [file.name for file in tmp_path.iterdir()] == [f"{key}.pt2"]
+    assert uploads.find(key).read_bytes() == b"a" * 10
+
+
 def test_a_file_cannot_be_removed_while_it_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

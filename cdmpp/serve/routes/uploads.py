@@ -38,7 +38,9 @@ class Uploads:
         with self._lock:
             if not path.exists():
                 write_bytes(path, data)
-            self._files.pop(key, None)
+            former, _ = self._files.pop(key, (path, 0))
+            if former != path:
+                former.unlink(missing_ok=True)
             self._files[key] = path, len(data)
             while sum(size for _, size in self._files.values()) > self._most_bytes:
                 oldest, (path, _) = next(iter(self._files.items()))
