@@ -111,6 +111,12 @@ def run(args: argparse.Namespace) -> int:
             for name, error in metrics["held_out_error"].items()
         )
         print(f"errors  mean error on tasks of the budget, each held out: {errors}")
+    if metrics["lost_machine_code"]:
+        kinds = " and ".join(f"{kind.upper()}s" for kind in metrics["lost_machine_code"])
+        print(
+            f"note    without machine code on {kinds}, which {options.from_run} reads: it was not "
+            "adapted to these measurements"
+        )
     print(f"model   {run_dir}\nreport  {report}")
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pyarrow.parquet as pq
 import pytest
@@ -107,6 +108,19 @@ def test_tasks_are_printed(data, source, tmp_path, capsys):
         "errors  mean error on tasks of the budget, each held out: the unadapted model" in printed
     )
     assert "from scratch" not in printed
+    assert "machine code" not in printed
+
+
+def test_a_model_of_machine_code_that_is_not_kept_is_said(data, source, tmp_path, capsys):
+    """A fine-tuning on a GPU left out the model of its machine code without a word."""
+    start = tmp_path / "start"
+    shutil.copytree(source, start)
+    (start / "machine_code_gpu").mkdir()
+    options = ["--from", str(start), "--device", DEVICES[1], "--budget", "2"]
+    run = ["--out", str(tmp_path / "r")]
+    assert main(["finetune", *data, *QUICK_TUNING, *options, *run]) == 0
+    assert f"note    without machine code on GPUs, which {start} reads" in capsys.readouterr().out
+    assert json.loads((tmp_path / "r" / "metrics.json").read_text())["lost_machine_code"] == ["gpu"]
 
 
 def test_json_is_one_value(data, source, tmp_path, capsys):

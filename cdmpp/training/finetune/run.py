@@ -28,7 +28,7 @@ from cdmpp.models.base import CostModel
 from cdmpp.models.loop.progress import RunProgress
 from cdmpp.models.parts.checks import as_learned
 from cdmpp.predict.estimates import load_trained
-from cdmpp.predict.machine_code.model import CodeModel
+from cdmpp.predict.machine_code.model import FOLDERS, CodeModel
 from cdmpp.predict.saved_model import (
     ModelCard,
     extended_card,
@@ -256,7 +256,11 @@ def finetune_run(
         "budget_tasks": [str(budget.train.programs.tasks[task]) for task in budget.tasks],
         **result.facts,
         "one_factor": {"nearest": nearest, "factor": factor},
-    }
+        "lost_machine_code": [
+            kind for kind, name in FOLDERS.items()
+            if (model_folder(options.from_run) / name).is_dir() and not (run_dir / name).is_dir()
+        ],
+    }  # fmt: skip
     write_json(run_dir / "metrics.json", metrics)
     return RunResult(run_dir, metrics, test, predicted_s, []), budget
 
