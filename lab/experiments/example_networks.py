@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -18,14 +18,12 @@ def _convolution(ci: int, co: int, kernel: int, stride: int = 1, groups: int = 1
     )
 
 
-class _BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut (He et al., 2015)."""
+class _Residual(nn.Module):
+    """A body and a shortcut (He et al., 2015)."""
 
-    def __init__(self, ci: int, co: int, stride: int) -> None:
+    def __init__(self, body: list[nn.Module], ci: int, co: int, stride: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(
-            _convolution(ci, co, 3, stride), nn.ReLU(), _convolution(co, co, 3)
-        )
+        self.body = nn.Sequential(*body)
         is_same = stride == 1 and ci == co
         self.shortcut = nn.Identity() if is_same else _convolution(ci, co, 1, stride)
 
@@ -35,15 +33,46 @@ class _BasicBlock(nn.Module):
         return result
 
 
-def resnet18(batch: int = 1) -> Network:
-    """ResNet-18 for images of 224 x 224."""
+def _basic_block(ci: int, width: int, stride: int) -> _Residual:
+    body = [_convolution(ci, width, 3, stride), nn.ReLU(), _convolution(width, width, 3)]
+    return _Residual(body, ci, width, stride)
+
+
+def _bottleneck(ci: int, width: int, stride: int) -> _Residual:
+    body = [
+        _convolution(ci, width, 1), nn.ReLU(), _convolution(width, width, 3, stride), nn.ReLU(),
+        _convolution(width, 4 * width, 1),
+    ]  # fmt: skip
+    return _Residual(body, ci, 4 * width, stride)
+
+
+def _classifier(layers: list[nn.Module], ci: int, batch: int, side: int = 224) -> Network:
+    """Returns layers, a mean over the image and 1,000 classes, with images of `side` x `side`."""
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(ci, 1000)]
+    return nn.Sequential(*layers).eval(), (torch.zeros(batch, 3, side, side),)
+
+
+def _resnet(
+    block: Callable[[int, int, int], _Residual], counts: Sequence[int], widening: int, batch: int
+) -> Network:
     layers: list[nn.Module] = [_convolution(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
     ci = 64
-    for co, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-        layers += [_BasicBlock(ci, co, stride), _BasicBlock(co, co, 1)]
-        ci = co
-    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000)]
-    return nn.Sequential(*layers).eval(), (torch.zeros(batch, 3, 224, 224),)
+    for stage, count in enumerate(counts):
+        for number in range(count):
+            width = 64 << stage
+            layers.append(block(ci, width, 2 if stage and not number else 1))
+            ci = widening * width
+    return _classifier(layers, ci, batch)
+
+
+def resnet18(batch: int = 1) -> Network:
+    """ResNet-18 for images of 224 x 224."""
+    return _resnet(_basic_block, (2, 2, 2, 2), 1, batch)
+
+
+def resnet50(batch: int = 1) -> Network:
+    """ResNet-50 for images of 224 x 224."""
+    return _resnet(_bottleneck, (3, 4, 6, 3), 4, batch)
 
 
 class _InvertedResidual(nn.Module):
@@ -77,17 +106,15 @@ def mobilenet_v2(batch: int = 1) -> Network:
         for number in range(count):
             layers.append(_InvertedResidual(ci, co, stride if number == 0 else 1, expansion))
             ci = co
-    layers += [_convolution(ci, 1280, 1), nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    layers.append(nn.Linear(1280, 1000))
-    return nn.Sequential(*layers).eval(), (torch.zeros(batch, 3, 224, 224),)
+    return _classifier([*layers, _convolution(ci, 1280, 1), nn.ReLU6()], 1280, batch)
 
 
 class _BertLayer(nn.Module):
     """One encoder layer of BERT-base (Devlin et al., 2018) with explicit attention."""
 
-    def __init__(self, width: int = 768, heads: int = 12, hidden: int = 3072) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, width, hidden = 12, 768, 3072
         self.query, self.key, self.value, self.output = (nn.Linear(width, width) for _ in range(4))
         self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
         self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
@@ -106,37 +133,6 @@ class _BertLayer(nn.Module):
         x = self.norm_1(x + self.output(mixed))
         result: Tensor = self.norm_2(x + self.down(nn.functional.gelu(self.up(x))))
         return result
-
-
-class _Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolution and a shortcut (He et al., 2015)."""
-
-    def __init__(self, ci: int, width: int, stride: int) -> None:
-        super().__init__()
-        co = 4 * width
-        self.body = nn.Sequential(
-            _convolution(ci, width, 1), nn.ReLU(), _convolution(width, width, 3, stride),
-            nn.ReLU(), _convolution(width, co, 1),
-        )  # fmt: skip
-        is_same = stride == 1 and ci == co
-        self.shortcut = nn.Identity() if is_same else _convolution(ci, co, 1, stride)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Returns the block's output activations."""
-        result: Tensor = torch.relu(self.body(x) + self.shortcut(x))
-        return result
-
-
-def resnet50(batch: int = 1) -> Network:
-    """ResNet-50 for images of 224 x 224."""
-    layers: list[nn.Module] = [_convolution(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
-    ci = 64
-    for width, count, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
-        for number in range(count):
-            layers.append(_Bottleneck(ci, width, stride if number == 0 else 1))
-            ci = 4 * width
-    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(ci, 1000)]
-    return nn.Sequential(*layers).eval(), (torch.zeros(batch, 3, 224, 224),)
 
 
 class _Joined(nn.Module):
@@ -205,8 +201,7 @@ def inception(batch: int = 1) -> Network:
         for _ in range(count):
             layers.append(_inception(ci, widths))
             ci = widths[0] + widths[2] + widths[4] + widths[5]
-    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(ci, 1000)]
-    return nn.Sequential(*layers).eval(), (torch.zeros(batch, 3, 299, 299),)
+    return _classifier(layers, ci, batch, 299)
 
 
 def bert_encoder(batch: int = 1, layers: int = 4) -> Network:
@@ -232,8 +227,9 @@ class _Dlrm(nn.Module):
     (Naumov et al., 2019).
     """
 
-    def __init__(self, rows: int = 20000, tables: int = 8, width: int = 64) -> None:
+    def __init__(self) -> None:
         super().__init__()
+        rows, tables, width = 20000, 8, 64
         self.tables = nn.ModuleList(nn.Embedding(rows, width) for _ in range(tables))
         self.bottom = nn.Sequential(
             nn.Linear(13, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, width)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import sys
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +21,7 @@ import torch
 
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.files.atomic import make_folder, write_atomic
+from cdmpp.files.atomic import make_folder
 from cdmpp.machine import machine
 from cdmpp.metrics import mean_and_interval
 from cdmpp.pretrained import PRETRAINED
@@ -84,11 +83,7 @@ def exported(stem: str, make: Callable[[], Network], folder: Path) -> Path:
     path = folder / f"{stem}.pt2"
     if not path.is_file():
         torch.manual_seed(0)
-        network, inputs = make()
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")
-            program = torch.export.export(network, inputs)
-            write_atomic(path, lambda temporary: _save(program, temporary))
+        varied_networks.export(*make(), path)
     return path
 
 
@@ -351,11 +346,6 @@ def write(asked: Replays, found: Rows) -> None:
     origin = stamp(command, schemas=COMPILED, models=[asked.model], parts=parts)
     values = {"device": asked.device, "model": asked.model, "seed": asked.seed, "rows": rows}
     write_page(asked.name, page(rows, asked, command), values, origin, folder=asked.folder)
-
-
-def _save(program: Any, path: Path) -> None:
-    with path.open("wb") as stream:
-        torch.export.save(program, stream)
 
 
 def write_elsewhere(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> None:

@@ -98,10 +98,15 @@ def experiment(
     make_folder(out, what="networks")
     torch.manual_seed(seed)
     for name, network, inputs in networks(count, seed, batches, most_flops, wide):
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")
-            program = torch.export.export(network.eval(), inputs)
-            write_atomic(out / f"{name}.pt2", partial(_save, program))
+        export(network.eval(), inputs, out / f"{name}.pt2")
+
+
+def export(network: nn.Module, inputs: tuple[Tensor, ...], path: Path) -> None:
+    """Writes an exported network."""
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(network, inputs)
+    write_atomic(path, partial(_save, program))
 
 
 def _recommender(rng: np.random.Generator) -> tuple[nn.Module, tuple[Tensor, ...]]:
@@ -129,5 +134,5 @@ def _image_generator(
 
 
 def _save(program: torch.export.ExportedProgram, path: Path) -> None:
-    with path.open("wb") as stream:
+    with path.open("wb") as stream:  # torch wants another suffix of a path
         torch.export.save(program, stream)
