@@ -16,7 +16,6 @@ from lab.suites.leaderboard.board import (
     Seeds,
     mean_of_common_seeds,
 )
-from lab.suites.leaderboard.difference import METRICS, Metric, common_seeds, difference
 from lab.suites.leaderboard.other_tasks import Errors, ratio_interval
 from lab.suites.options import FINETUNE, SuiteGoals
 from lab.suites.plan import is_reference
@@ -42,7 +41,7 @@ class Verdict:
 
 
 def peer_findings(board: Board, scores: ModelScores) -> list[Verdict]:
-    """Compares the subject with the best baseline for each metric.
+    """Compares the subject's MAPE with that of the best baseline.
 
     Baselines are all lines except the references, other variants of the subject's kind, and lines
     with `is_peer` false.
@@ -53,24 +52,29 @@ def peer_findings(board: Board, scores: ModelScores) -> list[Verdict]:
     means = scores.device("mean")
     if subject not in means:
         return [Verdict(f"{subject} has no result here.", None, {})]
-    peers = [
-        name
+    peers = {
+        name: _mape(means[name], _common_seeds(means[name], means[name]))
         for name in means
-        if not is_reference(name) and name not in {*ours, subject} and kinds[name] != kinds[subject]
-    ]
-    found = []
-    for metric in METRICS:
-        best = _best_peer(subject, peers, means, metric)
-        if best is not None:
-            goal = board.suite.goals.peer_mape_ratio if metric.key == "mape" else None
-            found.append(_against_best(subject, best, scores, metric, goal))
-    return found
+        if not is_reference(name)
+        and name not in {*ours, subject}
+        and kinds[name] != kinds[subject]
+        and _common_seeds(means[subject], means[name])
+    }
+    if not peers:
+        return []
+    best = min(peers, key=peers.__getitem__)
+    ours_line, best_line = (
+        _Line(title, means[name], scores.errors(name))
+        for title, name in ((subject, subject), (f"the best baseline {best}", best))
+    )
+    goal = board.suite.goals.peer_mape_ratio
+    return [_ratio(ours_line, best_line, goal, "mean over devices", are_devices_drawn=False)]
 
 
 def transfer_findings(
     scores: FamilyScores, goals: SuiteGoals, methods: Sequence[str]
 ) -> list[Verdict]:
-    """Compares fine-tuning at the headline budgets with its baselines, and the samplers."""
+    """Compares fine-tuning at the headline budgets with its baselines."""
     tuned = next((method for method in methods if method.startswith(FINETUNE)), None)
     if tuned is None:
         return [Verdict("The suite has no method that fine-tunes.", None, {})]
@@ -90,7 +94,6 @@ def transfer_findings(
         behind = [t for t in targets if t not in wins]
         text += f", not on {', '.join(behind)}." if behind else "."
         found.append(Verdict(text, finding.is_met, {**finding.values, "behind": behind}))
-    found += _sampler_findings([scores], tuned, methods)
     budgets = ", ".join(f"{target} {scores.headline[target]}" for target in targets)
     text = f"Budgets of this verdict (tasks): {budgets}."
     waiting = [target for target in possible if target not in targets]
@@ -110,8 +113,7 @@ def overall_transfer_findings(
     count = sum(len(scores.finished_targets(tuned)) for scores in families)
     possible = sum(len(scores.targets_with(None)) for scores in families)
     what = f"mean over {'all ' if count == possible else ''}{count} left-out devices"
-    ratios = _ratios(families, tuned, _goals(goals), methods, what)
-    return [*(one for _, one in ratios), *_sampler_findings(families, tuned, methods)]
+    return [one for _, one in _ratios(families, tuned, _goals(goals), methods, what)]
 
 
 def _goals(goals: SuiteGoals) -> dict[str, float | None]:
@@ -140,10 +142,8 @@ def _ratios(
         return _Line(name, means, errors)
 
     for rival, goal in rivals.items():
-        if rival in methods:
-            finding = _ratio(line(tuned), line(rival), goal, what, are_devices_drawn=True)
-            if finding is not None:
-                yield rival, finding
+        if rival in methods and _common_seeds((ours := line(tuned)).means, line(rival).means):
+            yield rival, _ratio(ours, line(rival), goal, what, are_devices_drawn=True)
 
 
 def _target_means(families: Sequence[FamilyScores], tuned: str, line: str) -> Seeds:
@@ -154,52 +154,6 @@ def _target_means(families: Sequence[FamilyScores], tuned: str, line: str) -> Se
         for target in scores.finished_targets(tuned)
     ]
     return mean_of_common_seeds(parts)
-
-
-def _sampler_findings(
-    families: Sequence[FamilyScores], tuned: str, methods: Sequence[str]
-) -> list[Verdict]:
-    found = []
-    ours = _target_means(families, tuned, tuned)
-    for other in methods:
-        gap = None
-        if other.startswith(FINETUNE) and other != tuned:
-            gap = difference(ours, _target_means(families, tuned, other), "mape")
-        if gap is not None:
-            text = (
-                f"Samplers at one budget, {gap.seeds} draws: {tuned} "
-                f"{format_value(gap.ours, 'percent')} MAPE, {other} "
-                f"{format_value(gap.base, 'percent')}; difference {gap.change('percent')}, "
-                f"{gap.certainty}."
-            )
-            values = {"ours": tuned, "other": other, "difference": gap.mean, "half": gap.half}
-            found.append(Verdict(text, gap.mean <= 0, values))
-    return found
-
-
-def _against_best(
-    subject: str, best: str, scores: ModelScores, metric: Metric, goal: float | None
-) -> Verdict:
-    means = scores.device("mean")
-    if goal is not None:
-        finding = _ratio(
-            _Line(subject, means[subject], scores.errors(subject)),
-            _Line(f"the best baseline {best}", means[best], scores.errors(best)),
-            goal, "mean over devices", are_devices_drawn=False,
-        )  # fmt: skip
-        if finding is not None:
-            return finding
-    gap = difference(means[subject], means[best], metric.key)
-    assert gap is not None, "the best baseline shares a seed"
-    is_ahead = gap.mean < 0 if metric.is_low_good else gap.mean > 0
-    text = (
-        f"{metric.title}, mean over devices: {subject} {format_value(gap.ours, metric.unit)} is "
-        f"{'ahead of' if is_ahead else 'behind'} the best baseline {best} with "
-        f"{format_value(gap.base, metric.unit)}; difference {gap.change(metric.unit)}, "
-        f"{gap.certainty}."
-    )
-    values = {"metric": metric.key, "peer": best, "difference": gap.mean, "half": gap.half}
-    return Verdict(text, is_ahead, values)
 
 
 @dataclass(frozen=True)
@@ -218,12 +172,10 @@ def _ratio(
     what: str,
     *,
     are_devices_drawn: bool,
-) -> Verdict | None:
-    gap = difference(ours.means, theirs.means, "mape")
-    if gap is None:
-        return None
-    common = common_seeds(ours.means, theirs.means, "mape")
-    mine, other = gap.ours, gap.base
+) -> Verdict:
+    """Returns the comparison of two lines with a seed in common."""
+    common = _common_seeds(ours.means, theirs.means)
+    mine, other = (_mape(line.means, common) for line in (ours, theirs))
     ratio = mine / other
     ends = ratio_interval(
         *([line.errors[seed] for seed in common] for line in (ours, theirs)),
@@ -245,25 +197,20 @@ def _ratio(
                                   "seeds": len(common)})  # fmt: skip
 
 
-def _best_peer(
-    subject: str, peers: Sequence[str], lines: Mapping[str, Seeds], metric: Metric
-) -> str | None:
-    """Returns the baseline with the best mean over its seeds, among those with a seed in common
-    with the subject; None if there is none.
-    """
-    ours, key = lines.get(subject, {}), metric.key
-    means = {
-        name: float(np.mean([s[key] for s in lines[name].values() if s.get(key) is not None]))
-        for name in peers
-        if common_seeds(ours, lines.get(name, {}), key)
-    }
-    if not means:
-        return None
-    return (min if metric.is_low_good else max)(means, key=lambda name: means[name])
-
-
 def _is_ahead(scores: FamilyScores, ours: str, rival: str, target: str) -> bool:
-    budget = scores.headline[target]
-    a, b = (scores.of_target(line, target, budget) for line in (ours, rival))
-    gap = difference(a, b, "mape")
-    return gap is not None and gap.mean < 0
+    a, b = (scores.of_target(line, target, scores.headline[target]) for line in (ours, rival))
+    common = _common_seeds(a, b)
+    return bool(common) and _mape(a, common) < _mape(b, common)
+
+
+def _common_seeds(ours: Seeds, theirs: Seeds) -> list[int]:
+    """Returns the seeds for which both lines have a MAPE."""
+    return [
+        seed
+        for seed in sorted(set(ours) & set(theirs))
+        if ours[seed].get("mape") is not None and theirs[seed].get("mape") is not None
+    ]
+
+
+def _mape(line: Seeds, seeds: Sequence[int]) -> float:
+    return float(np.mean([line[seed]["mape"] for seed in seeds]))

@@ -43,8 +43,7 @@ _NOTES = (
     "(networks where they are held out; on left-out devices also over devices) and seeds, drawn "
     "with replacement: the whole of it must be below the goal.",
     "Values are means over seeds ± the half width of their 95 % interval (Student's t); n and "
-    "tasks are means too. A seed draws its own split and its own model. 'Beyond the interval' in "
-    "the verdict is about paired differences of the same seeds.",
+    "tasks are means too. A seed draws its own split and its own model.",
 )
 _MODEL_NOTES = (
     "Mean over devices: every device counts the same, whatever its number of programs; devices "
