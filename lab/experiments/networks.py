@@ -26,7 +26,6 @@ from cdmpp.networks.graph.execution import MODES
 from cdmpp.networks.intervals import calibrate_networks
 from cdmpp.networks.models.base import DEFAULT_MODEL, new_model
 from cdmpp.networks.models.options import NetworkOptions
-from cdmpp.networks.models.residual import ResidualModel
 from cdmpp.networks.models.seernet import SeerNetModel
 from cdmpp.networks.predict import NetworkPredictor
 from cdmpp.networks.run import data_hash
@@ -44,8 +43,6 @@ _TITLES = {
     "infer_time_s": "Time of an inference", "train_time_s": "Time of a training step",
     "infer_memory_bytes": "Peak memory of inference",
     "train_memory_bytes": "Peak memory of a training step",
-    "infer_utilisation": "Utilisation in inference",
-    "train_utilisation": "Utilisation in training",
 }  # fmt: skip
 _GOALS = {"time": 0.10, "memory": 0.05}
 _SHOWN = {
@@ -130,11 +127,6 @@ def fit_cell(
         "split": parts.to_json(),
         "fit_s": fit_s,
         "parameters": count or None,
-        "tree_shares": (
-            dict(zip(TARGETS, fitted.found.tree_share.tolist(), strict=True))
-            if isinstance(fitted, ResidualModel)
-            else None
-        ),
         "validation": judge(validation, held),
         "test": judge(test, found, intervals.bounds(found)),
         "architecture_errors": architecture_errors(test, found),
@@ -264,14 +256,9 @@ def write_report(
     """
     found = read_cells(cells, data_hash(data))
     outside = _outside(outside_file)
-    shares = {
-        f"{cell['split']['kind']}-{cell['seed']}": cell["tree_shares"]
-        for cell in found
-        if cell["tree_shares"]
-    }
     values = {
         "measured_on": data.manifest.get("note", {}).get("machine"), "outside": outside,
-        "options": found[0]["key"]["options"], "tree_shares": shares,
+        "options": found[0]["key"]["options"],
     }  # fmt: skip
     origin = stamp(
         "python -m lab run networks", schemas=["networks"], data={"networks-cpu": data_hash(data)}
@@ -396,45 +383,21 @@ def _outside(path: Path) -> list[dict[str, Any]]:
         )
         one = predictor.predict(graphs, [row["device"]])[MODES.index(row["mode"])]
         kept = ("network", "batch", "mode", "device", "time_s", "memory_bytes", "utilisation")
-        rows.append(
-            {
-                **{name: row[name] for name in kept},
-                "predicted": one.to_json(),
-                "reasons": list(one.reasons),
-            }
-        )
+        rows.append({**{name: row[name] for name in kept}, "predicted": one.to_json()})
     return rows
 
 
 def _outside_lines(outside: list[dict[str, Any]]) -> list[str]:
     if not outside:
         return []
-    rows = [
-        [
-            f"{row['network']}{' !' if row['reasons'] else ''}", str(row["batch"]), row["mode"],
-            *_pair(row["time_s"], row["predicted"], "time", "s", 1e3),
-            *_pair(row["memory_bytes"], row["predicted"], "memory", "bytes", 1e-6),
-        ]
-        for row in outside
-    ]  # fmt: skip
-    heads = ["network", "batch", "mode", "time, ms", "predicted", "error", "memory, MB",
-             "predicted", "error"]  # fmt: skip
     errors = [abs(r["predicted"]["time_s"] / r["time_s"] - 1) for r in outside]
     memory_errors = [abs(r["predicted"]["memory_bytes"] / r["memory_bytes"] - 1) for r in outside]
     return [
-        "## Networks that no generator drew", "", markdown_table(heads, rows), "",
+        "## Networks that no generator drew", "",
         f"Mean error: time {100 * sum(errors) / len(errors):.1f} %, memory "
         f"{100 * sum(memory_errors) / len(memory_errors):.1f} %.",
         "",
     ]  # fmt: skip
-
-
-def _pair(measured: float, found: dict[str, Any], name: str, unit: str, scale: float) -> list[str]:
-    value = found[f"{name}_{unit}"]
-    low, high = found[f"{name}_low_{unit}"], found[f"{name}_high_{unit}"]
-    ends = "" if low is None else f" [{scale * low:.3g}, {scale * high:.3g}]"
-    error = 100 * (value / measured - 1)
-    return [f"{scale * measured:.3g}", f"{scale * value:.3g}{ends}", f"{error:+.1f} %"]
 
 
 def _of(cells: list[dict[str, Any]], model: str, split: str) -> list[dict[str, Any]]:

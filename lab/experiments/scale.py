@@ -34,7 +34,6 @@ from numpy.lib.format import open_memmap
 from cdmpp.files.atomic import sha256_file, write_json
 from cdmpp.programs.compact_ast import LEAF_EXTRA_COUNT, LEAF_FEATURE_COUNT
 from cdmpp.text import markdown_table
-from cdmpp.training.options import TrainOptions
 from lab.pages import sections, write_page
 from lab.paths import ROOT
 from lab.stamp import PROGRAMS, stamp
@@ -422,8 +421,7 @@ def measure(size: int, folder: Path, *, tasks: int, baselines: str) -> dict[str,
         make_records(records, records=size, tasks=tasks)
         steps = measured(extract_words(records, extracted), folder / "log")
         manifest = json.loads((extracted / "manifest.json").read_text("utf-8"))
-        names = ("programs", "featurised", "valid", "rejected", "data_hash")
-        return {"steps": steps, **{name: manifest[name] for name in names}}
+        return {"steps": steps, "data_hash": manifest["data_hash"]}
 
     def train() -> dict[str, Any]:
         steps = measured(train_words(extracted, run, baselines), folder / "log")
@@ -568,7 +566,6 @@ def report_text(result: dict[str, Any]) -> str:
     walks = [(one["records"], one["steps"]) for one in result["walks"]]
     walked_names = dict.fromkeys(name for _, steps in walks for name in steps if name != _OTHER)
     found = {
-        "records": _records(sizes),
         "steps": _table(runs, is_memory_continued=False),
         "made-up arrays": _table([(name, walks, name) for name in walked_names]),
         "checks": _checks(sizes),
@@ -615,22 +612,6 @@ def _cells(runs: _Runs, step: str) -> Iterator[str]:
     for key, unit in (("cpu_s", 3600.0), ("anonymous", float(1 << 30))):
         slope = (after[key] - before[key]) / (large - small)
         yield f"{max(after[key] + slope * (GOAL_RECORDS - large), 0.0) / unit:.2f}"
-
-
-def _records(sizes: Sequence[dict[str, Any]]) -> str:
-    heads = ["records", "programs", "with features", "valid", "records/s extracted",
-             "samples/s trained"]  # fmt: skip
-    trained = TrainOptions().fractions[0]
-    rows = []
-    for one in sizes:
-        records, extract = one["records"], one["extract"]
-        rates = (
-            records / extract["steps"]["whole"]["cpu_s"],
-            trained * records / one["train"]["steps"]["train an epoch"]["cpu_s"],
-        )
-        counts = [extract[name] for name in ("programs", "featurised", "valid")]
-        rows.append([f"{value:,.0f}" for value in (records, *counts, *rates)])
-    return markdown_table(heads, rows)
 
 
 def _checks(sizes: Sequence[dict[str, Any]]) -> str:

@@ -14,7 +14,7 @@ from cdmpp.predict.estimates import load_trained
 from cdmpp.predict.machine_code.known import has_code
 from cdmpp.pretrained import PRETRAINED, model_folder
 from cdmpp.report.tier_tables import ERRORS, INTERVALS, error_cells, interval_cells
-from cdmpp.text import markdown_table, percent_text
+from cdmpp.text import markdown_table
 from cdmpp.training.evaluate import held_out_part
 from cdmpp.training.tiers import judge_tiers, tier_figures
 from lab.pages import sections, write_page
@@ -43,10 +43,7 @@ def experiment(tables: Path = ROOT / "cache" / "data") -> None:
         tables: folder with the campaigns' tables.
     """
     facts = {name: _facts(tables / folder) for folder, name in CAMPAIGNS.items()}
-    texts = {}
-    for name, one in facts.items():
-        texts[name] = one.pop("table")
-        texts[f"{name}_by_time"] = one.pop("by_time")
+    texts = {name: one.pop("table") for name, one in facts.items()}
     found = stamp("python -m lab run sealed", schemas=COMPILED, models=[PRETRAINED])
     write_page("sealed", sections("sealed", **texts), facts, found)
 
@@ -58,19 +55,13 @@ def _facts(campaign: Path) -> dict[str, Any]:
         [words, *error_cells(lines[name]), *interval_cells(lines[name])]
         for name, words in LINES.items()
     ]
-    by_time = markdown_table(
-        ["measured", "programs", "fast tier, MAPE", "compiled tier, MAPE"],
-        [[name, str(fast["n"]), *(percent_text(lines[line]["by_time"][name]["mape"])
-                                  for line in ("fast", "compiled"))]
-         for name, fast in lines["fast"]["by_time"].items()],
-    )  # fmt: skip
     kept = {name: _kept(line) for name, line in lines.items()}
     table = (
         f"{facts['programs']:,} programs of {facts['tasks']:,} tasks on `{facts['device']}`; "
         f"{facts['known']} more are of tasks that the model knows.\n\n"
     )
     table += markdown_table(heads, rows)
-    return {**facts, "lines": kept, "table": table, "by_time": by_time}
+    return {**facts, "lines": kept, "table": table}
 
 
 def judged_lines(campaign: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
