@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -23,10 +22,9 @@ from cdmpp.datasets.judge import oracle_task_median
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.selection import cap_programs, of_devices
 from cdmpp.datasets.splits import SplitKind, split
-from cdmpp.errors import DataError, NotApplicableError
+from cdmpp.errors import DataError
 from cdmpp.metrics import mean_metrics
 from cdmpp.models.base import CostModel
-from cdmpp.models.registry import PARTIAL_CLASSES
 from cdmpp.training.run import new_model
 from cdmpp.training.run_folder import part_sizes, write_predictions
 from lab.suites.judge import (
@@ -82,29 +80,10 @@ def run_model_cell(cell: SuiteCell, samples: Samples, cell_dir: Path) -> dict[st
     few = int(cell.key["few_workloads"])
     if not cell.kind:
         return {**facts, **reference_metrics(cell, test, few)}
-    is_partial = cell.kind in PARTIAL_CLASSES
-    if is_partial:
-        test = test.take(_recognised_rows(cell.kind, cell, train, test))
-        if not len(test):
-            raise NotApplicableError(
-                f"{cell.line} recognises none of the {facts['parts']['test']['samples']} test "
-                "samples that a device of the training part has a factor for"
-            )
-    recognised = {
-        kind: _recognised_rows(kind, cell, train, test) for kind in cell.key.get("recognised", ())
-    }
     found = fit_and_judge(
-        cell, train, validation, test, cell_dir, has_intervals=not is_partial,
-        networks=parts.test_networks, recognised=recognised,
-    )  # fmt: skip
+        cell, train, validation, test, cell_dir, has_intervals=True, networks=parts.test_networks
+    )
     return {**facts, **found}
-
-
-def _recognised_rows(kind: str, cell: SuiteCell, train: Samples, test: Samples) -> IntArray:
-    """Returns the test samples for which a baseline has a prediction."""
-    baseline = new_model(kind, cell.options)
-    baseline.fit(train, train, seed=cell.seed)
-    return np.flatnonzero(np.isfinite(baseline.predict(test)))
 
 
 def fit_and_judge(
@@ -116,13 +95,12 @@ def fit_and_judge(
     *,
     has_intervals: bool = False,
     networks: Sequence[str] = (),
-    recognised: Mapping[str, IntArray] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Trains a model and returns the entries of cell.json.
 
     Args:
         has_intervals: whether to calibrate and evaluate its intervals.
-        networks, recognised: see `judge_predictions`.
+        networks: see `judge_predictions`.
     """
     model, watch = new_model(cell.kind, cell.options), Stopwatch()
     with watch.running():
@@ -132,9 +110,7 @@ def fit_and_judge(
         if has_intervals
         else None
     )
-    return judge_model(
-        cell, model, test, cell_dir, watch, calibration, networks=networks, recognised=recognised
-    )
+    return judge_model(cell, model, test, cell_dir, watch, calibration, networks=networks)
 
 
 def judge_model(
@@ -146,20 +122,18 @@ def judge_model(
     calibration: LatencyCalibration | None = None,
     *,
     networks: Sequence[str] = (),
-    recognised: Mapping[str, IntArray] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Returns the entries of cell.json for a trained model; writes predictions.parquet.
 
     Args:
-        networks, recognised: see `judge_predictions`.
+        networks: see `judge_predictions`.
     """
     prediction = Stopwatch()
     with prediction.running():
         predicted_s, disagreement = model.predict_with_disagreement(test)
     found = judge_predictions(
-        cell, test, predicted_s, cell_dir, watch, prediction, networks=networks,
-        recognised=recognised,
-    )  # fmt: skip
+        cell, test, predicted_s, cell_dir, watch, prediction, networks=networks
+    )
     if calibration is not None:
         half_width = calibration.half_width(test, disagreement)
         add_intervals(found["metrics"], test, predicted_s, half_width)
@@ -194,15 +168,12 @@ def judge_predictions(
     prediction: Stopwatch,
     *,
     networks: Sequence[str] = (),
-    recognised: Mapping[str, IntArray] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Returns the entries of cell.json for predictions; writes predictions.parquet.
 
     Args:
         networks: held-out networks of the test part; errors are then summed by network, else by
             task.
-        recognised: baseline -> test samples that it recognises; the predictions are also evaluated
-            on each nonempty set.
 
     Raises:
         DataError: a prediction is not a positive finite number of seconds.
@@ -215,13 +186,7 @@ def judge_predictions(
         )
     write_predictions(cell_dir / "predictions.parquet", [("test", test, predicted_s)])
     few = int(cell.key["few_workloads"])
-    parts = {
-        kind: judge_everywhere(test.take(rows), predicted_s[rows], few_workloads=few)
-        for kind, rows in recognised.items()
-        if len(rows)
-    }
     return {
-        **({"recognised": parts} if parts else {}),
         "training_cpu_s": training.cpu_s,
         "training_wall_s": training.wall_s,
         "predictions_per_cpu_s": len(test) / max(prediction.cpu_s, 1e-9),

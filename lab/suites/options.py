@@ -35,18 +35,14 @@ class SuiteModel:
         name: of the line.
         kind: registered kind; empty for the name.
         settings: overrides such as `gbdt.trees=100`, on top of the kind's preset.
-        seeds: empty for the suite's.
         datasets: names of the datasets that it runs on; empty for all.
-        cpu_factor: multiple of the suite's CPU limit for this line.
         is_peer: whether the verdict compares the subject with it; false for a variant of our model.
     """
 
     name: str
     kind: str = ""
     settings: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = ()
     datasets: tuple[str, ...] = ()
-    cpu_factor: float = 1.0
     is_peer: bool = True
 
 
@@ -127,8 +123,7 @@ class SuiteOptions:
         budgets: cross-device: numbers of tasks of the target; those above half of its tasks are
             skipped.
         sampler_budget: cross-device: the budget (or the largest possible one below it) of the
-            headline and of the comparison of samplers.
-        draws: cross-device: seeds of the fine-tune cells at that budget.
+            headline, at which all samplers are evaluated.
         fractions: cross-model: training, validation and test fraction.
         programs_per_device: maximum samples per device (see `cap_programs`); 0 for all.
         cpu_s_per_cell: maximum CPU seconds of a training, if the kind of model supports a limit; 0
@@ -151,7 +146,6 @@ class SuiteOptions:
     methods: tuple[str, ...] = ()
     budgets: tuple[int, ...] = (0, 1, 3, 10, 30)
     sampler_budget: int = 10
-    draws: tuple[int, ...] = (0, 1, 2, 3, 4)
     fractions: tuple[float, float, float] = (0.7, 0.1, 0.2)
     programs_per_device: int = 20_000
     cpu_s_per_cell: float = 240.0

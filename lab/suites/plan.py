@@ -11,7 +11,6 @@ from typing import Any
 
 from cdmpp.datasets.samples import Samples
 from cdmpp.models.nets.options import identity
-from cdmpp.models.registry import PARTIAL_CLASSES
 from cdmpp.training.options import TrainOptions
 from lab.suites.noise_floor import NOISE_FLOOR
 from lab.suites.options import (
@@ -32,24 +31,13 @@ RANDOM_LINE = "random-score"
 #: Lines out of competition; the last two use the measured values of the test part.
 REFERENCES = (RANDOM_LINE, ORACLE_LINE, NOISE_FLOOR)
 PRETRAIN = "pretrain"
-#: Name parts of lines on a part of the samples: a baseline with predictions only for recognised
-#: samples, and another line on the same samples.
-_RECOGNISED = " (recognised)"
-_ON_THOSE = " on those of "
 #: Incremented when cells of older code must not be reused.
 _CELL_VERSION = 2
 
 
-def recognised_line(line: str, kind: str = "") -> str:
-    """Returns the line name of a baseline on the samples that it recognises, or with `kind` that
-    of a line on the samples that the baseline `kind` recognises.
-    """
-    return f"{line}{_ON_THOSE}{kind}" if kind else f"{line}{_RECOGNISED}"
-
-
 def is_reference(line: str) -> bool:
-    """Whether a line is out of competition: a reference, or only on a part of the samples."""
-    return line in REFERENCES or line.endswith(_RECOGNISED) or _ON_THOSE in line
+    """Whether a line is out of competition."""
+    return line in REFERENCES
 
 
 @dataclass(frozen=True)
@@ -75,7 +63,7 @@ class SuiteCell:
         split: `task`, `network` or `device`.
         line: name of the line in the tables.
         kind: registered kind to train; empty for none.
-        seed: of the split, the training and the draws.
+        seed: of the split and the training.
         target: held-out device (split `device`).
         family: of the target.
         sources: training devices (split `device`).
@@ -153,23 +141,16 @@ class _Planner:
     def cross_model(self) -> Iterator[SuiteCell]:
         suite = self.suite
         every = [*(SuiteModel(name) for name in REFERENCES), *suite.models]
-        for seed in dict.fromkeys([*suite.seeds, *(s for line in every for s in line.seeds)]):
+        for seed in suite.seeds:
             for dataset in self._datasets():
-                lines = [
-                    line
-                    for line in every
-                    if seed in (line.seeds or suite.seeds)
-                    and dataset.name in (line.datasets or [dataset.name])
-                ]
+                lines = [one for one in every if dataset.name in (one.datasets or [dataset.name])]
                 for split in dataset.splits:
-                    kinds = dict.fromkeys(line.kind or line.name for line in lines)
-                    partial = [kind for kind in kinds if kind in PARTIAL_CLASSES]
                     for line in lines:
-                        yield self._model_cell(dataset, split, line, seed, partial)
+                        yield self._model_cell(dataset, split, line, seed)
 
     def cross_device(self) -> Iterator[SuiteCell]:
         suite = self.suite
-        for seed in dict.fromkeys([*suite.seeds, *suite.draws]):
+        for seed in suite.seeds:
             for dataset in self._datasets():
                 for family in dataset.families:
                     for target in family.targets:
@@ -179,22 +160,15 @@ class _Planner:
         return [dataset for dataset in self.suite.datasets if dataset.name in self.facts]
 
     def _model_cell(
-        self,
-        dataset: SuiteDataset,
-        split: str,
-        line: SuiteModel,
-        seed: int,
-        partial: Sequence[str],
+        self, dataset: SuiteDataset, split: str, line: SuiteModel, seed: int
     ) -> SuiteCell:
         kind = "" if line.name in REFERENCES else line.kind or line.name
-        is_judged_on_parts = partial and kind not in ("", *PARTIAL_CLASSES)
         return self._cell(
             dataset, f"{split}-s{seed}-{line.name}", line.name, kind, line.settings,
-            self.suite.cpu_s_per_cell * line.cpu_factor, split=split, seed=seed,
+            self.suite.cpu_s_per_cell, split=split, seed=seed,
             key={
                 "devices": list(dataset.devices), "fractions": list(self.suite.fractions),
                 "test_networks": [] if split == "task" else list(dataset.test_networks),
-                **({"recognised": list(partial)} if is_judged_on_parts else {}),
             },
         )  # fmt: skip
 
@@ -207,17 +181,14 @@ class _Planner:
         tuned = [one for one in suite.methods if one.startswith(FINETUNE)]
         if pretrain is not None:
             yield pretrain
-        asked: list[tuple[str, int]] = []
-        if seed in suite.seeds:
-            asked += [(line, 0) for line in (*REFERENCES, *zero_shot)]
-            asked += [
-                (method, budget)
-                for budget in budgets_of(suite, facts, target)
-                for method in suite.methods
-                if method not in (*zero_shot, *tuned[1:])
-            ]
-        headline = headline_budget(suite, facts, target)
-        if seed in suite.draws and headline:
+        asked = [(line, 0) for line in (*REFERENCES, *zero_shot)]
+        asked += [
+            (method, budget)
+            for budget in budgets_of(suite, facts, target)
+            for method in suite.methods
+            if method not in (*zero_shot, *tuned[1:])
+        ]
+        if headline := headline_budget(suite, facts, target):
             asked += [(method, headline) for method in tuned]
         for method, budget in asked:
             yield self._target_cell(dataset, family, target, method, seed, budget, pretrain)
@@ -227,8 +198,6 @@ class _Planner:
     ) -> SuiteCell | None:
         """Returns the training on the sources, shared by all targets with the same sources."""
         suite = self.suite
-        if seed not in suite.seeds:  # further draws start from one of the existing models
-            seed = suite.seeds[seed % len(suite.seeds)]
         sources = tuple(sorted(family.sources_of(target)))
         if not sources or not any(_needs_model(method) for method in suite.methods):
             return None

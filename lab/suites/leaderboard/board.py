@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from cdmpp.metrics import mean_metrics
-from cdmpp.models.registry import PARTIAL_CLASSES
 from cdmpp.report.tables import COLUMNS, Column
 from lab.suites.cell_store import CellResult
 from lab.suites.leaderboard.other_tasks import Errors
@@ -19,7 +18,6 @@ from lab.suites.plan import (
     SuiteCell,
     budgets_of,
     headline_budget,
-    recognised_line,
 )
 
 #: Metrics of one line: seed -> metrics.
@@ -83,23 +81,15 @@ class Board:
 
     def lines(self) -> list[str]:
         """Returns the names of the lines in the order of the tables: the subject first, references
-        last. Before the references come baselines with predictions only for recognised samples,
-        each with the other lines on the same samples.
+        last.
         """
-        cells = [cell for cell in self.cells if cell.line != PRETRAIN]
-        partial = {cell.line: cell.kind for cell in cells if cell.kind in PARTIAL_CLASSES}
-        names = dict.fromkeys(cell.line for cell in cells if cell.line not in partial)
+        names = dict.fromkeys(cell.line for cell in self.cells if cell.line != PRETRAIN)
         suite = self.suite
         first = suite.subject if suite.protocol == "cross-model" else ""
         order = suite.methods if suite.protocol == "cross-device" else tuple(names)
         middle = [name for name in order if name in names and name not in REFERENCES]
         whole = sorted(middle, key=lambda name: name != first)
-        on_parts = [
-            name
-            for line, kind in partial.items()
-            for name in (recognised_line(line), *(recognised_line(one, kind) for one in whole))
-        ]
-        return [*whole, *on_parts, *(name for name in REFERENCES if name in names)]
+        return [*whole, *(name for name in REFERENCES if name in names)]
 
 
 @dataclass(frozen=True)
@@ -144,11 +134,7 @@ def model_scores(board: Board) -> list[ModelScores]:
     for result in board.finished():
         cell = result.cell
         lines = found.setdefault((cell.dataset, cell.split), {})
-        name = recognised_line(cell.line) if cell.kind in PARTIAL_CLASSES else cell.line
-        lines.setdefault(name, {})[cell.seed] = result.value
-        for kind, metrics in result.value.get("recognised", {}).items():
-            value = {"split": result.value["split"], "metrics": metrics}
-            lines.setdefault(recognised_line(cell.line, kind), {})[cell.seed] = value
+        lines.setdefault(cell.line, {})[cell.seed] = result.value
     wanted = [(d.name, split) for d in board.suite.datasets for split in d.splits]
     return [
         ModelScores(*place, {line: found[place][line] for line in order if line in found[place]})

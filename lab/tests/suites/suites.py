@@ -44,7 +44,6 @@ CROSS_DEVICE = SuiteOptions(
     subject="transformer",
     datasets=(SuiteDataset("synthetic", families=(SuiteFamily("pair", ("fast", "slow")),)),),
     seeds=(0,),
-    draws=(0, 1),
     methods=("one-factor", "constant-budget", "zero-shot", "roofline-zero-shot"),
     budgets=(0, 1, 3, 30),
     sampler_budget=3,

@@ -10,11 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cdmpp.analytic.conv.shapes import ConvShapes
-from cdmpp.analytic.prior import prior_times
 from cdmpp.calibration.intervals import INTERVAL_METRICS, calibrate
 from cdmpp.config import dump_text
-from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError, NotApplicableError, UsageError
 from cdmpp.models.constant import ConstantCostModel
 from cdmpp.models.roofline import RooflineCostModel
@@ -23,7 +20,6 @@ from cdmpp.training.finetune.one_factor import fit_one_factor
 from cdmpp.training.options import TrainOptions
 from lab.suites.cell_store import CellResult, read_cells, read_facts, write_facts
 from lab.suites.judge import errors_by_unit, judge_everywhere
-from lab.suites.leaderboard.board import Board, model_scores
 from lab.suites.model_cell import add_intervals
 from lab.suites.options import (
     ZERO_LAYERS,
@@ -42,9 +38,7 @@ from lab.suites.plan import (
     plan_cells,
 )
 from lab.suites.run import SuiteProgress, run_cells, select_cells
-from lab.suites.suite import report_suite
 from lab.tests.suites.suites import CROSS_DEVICE, CROSS_MODEL, load_or_die, load_synthetic, plan
-from tests.analytic.test_prior import conv_leaves, programs_of, samples_on
 
 FOLDERS = {"synthetic": Path("synthetic")}
 
@@ -255,14 +249,14 @@ def test_plan_of_a_left_out_device():
     assert all(order.index(c.needs) < order.index(c.id) for c in cells.values() if c.needs)
 
 
-def test_samplers_are_compared_at_one_budget_with_more_draws():
+def test_further_samplers_run_at_one_budget():
     methods = ("finetune-kmeans", "finetune-random", "scratch")
     cells = plan(replace(CROSS_DEVICE, methods=methods))
-    found = {(c.line, c.budget, c.seed) for c in cells if c.target == "slow"}
-    assert {(b, s) for line, b, s in found if line == "finetune-kmeans"} == {(1, 0), (3, 0), (3, 1)}
-    assert {(b, s) for line, b, s in found if line == "finetune-random"} == {(3, 0), (3, 1)}
-    assert {(b, s) for line, b, s in found if line == "scratch"} == {(1, 0), (3, 0)}
-    assert {c.seed for c in cells if c.line == "pretrain"} == {0}
+    found = [(c.line, c.budget) for c in cells if c.target == "slow" and c.budget]
+    assert sorted(found) == [
+        ("finetune-kmeans", 1), ("finetune-kmeans", 3), ("finetune-random", 3), ("scratch", 1),
+        ("scratch", 3),
+    ]  # fmt: skip
 
 
 def test_budgets_above_half_of_the_tasks_are_left_out():
@@ -384,7 +378,6 @@ def test_fine_tuning_cells_say_what_was_kept(tmp_path):
         CROSS_DEVICE,
         methods=("finetune-random",),
         budgets=(0, 3),
-        draws=(0,),
         finetune={"steps": 2, "validate_every": 1, "folds": 2},
     )
     results = run(suite, tmp_path)
@@ -394,35 +387,3 @@ def test_fine_tuning_cells_say_what_was_kept(tmp_path):
     assert set(value["steps"]) == ({"adapters", "all"} if value["kept"] == "tuned" else set())
     other = plan(replace(suite, finetune={"steps": 3}))
     assert len(read_cells(tmp_path, other)) == len(results) - 2, "options of the fine-tuning count"
-
-
-def load_convolutions(folder: Path) -> Samples:
-    """Samples of a GPU where every other program is a convolution."""
-    shapes = [ConvShapes.of(16, 32, 14 + n, 64, 3, 1, 1) for n in range(10)]
-    leaves = [conv_leaves(shape) for shape in shapes]
-    other = [[leaf | {"float_mul": 0.0} for leaf in program] for program in leaves]
-    found = samples_on(programs_of([*leaves, *other]), ["v100"])
-    return replace(found, latency_s=3.0 * np.exp(prior_times(found, "auto").log_s))
-
-
-def test_a_baseline_that_recognises_some_stands_beside_the_others_on_its_samples(tmp_path):
-    options = TrainOptions(model="roofline", baselines=("conv", "embedding"))
-    suite = one_dataset_suite("by-task", "synthetic", options, (0,))
-    facts = {"synthetic": dataset_facts(load_convolutions(Path()))}
-    write_facts(tmp_path, facts)
-    cells = plan_cells(suite, facts)
-    results = run_cells(cells, FOLDERS, tmp_path, load=load_convolutions, jobs=0)
-    status = {result.cell.line: result.status for result in results.values()}
-    assert status.pop("embedding") == "not-applicable"
-    assert set(status.values()) == {"ok"}
-    board = Board(suite, facts, cells, results, "benchmark")
-    (scores,) = model_scores(board)
-    pooled = {line: seeds[0] for line, seeds in scores.device("all").items()}
-    n = pooled["conv (recognised)"]["n"]
-    assert 0 < n < pooled["roofline"]["n"]
-    assert pooled["roofline on those of conv"]["n"] == pooled["constant on those of conv"]["n"] == n
-    assert pooled["conv (recognised)"]["mape"] == pytest.approx(0.0, abs=1e-6)
-    _, files = report_suite(suite, tmp_path, tmp_path / "out", command="benchmark")
-    page = next(path for path in files if path.suffix == ".md").read_text()
-    assert "conv (recognised)" in page
-    assert "embedding recognises none of the" in page

@@ -215,7 +215,6 @@ def test_fine_tuning_is_compared_at_the_headline_budget(tmp_path):
         CROSS_DEVICE,
         methods=("finetune-kmeans", "finetune-random", "scratch", "one-factor", "zero-shot"),
         seeds=(0, 1),
-        draws=(0, 1),
     )
     mape = {
         "finetune-kmeans": 0.3, "finetune-random": 0.4, "scratch": 0.6, "one-factor": 0.35,
