@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,7 @@ from cdmpp.files.atomic import write_bytes
 from cdmpp.networks.step_time.fit import StepFitOptions, family_folds
 from cdmpp.networks.step_time.graphs import read_graphs
 from cdmpp.networks.step_time.macs_baseline import macs_factors, macs_logs
-from cdmpp.networks.step_time.memory import (
-    BATCH_SERIES,
-    LargestBatch,
-    largest_batches,
-    memory_factors,
-)
-from cdmpp.networks.step_time.model import StepTimeModel, memory_key, way_of
+from cdmpp.networks.step_time.model import StepTimeModel
 from cdmpp.networks.step_time.runs import MeasuredRun, read_runs
 from cdmpp.text import markdown_table, percent_text
 from lab.experiments.seernet_on_timm import seernet_logs
@@ -36,7 +30,6 @@ CHOSEN_ON = (0, 1)
 _SEERNET_ON = ("rtx3090", "infer nchw eager")
 SEERNET_FITS = ROOT / "runs" / "seernet-timm"
 _SAMPLES, _SEED = 300, 0
-_SLOWER = 1.05
 
 
 def experiment(run: Path = ROOT / "runs" / "step_time", table: Path = TABLE) -> None:
@@ -79,19 +72,13 @@ def experiment(run: Path = ROOT / "runs" / "step_time", table: Path = TABLE) -> 
          "device left out too"], devices,
     )  # fmt: skip
 
-    slowed = steps.slowed()
-    batches, batch_values = _batches(steps)
     seernet, seernet_values = _seernet(steps)
     facts = {
         "goals": {name: list(value) for name, value in kept.items() if np.isfinite(value).all()},
-        "slowed_by_channels_last": slowed, "largest_batch": batch_values,
         "options": to_dict(StepFitOptions()), "seernet": seernet_values,
     }  # fmt: skip
     _picture(steps)
-    text = sections(
-        "networks-gpu", goals=goals, by_device=by_device, slowed=_slowed_text(slowed),
-        batches=batches, seernet=seernet,
-    )  # fmt: skip
+    text = sections("networks-gpu", goals=goals, by_device=by_device, seernet=seernet)
     found = stamp("python -m lab run networks-gpu", schemas=())
     write_page("networks-gpu", text, facts, found)
 
@@ -152,60 +139,9 @@ class _Judged:
         """Returns the share of runs inside their intervals."""
         return float(np.mean(np.abs(self.log_predicted - self.log_s)[rows] <= self.width[rows]))
 
-    def pairs(
-        self, key: Callable[[MeasuredRun], Any], other: Callable[[MeasuredRun], Any]
-    ) -> IntArray:
-        """Returns int64 [pairs, 2], runs and their partners: the first run whose key is `other`."""
-        places: dict[Any, int] = {}
-        for place, run in enumerate(self.runs):
-            places.setdefault(key(run), place)
-        found = [
-            (place, places[other(run)])
-            for place, run in enumerate(self.runs)
-            if other(run) is not None and other(run) in places
-        ]
-        return np.array(found, np.int64).reshape(-1, 2)
-
     def per_sample(self, logs: FloatArray) -> FloatArray:
         """Returns float64 [N], logs of seconds per sample, because batches of a pair may differ."""
         return logs - np.log([run.batch for run in self.runs])
-
-    def slowed(self) -> dict[str, float | int]:
-        """Counts the networks that channels_last slows by more than 5 %, and the correct and wrong
-        predictions of this: by the model, and by the same network on other GPUs and releases.
-        """
-        pairs = self.pairs(_key, _other_layout)
-        measured, predicted = (
-            np.exp(np.diff(self.per_sample(logs)[pairs], axis=1)[:, 0] * -1)
-            for logs in (self.log_s, self.log_predicted)
-        )
-        elsewhere = self._same_elsewhere(pairs[:, 0], measured)
-        judged = self.is_judged[pairs[:, 0]]
-        is_slow = judged & (measured > _SLOWER)
-        others = judged & ~is_slow
-        return {
-            "slowed": int(is_slow.sum()), "named": int((is_slow & (predicted > 1.0)).sum()),
-            "named_wrongly": int((others & (predicted > _SLOWER)).sum()),
-            "pairs": int(judged.sum()),
-            "named_elsewhere": int((is_slow & (elsewhere > 1.0)).sum()),
-            "named_wrongly_elsewhere": int((others & (elsewhere > _SLOWER)).sum()),
-        }  # fmt: skip
-
-    def _same_elsewhere(self, rows: IntArray, ratios: FloatArray) -> FloatArray:
-        """Returns float64 [N], the median ratio of the same network on other GPUs and releases of
-        torch; NaN if there is none.
-        """
-        runs = [self.runs[row] for row in rows.tolist()]
-        network = np.array([f"{run.arch} {run.size}" for run in runs])
-        place = np.array([f"{run.device} {run.torch}" for run in runs])
-        found = np.full(len(rows), np.nan)
-        for name in np.unique(network):
-            own = np.flatnonzero(network == name)
-            for row in own.tolist():
-                others = own[place[own] != place[row]]
-                if len(others):
-                    found[row] = np.median(ratios[others])
-        return found
 
     def _elsewhere(self, others: IntArray) -> FloatArray:
         """Returns float64 [N], log seconds predicted from the same network and execution on another
@@ -261,80 +197,6 @@ def _seernet(steps: _Judged) -> tuple[str, dict[str, list[float]]]:
           *map(_with_interval, values.values())]],
     )  # fmt: skip
     return table, {name: list(value) for name, value in values.items()}
-
-
-def _other_layout(run: MeasuredRun) -> Any:
-    """Returns the key of the same run in NCHW for an inference in channels_last, else None."""
-    if run.execution.layout != "nhwc" or run.execution.mode != "infer":
-        return None
-    return run.arch, run.size, run.device, run.torch, "infer nchw eager"
-
-
-def _key(run: MeasuredRun) -> Any:
-    return run.arch, run.size, run.device, run.torch, way_of(run.execution)
-
-
-def _slowed_text(found: Mapping[str, float | int]) -> str:
-    share, elsewhere = (
-        percent_text(found[name] / max(found["slowed"], 1), 0)
-        for name in ("named", "named_elsewhere")
-    )
-    return (
-        f"channels_last slows {found['slowed']} of {found['pairs']:,} networks by more than 5 %; "
-        f"a slowdown is predicted of {found['named']} of them ({share}), and one of more than 5 % "
-        f"of {found['named_wrongly']} others. The same network, measured on other GPUs and with "
-        f"other releases of torch, tells of {found['named_elsewhere']} ({elsewhere}) and of "
-        f"{found['named_wrongly_elsewhere']} others: much of it is the choice of algorithms of one "
-        "release of cuDNN."
-    )
-
-
-def _batches(steps: _Judged) -> tuple[str, dict[str, Any]]:
-    """Returns the table of predicted against measured largest batches, and its values."""
-    graphs = read_graphs()
-    rows, kept = [], {}
-    others = [one for one, is_one in zip(steps.runs, steps.is_judged, strict=True) if not is_one]
-    factors = memory_factors(others, graphs)
-    judged = [one for one, is_one in zip(steps.runs, steps.is_judged, strict=True) if is_one]
-    labels = largest_batches(judged, graphs)
-    for name, mode, compiled in (
-        ("inference, eager", "infer", False), ("inference, compiled", "infer", True),
-        ("training step", "train", False),
-    ):  # fmt: skip
-        own = [
-            one for one in labels
-            if one.run.execution.mode == mode and one.run.execution.compiled == compiled
-        ]  # fmt: skip
-        if not own:
-            continue
-        factor = factors[memory_key(own[0].run.execution)].factor
-        off = np.array([_steps_off(one, factor) for one in own])
-        shares = float(np.mean(off == 0)), float(np.mean(np.abs(off) <= 1))
-        kept[name] = {"n": len(own), "right": shares[0], "within_one": shares[1]}
-        rows.append([name, str(len(own)), *(percent_text(share, 0) for share in shares)])
-    heads = ["way", "runs below the first batch", "right", "within one step of the series"]
-    return markdown_table(heads, rows), kept
-
-
-def _steps_off(label: LargestBatch, factor: float) -> int:
-    """Returns predicted minus measured largest batch, in steps of the series.
-
-    Bytes are interpolated linearly between the two known batches.
-
-    Args:
-        factor: bytes of tensors -> required memory.
-    """
-    batch = label.run.batch
-    slope = factor * (label.failed - label.fitted) / (label.larger_batch - batch)
-    predicted = next(
-        (
-            place
-            for place, one in enumerate(BATCH_SERIES)
-            if factor * label.fitted + slope * (one - batch) <= 1.0 and one <= label.most_batch
-        ),
-        len(BATCH_SERIES) - 1,
-    )
-    return predicted - BATCH_SERIES.index(batch)
 
 
 def _with_interval(value: tuple[float, float, float]) -> str:
