@@ -32,7 +32,6 @@ from lab.pages import write_page
 from lab.paths import ROOT
 from lab.stamp import PROGRAMS, stamp
 from tvm_helper.compat import Target, import_tensor_intrinsics, tvm
-from tvm_helper.predict.explain import explain_programs
 from tvm_helper.predict.painted import painted_script
 from tvm_helper.predict.predictor import Predictor
 from tvm_helper.tasks.build import arguments_of, random_tensors
@@ -111,7 +110,6 @@ def write_report(measured: dict[str, Any]) -> None:
         one["random"] = rng.dirichlet(np.ones(len(one["saved"]))).tolist()
     facts = {
         "ways": {way: _judged(programs, way) for way in _WAYS},
-        "changes": _changes(programs),
         "programs": len(programs), "leaves": sum(len(one["saved"]) for one in programs),
         "cpu_s": measured["cpu_s"], "seed": _SEED,
         "device": measured["device"],
@@ -160,11 +158,7 @@ def _measured(
     guarded = [_changed(module, leaf, leaves, _guard) for leaf in numbers]
     if any(one is None for one in (*without, *guarded)):
         return None
-    (explained,) = explain_programs(predictor, [NamedProgram("", module)])
-    # The fastest and the slowest change, if there are two.
-    instead = [explained.instead[place] for place in (0, -1)[: len(explained.instead)]]
-    modules = [*guarded, *(one.change.module for one in instead)]
-    whole, off, changed = _times(module, modules, leaves, target)
+    whole, off = _times(module, guarded, target)
     device = predictor.devices[0]
     asked = AskedProgram(program_id="", task="|llvm", ast=ast, device=device)
     samples = assemble_samples([asked])
@@ -176,13 +170,6 @@ def _measured(
         return None
     return {
         "name": name, "latency_s": whole, "off_s": off,
-        "instead": [
-            {
-                "name": one.change.name, "seconds": seconds,
-                "ratio": (one.prediction.latency_s or 0.0) / predicted[0],
-            }
-            for one, seconds in zip(instead, changed, strict=True)
-        ],
         "model": shares[0].tolist(),
         "removal": [1 - one / predicted[0] for one in predicted[1:]],
         "roofline": [] if roofline is None else [one.share for one in roofline.leaves],
@@ -236,22 +223,17 @@ def _predicted(predictor: Predictor, modules: Sequence[Any]) -> list[float] | No
     return seconds if len(seconds) == len(modules) else None
 
 
-def _times(
-    module: Any, others: Sequence[Any], leaves: int, target: Target
-) -> tuple[float, list[float], list[float]]:
-    """Returns median CPU seconds of a program, with each leaf switched off, and of its changes.
-
-    All take turns on one thread.
+def _times(module: Any, others: Sequence[Any], target: Target) -> tuple[float, list[float]]:
+    """Returns median CPU seconds of a program, and with each leaf switched off, taken in turn on
+    one thread.
 
     Args:
-        others: one version per leaf, then the changes.
+        others: one version per leaf.
     """
     arguments = random_tensors(arguments_of(module), tvm.cpu(0))
     off = tvm.runtime.tensor(np.zeros(1, np.int32), tvm.cpu(0))
-    asked = [(module, arguments)]
-    asked += [(one, [*arguments, off]) for one in others[:leaves]]
-    asked += [(one, arguments) for one in others[leaves:]]
-    timers = [_timer(one, own, target) for one, own in asked]
+    timers = [_timer(module, arguments, target)]
+    timers += [_timer(one, [*arguments, off], target) for one in others]
     turns = []
     for turn in range(_TURNS):
         seconds = np.zeros(len(timers))
@@ -259,7 +241,7 @@ def _times(
             seconds[place] = timers[place]()
         turns.append(seconds)
     whole, *found = np.median(turns, axis=0).tolist()
-    return whole, found[:leaves], found[leaves:]
+    return whole, found
 
 
 def _timer(module: Any, arguments: Sequence[Any], target: Target) -> Callable[[], float]:
@@ -310,56 +292,12 @@ def _with_interval(count: int, value: Callable[[NDArray[np.int64]], float]) -> l
     return [value(np.arange(count)), float(low), float(high)]
 
 
-def _changes(programs: Programs) -> dict[str, Any]:
-    """Returns how well the predicted changes in latency agree with the measured ones."""
-    found = [
-        (place, change["ratio"], change["seconds"] / one["latency_s"])
-        for place, one in enumerate(programs)
-        for change in one["instead"]
-    ]
-    owner, ratio, measured = (np.array(column) for column in zip(*found, strict=True))
-    clear = np.abs(np.log(measured)) > np.log(1.05)
-    agrees = (ratio < 1) == (measured < 1)
-
-    def rank(chosen: NDArray[np.int64]) -> float:
-        rows = np.concatenate([np.flatnonzero(owner == place) for place in chosen])
-        return spearman(ratio[rows], measured[rows])
-
-    def side(chosen: NDArray[np.int64]) -> float:
-        rows = np.concatenate([np.flatnonzero((owner == place) & clear) for place in chosen])
-        return float(agrees[rows].mean())
-
-    return {
-        "count": len(found), "clear": int(clear.sum()),
-        "faster_predicted": float((ratio < 1).mean()),
-        "faster_measured": float((measured < 1).mean()),
-        "median_predicted": float(np.median(ratio)), "median_measured": float(np.median(measured)),
-        "spearman": _with_interval(len(programs), rank),
-        "side": _with_interval(len(programs), side),
-    }  # fmt: skip
-
-
 def _page(facts: dict[str, Any]) -> Page:
-    table = _table(facts["ways"])
-    found = facts["changes"]
-    changes = (
-        f"{found['count']} changes (of each program the fastest and the slowest by prediction) "
-        "were timed beside it. Rank correlation of predicted with measured ratio "
-        f"{_cell(found['spearman'])}. Only {found['clear']} of them change the time by more than "
-        f"5 %; of these, {_cell(found['side'])} were predicted to be on the right side of 1. "
-        f"Predicted to be faster: {100 * found['faster_predicted']:.0f} %, measured: "
-        f"{100 * found['faster_measured']:.0f} %; median ratio {found['median_predicted']:.2f} "
-        f"predicted, {found['median_measured']:.2f} measured. These programs are scheduled "
-        "already, and most changes that are left unroll a loop, which the compiler does anyway: "
-        "what is predicted of them is too hopeful."
-    )
     return Page(
         title="Explanations beside measured ablations",
         lead=f"{facts['programs']} programs of three to nine leaves, {facts['leaves']} leaves, on "
         f"one thread of `{facts['device']}`.",
-        sections=[
-            Section("Shares of the time", tables=[table]), Section("Changed programs", note=changes)
-        ],
+        sections=[Section("Shares of the time", tables=[_table(facts["ways"])])],
         notes=[
             "A leaf is switched off: its store stands below a condition on an argument that the "
             "compiler cannot know. What the program is faster by is what the leaf takes. (Removing "
