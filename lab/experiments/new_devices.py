@@ -16,7 +16,6 @@ from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_cod
 from cdmpp.datasets.judge import oracle_task_median
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.metrics import Judged, spearman_by_task
 from cdmpp.predict.corrections import MachineCodeCorrection
 from cdmpp.predict.estimates import Estimates, TrainedModel, load_trained
 from cdmpp.predict.machine_code.known import code_columns
@@ -44,9 +43,7 @@ class Answer:
         is_far: whether the programs are out-of-distribution.
         log_error: mean |log(predicted / measured)|.
         oracle: log error of each task's measured median; None if most tasks have one program.
-        constant: log error of the measured median over all these programs.
         median_ratio: predicted over measured.
-        spearman: within a task; None if no task has enough programs.
         factor: of the intervals, in each direction.
         inside: share of the programs inside their intervals.
     """
@@ -59,9 +56,7 @@ class Answer:
     mape: float
     log_error: float
     oracle: float | None
-    constant: float
     median_ratio: float
-    spearman: float | None
     factor: float
     inside: float
 
@@ -122,7 +117,6 @@ def _answer(
     def mean(values: NDArray[Any]) -> float:
         return float(owner_means(values.astype(np.float64), task).mean())
 
-    judged = Judged(own.latency_s, found.latency_s, task, own.device, np.ones(task.max() + 1))
     inside = (found.low_s <= own.latency_s) & (own.latency_s <= found.high_s)
     return Answer(
         spec.name, is_known_family, is_far, int(task.max()) + 1, len(own),
@@ -131,9 +125,7 @@ def _answer(
         oracle=mean(np.abs(np.log(oracle_task_median(own) / own.latency_s)))
         if np.median(of_task) > 1
         else None,
-        constant=mean(np.abs(np.log(np.median(own.latency_s) / own.latency_s))),
         median_ratio=float(np.exp(np.median(log_ratio))),
-        spearman=spearman_by_task(judged),
         factor=float(np.exp(mean(half_width))),
         inside=mean(inside),
     )  # fmt: skip
@@ -145,8 +137,7 @@ def _table(answers: Sequence[Answer]) -> str:
         [
             one.name, "no" if one.is_known_family else "yes", "yes" if one.is_far else "no",
             f"{one.tasks:,}", f"{one.programs:,}", percent_text(one.mape), f"{one.log_error:.2f}",
-            "-" if one.oracle is None else f"{one.oracle:.2f}", f"{one.constant:.2f}",
-            f"{one.median_ratio:.2f}", "-" if one.spearman is None else f"{one.spearman:.2f}",
+            "-" if one.oracle is None else f"{one.oracle:.2f}", f"{one.median_ratio:.2f}",
             f"{one.factor:.1f}", percent_text(one.inside),
         ]
         for one in sorted(answers, key=lambda one: (one.name, one.is_far))
@@ -156,6 +147,5 @@ def _table(answers: Sequence[Answer]) -> str:
 
 _HEADS = (
     "device", "strange family", "strange programs", "tasks", "programs", "MAPE", "log error",
-    "its task's median", "one latency", "median ratio", "Spearman within a task",
-    "factor each way", "in it",
+    "its task's median", "median ratio", "factor each way", "in it",
 )  # fmt: skip

@@ -20,7 +20,6 @@ from cdmpp.pretrained import PRETRAINED, model_folder
 from cdmpp.report.page import Page, Section
 from cdmpp.report.tables import plain_table
 from lab.experiments.search import PER_ROUND, searched_function
-from lab.experiments.search_timing import TimedCostModel
 from lab.journal import Journal
 from lab.pages import write_page
 from lab.paths import ROOT
@@ -76,7 +75,7 @@ def _context(task: str, seed: int, population: int) -> tuple[Any, Any, Any]:
 
 
 def _searched(task: str, seed: int, population: int, rounds: int) -> dict[str, Any]:
-    """Returns CPU seconds, the cost model's part, and best latency by round of both searches."""
+    """Returns CPU seconds and best latency by round of both searches."""
     from tvm_helper.cost_model.state_file import load_for_search
 
     trained = load_for_search(model_folder(PRETRAINED))
@@ -93,8 +92,7 @@ def _search(
     from tvm_helper.cost_model.metaschedule import CdmppCostModel
     from tvm_helper.search.evolution import Evolution
 
-    own = CdmppCostModel(trained, DEVICE, safety_net=False, seed=seed)
-    model = TimedCostModel(own, time.process_time)
+    model = CdmppCostModel(trained, DEVICE, safety_net=False, seed=seed)
     context, search, spaces = _context(task, seed, population)
     if way == "cdmpp":
         search = Evolution(population, seed)
@@ -110,7 +108,7 @@ def _search(
         if not candidates:
             break
         asked = time.process_time()
-        _, found = own._latencies(context, list(candidates), "")
+        _, found = model._latencies(context, list(candidates), "")
         stub_s += time.process_time() - asked
         results = []
         for candidate, value in zip(candidates, np.nan_to_num(found, nan=1.0), strict=True):
@@ -126,15 +124,14 @@ def _search(
         search.notify_runner_results(candidates, results)
         best.append(min(latency_s))
     return {
-        "cpu_s": time.process_time() - began - stub_s, "model_s": model.seconds,
-        "trials": len(latency_s), "scored": own.usage.predicted, "best_s": best,
+        "cpu_s": time.process_time() - began - stub_s, "trials": len(latency_s), "best_s": best,
     }  # fmt: skip
 
 
 def _page(values: Mapping[str, Any]) -> Page:
     rows = [_row(task, found) for task, found in values["searches"].items()]
     titles = ("task", "seeds", "TVM, CPU s", "`cdmpp search`, CPU s", "ratio",
-              "without the cost model", "programs scored", "best latency, by seed")  # fmt: skip
+              "best latency, by seed")  # fmt: skip
     note = (
         f"{values['rounds']} rounds of {PER_ROUND} trials, a population of "
         f"{values['population']}; medians over the seeds. A trial's latency is what the "
@@ -151,16 +148,9 @@ def _row(task: str, found: Sequence[Mapping[str, Any]]) -> list[str]:
     def median(way: str, key: str) -> float:
         return float(statistics.median(one[way][key] for one in found))
 
-    drawing = [
-        (one["cdmpp"]["cpu_s"] - one["cdmpp"]["model_s"])
-        / (one["tvm"]["cpu_s"] - one["tvm"]["model_s"])
-        for one in found
-    ]
     ratio = statistics.median(one["cdmpp"]["cpu_s"] / one["tvm"]["cpu_s"] for one in found)
-    scored = statistics.median(one["cdmpp"]["scored"] / one["tvm"]["scored"] for one in found)
     best = [one["cdmpp"]["best_s"][-1] / one["tvm"]["best_s"][-1] for one in found]
     return [
         task, str(len(found)), f"{median('tvm', 'cpu_s'):.1f}", f"{median('cdmpp', 'cpu_s'):.1f}",
-        f"{ratio:.2f}", f"{statistics.median(drawing):.2f}", f"{scored:.2f}",
-        ", ".join(f"{value:.2f}" for value in best),
+        f"{ratio:.2f}", ", ".join(f"{value:.2f}" for value in best),
     ]  # fmt: skip

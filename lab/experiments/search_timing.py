@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,29 +28,28 @@ class TimedCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
 
     Args:
         model: any cost model of TVM or cdmpp.
-        clock: returns seconds; wall time by default.
 
     Attributes:
         seconds: spent in `predict` and `update` so far.
     """
 
-    def __init__(self, model: Any, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
-        self._model, self._clock = model, clock
+        self._model = model
         self.seconds = 0.0
 
     def predict(self, context: Any, candidates: Sequence[Any]) -> NDArray[np.float64]:
         """Returns the wrapped model's scores."""
-        started = self._clock()
+        started = time.perf_counter()
         scores = np.asarray(self._model.predict(context, candidates), np.float64)
-        self.seconds += self._clock() - started
+        self.seconds += time.perf_counter() - started
         return scores
 
     def update(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
         """Updates the wrapped model."""
-        started = self._clock()
+        started = time.perf_counter()
         self._model.update(context, candidates, results)
-        self.seconds += self._clock() - started
+        self.seconds += time.perf_counter() - started
 
     def save(self, path: str) -> None:
         """Saves the wrapped model."""
