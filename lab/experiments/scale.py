@@ -566,7 +566,7 @@ def report_text(result: dict[str, Any]) -> str:
     walks = [(one["records"], one["steps"]) for one in result["walks"]]
     walked_names = dict.fromkeys(name for _, steps in walks for name in steps if name != _OTHER)
     found = {
-        "steps": _table(runs, is_memory_continued=False),
+        "steps": _table(runs),
         "made-up arrays": _table([(name, walks, name) for name in walked_names]),
         "checks": _checks(sizes),
     }
@@ -577,22 +577,15 @@ def report_text(result: dict[str, Any]) -> str:
 _Runs: TypeAlias = Sequence[tuple[int, dict[str, Any]]]
 
 
-def _table(rows: Sequence[tuple[str, _Runs, str]], *, is_memory_continued: bool = True) -> str:
-    """Returns (label, runs, step) as a table; empty if nothing was measured.
-
-    Args:
-        is_memory_continued: whether to extrapolate memory to the goal; only valid if the chunks in
-            which columns are read are much smaller than the data.
-    """
+def _table(rows: Sequence[tuple[str, _Runs, str]]) -> str:
+    """Returns (label, runs, step) as a table; empty if nothing was measured."""
     if not rows or not rows[0][1]:
         return ""
     head = ["step"]
     for records, _ in rows[0][1]:
         head += [f"CPU s at {records:,}", f"MB at {records:,}"]
     head += ["growth of CPU", f"CPU h at {GOAL_RECORDS:,}"]
-    head += [f"GiB at {GOAL_RECORDS:,}"] if is_memory_continued else []
-    cells = [[label, *_cells(runs, step)] for label, runs, step in rows]
-    return markdown_table(head, [row[: len(head)] for row in cells])
+    return markdown_table(head, [[label, *_cells(runs, step)] for label, runs, step in rows])
 
 
 def _cells(runs: _Runs, step: str) -> Iterator[str]:
@@ -604,14 +597,13 @@ def _cells(runs: _Runs, step: str) -> Iterator[str]:
         yield "" if value is None else f"{value['anonymous'] / 1e6:,.0f}"
     (small, before), (large, after) = known[-2:] if len(known) > 1 else (known[0], known[0])
     if small == large:
-        yield from ("", "", "")
+        yield from ("", "")
         return
     is_clear = min(before["cpu_s"], after["cpu_s"]) > _CLEAR_S
     grown = exponent((small, before["cpu_s"]), (large, after["cpu_s"])) if is_clear else 0.0
     yield f"{grown:.2f}" if is_clear else ""
-    for key, unit in (("cpu_s", 3600.0), ("anonymous", float(1 << 30))):
-        slope = (after[key] - before[key]) / (large - small)
-        yield f"{max(after[key] + slope * (GOAL_RECORDS - large), 0.0) / unit:.2f}"
+    slope = (after["cpu_s"] - before["cpu_s"]) / (large - small)
+    yield f"{max(after['cpu_s'] + slope * (GOAL_RECORDS - large), 0.0) / 3600.0:.2f}"
 
 
 def _checks(sizes: Sequence[dict[str, Any]]) -> str:

@@ -213,13 +213,8 @@ def _load_table(load: dict[str, Any]) -> str:
             str(one["clients"]), str(one["programs"]), f"{one['per_s']:.0f}",
             f"{one['per_s'] / local['per_s']:.2f}", f"{one['cpu_ms']:.3f}",
             f"{local['cpu_ms']:.3f}", f"{1e3 * one['p50_s']:.0f}", f"{1e3 * one['p99_s']:.0f}",
-            _statuses(one["statuses"]), " ".join(f"{mib:.0f}" for mib in one["memory_mib"]),
         ])  # fmt: skip
     return markdown_table(
         ["clients", "programs a request", "programs/s", "of local", "CPU ms", "local CPU ms",
-         "p50 ms", "p99 ms", "answers", "memory MiB"], rows, "rrrrrrrrll",
+         "p50 ms", "p99 ms"], rows, "r",
     )  # fmt: skip
-
-
-def _statuses(found: dict[str, int]) -> str:
-    return ", ".join(f"{count:,} x {status}" for status, count in found.items())
