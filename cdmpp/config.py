@@ -22,6 +22,9 @@ from cdmpp.text import nearest, shortened
 
 Config = TypeVar("Config")
 
+#: Largest seed that numpy's and Optuna's generators accept.
+_MOST_SEED = 2**32 - 1
+
 
 def load_config(
     cls: type[Config],
@@ -39,11 +42,11 @@ def load_config(
         yaml_path: file with a mapping; None = no file.
         overrides: texts `name=value` or `name.part=value`; the value is parsed as YAML.
         base: configuration to use instead of the defaults.
-        given: field name -> value, used without conversion; a None value is ignored.
+        given: field name -> value; a None value is ignored.
 
     Raises:
         UsageError: an unknown name (the message has the nearest one), a value of the wrong type, a
-            missing value, an unreadable file or a malformed override.
+            seed below 0, a missing value, an unreadable file or a malformed override.
     """
     values: dict[str, Any] = {}
     if yaml_path is not None:
@@ -52,7 +55,7 @@ def load_config(
         _apply_override(values, override)
     config = from_dict(cls, values, base=base)
     own = {name: value for name, value in (given or {}).items() if value is not None}
-    return typing.cast(Config, dataclasses.replace(typing.cast(Any, config), **own))
+    return from_dict(cls, own, base=config)
 
 
 def from_dict(
@@ -171,7 +174,10 @@ def _build(cls: Any, values: Any, base: Any, *, where: str) -> Any:
     for name, field in fields.items():
         default = getattr(base, name) if base is not None else _default(field)
         if name in values:
-            arguments[name] = _convert(hints[name], values[name], default, where=f"{where}{name}")
+            value = _convert(hints[name], values[name], default, where=f"{where}{name}")
+            if name == "seed" and isinstance(value, int) and not 0 <= value <= _MOST_SEED:
+                raise _wrong(f"{where}{name}", value, f"a whole number from 0 to {_MOST_SEED}")
+            arguments[name] = value
         elif default is not dataclasses.MISSING:
             arguments[name] = default
         else:

@@ -63,6 +63,26 @@ def test_what_is_given_wins_and_none_is_not_given() -> None:
     assert config == Outer(name="z", limit=4, devices=("a",))
 
 
+@dataclass(frozen=True)
+class Seeded:
+    seed: int = 0
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_outside_the_range_of_the_generators_is_refused(seed: int) -> None:
+    expected = f"setting seed is {seed}, expected a whole number from 0 to 4294967295"
+    with pytest.raises(UsageError, match=expected):
+        load_config(Seeded, overrides=[f"seed={seed}"])
+    with pytest.raises(UsageError, match=expected):
+        load_config(Seeded, given={"seed": seed})
+    assert load_config(Seeded, given={"seed": 2**32 - 1}).seed == 2**32 - 1
+
+
+def test_given_values_of_a_wrong_type_are_refused() -> None:
+    with pytest.raises(UsageError, match="setting seed is '1', expected a whole number"):
+        load_config(Seeded, given={"seed": "1"})
+
+
 def test_a_base_replaces_the_defaults() -> None:
     base = Outer(name="base", inner=Inner(width=1, is_fast=True))
     config = load_config(Outer, overrides=["inner.width=2"], base=base)
