@@ -17,7 +17,7 @@ from cdmpp.arrays import FloatArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.models.loop.loop import train_loop
 from cdmpp.models.loop.pace import LoopPace
-from cdmpp.models.loop.progress import OnTrain
+from cdmpp.models.loop.progress import OnTrain, TrainProgress
 from cdmpp.models.nets.options import LoopOptions
 from cdmpp.models.parts.leaf_batches import samples_digest
 from cdmpp.training.finetune.options import FinetuneOptions
@@ -195,12 +195,17 @@ class Tuner:
             seed=self._seed,
             fingerprint=self._fingerprint(network, budget, what, wanted_steps),
             run_dir=run_dir,
-            on_progress=self._on_progress,
+            on_progress=self._report,
             pace=pace,
         )
         network.load_state_dict(result.weights)
         network.requires_grad_(True).eval()
         return tuning.predicted
+
+    def _report(self, progress: TrainProgress) -> None:
+        """Reports progress without the validation value, which only counts (`TuningTrainee`)."""
+        if self._on_progress:
+            self._on_progress(replace(progress, validation_loss=None))
 
     def _fingerprint(
         self, network: nn.Module, budget: Samples, what: str, wanted_steps: int | None

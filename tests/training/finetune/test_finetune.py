@@ -290,6 +290,7 @@ def test_a_tuning_does_all_wanted_steps_also_after_an_interruption(base, parts, 
         return tuner.tuned(parts[0], {"adapters": 25}, tmp_path / folder).predict(parts[2])
 
     def interrupt(progress):
+        assert progress.validation_loss is None  # the value of a tuning only counts validations
         if progress.step == 23:
             raise KeyboardInterrupt
 
