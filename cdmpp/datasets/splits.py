@@ -102,6 +102,7 @@ def split(
     else:
         if kind == "task":
             groups = [workload_of(task) for task in programs.tasks]
+            _check_count(groups, samples.task_id, fractions)
             part_of_task = _by_workload(groups, samples.task_id, seed, fractions)
         elif kind == "test-tasks":
             present = np.unique(samples.task_id)
@@ -176,9 +177,7 @@ def _by_workload(
     for task, count in zip(*np.unique(task_id, return_counts=True), strict=True):
         size[groups[task]] = size.get(groups[task], 0) + int(count)
     drawn = np.bincount(part[task_id], minlength=3)
-    if len(size) < np.count_nonzero(wanted) or np.all(
-        drawn >= _LEAST_OF_SHARE * wanted * len(task_id)
-    ):
+    if np.all(drawn >= _LEAST_OF_SHARE * wanted * len(task_id)):
         return part
     order = sorted(
         size, key=lambda name: (-(size[name].bit_length() // 2), uniform_draw(name, seed))
@@ -191,6 +190,18 @@ def _by_workload(
         place[name] = int(np.argmax(np.where(may_get, lacks, -np.inf)))
         lacks[place[name]] -= size[name]
     return np.array([place.get(name, 0) for name in groups], dtype=np.int64)
+
+
+def _check_count(
+    groups: list[str], task_id: NDArray[np.int64], fractions: tuple[float, float, float]
+) -> None:
+    found = len({groups[task] for task in np.unique(task_id)})
+    needed = np.count_nonzero(fractions)
+    if found < needed:
+        raise DataError(
+            f"a split by task needs tasks of at least {needed} workloads, found {found}; measure "
+            "more tasks, or use the split by record, whose parts share tasks"
+        )
 
 
 def uniform_draw(name: str, seed: int) -> float:

@@ -174,8 +174,9 @@ def test_what_cannot_be_split_is_said(make_samples: MakeSamples) -> None:
     samples = make_samples([[("net0,[(1,)]", 1)]] * 30)
     with pytest.raises(DataError, match="at least 3 networks"):
         split(samples, "network", seed=0)
-    with pytest.raises(DataError, match="part of the split by task is empty"):
+    with pytest.raises(DataError, match="at least 3 workloads, found 1; measure more tasks"):
         split(make_samples([[]]), "task", seed=0)
+    assert len(split(make_samples([[], []]), "task", seed=0, fractions=(1, 0, 1)).test)
     with pytest.raises(UsageError, match="unknown split"):
         split(samples, "device", seed=0)  # type: ignore[arg-type]
     for fractions in ((0.0, 0.0, 0.0), (1.0, -0.1, 0.1), (float("inf"), 0.1, 0.1)):
