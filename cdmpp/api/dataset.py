@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from cdmpp.datasets.extraction.extract import ExtractProgress
     from cdmpp.datasets.samples import Samples
     from cdmpp.datasets.splits import SplitKind
+
+_log = logging.getLogger("cdmpp")
 
 #: Default folder of extracted data, as of `--cache`.
 CACHE_DIR = "cache"
@@ -95,12 +98,23 @@ class Dataset:
     def samples(self) -> Samples:
         """All samples: N programs on devices with their seconds, as arrays.
 
+        Warns if lines or files of the records could not be read.
+
         Raises:
             DataError: a device is missing, or no sample is usable.
         """
         from cdmpp.datasets.cache import load_samples
+        from cdmpp.datasets.extraction.extracted import read_manifest
 
-        return load_samples(self.folder, list(self.labels) or None)
+        samples = load_samples(self.folder, list(self.labels) or None)
+        skipped = sum(read_manifest(self.folder).get("read", {}).get("skipped", {}).values())
+        if skipped:
+            place = self.place or self.folder
+            _log.warning(
+                "lines or files of %s that could not be read and are left out: %s; list them: "
+                "cdmpp dataset stats %s", place, f"{skipped:,}", place,
+            )  # fmt: skip
+        return samples
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -80,3 +80,19 @@ def test_a_tuning_is_that_of_the_command(tiny_dataset, tmp_path, capsys):
     assert main([*words, "--cache", str(cache), "--jobs", "1"]) == 0
     metrics = [json.loads((one / "metrics.json").read_text()) for one in (run, again)]
     assert metrics[0]["test"] == metrics[1]["test"]
+
+
+def test_skipped_lines_are_reported_with_the_samples(tiny_dataset, tmp_path, caplog):
+    data = cdmpp.Dataset.read(tiny_dataset, cache_dir=tmp_path / "cache", jobs=1)
+    assert len(data) == 36
+    assert not caplog.records
+    first = next((tiny_dataset / "measure_records" / "epyc-avx2-1c").iterdir())
+    first.write_text(first.read_text()[:-200])
+    (first.parent / "empty.json").write_text("")
+    data = cdmpp.Dataset.read(tiny_dataset, cache_dir=tmp_path / "again", jobs=1)
+    assert len(data) == 35
+    (warning,) = caplog.messages
+    assert warning == (
+        f"lines or files of {tiny_dataset} that could not be read and are left out: 2; list them: "
+        f"cdmpp dataset stats {tiny_dataset}"
+    )
