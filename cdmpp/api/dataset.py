@@ -106,7 +106,7 @@ class Dataset:
         from cdmpp.datasets.cache import load_samples
         from cdmpp.datasets.extraction.extracted import read_manifest
 
-        samples = load_samples(self.folder, list(self.labels) or None)
+        samples = load_samples(self.folder, list(self.labels) or None, records_dir=self.place)
         skipped = sum(read_manifest(self.folder).get("read", {}).get("skipped", {}).values())
         if skipped:
             place = self.place or self.folder

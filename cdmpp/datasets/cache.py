@@ -33,7 +33,7 @@ from cdmpp.timing.stats import timer
 
 #: Version of the layout of the cache folder.
 _CACHE_VERSION = 3
-#: Optional folder of an extracted dataset with descriptions of its devices.
+#: Optional folder of a dataset or its records with descriptions of its devices.
 DEVICES_FOLDER = "devices"
 _META = "meta.json"
 _CHUNK = 1 << 16
@@ -48,7 +48,11 @@ _log = logging.getLogger("cdmpp")
 
 @timer("load samples")
 def load_samples(
-    extracted_dir: Path, devices: Iterable[str] | None = None, *, cache_dir: Path | None = None
+    extracted_dir: Path,
+    devices: Iterable[str] | None = None,
+    *,
+    cache_dir: Path | None = None,
+    records_dir: Path | None = None,
 ) -> Samples:
     """Returns the samples of an extracted dataset.
 
@@ -56,12 +60,14 @@ def load_samples(
     features. This includes programs that the original toolchain rejects (`valid` = false) for
     their GPU limits, because they were built and ran. There is one sample per program and device:
     repeats in several records are pooled. Leaf arrays, trees and schedules are memory-mapped.
-    Device files in the dataset's folder `devices` take precedence over the registry.
+    Device files in the folder `devices` of the dataset or its records take precedence over the
+    registry.
 
     Args:
         extracted_dir: folder written by `cdmpp dataset extract`.
         devices: labels; None = all.
         cache_dir: folder for the arrays, which datasets may share; None = inside `extracted_dir`.
+        records_dir: folder of the records from which the dataset was extracted.
 
     Raises:
         DataError: the dataset is incomplete, a label has no measurements, or no sample is usable.
@@ -78,7 +84,8 @@ def load_samples(
         _build(extracted_dir, manifest, folder)
     meta = json.loads((folder / _META).read_text(encoding="utf-8"))
     arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}
-    own = [extracted_dir / DEVICES_FOLDER]
+    places = [place for place in (records_dir, extracted_dir) if place and place.is_dir()]
+    own = [place / DEVICES_FOLDER for place in places]
     return _select(_programs(arrays, meta), arrays, meta, devices, own)
 
 
@@ -122,7 +129,7 @@ def _select(
 
     Args:
         devices: labels; None = all.
-        folders: folders with additional device files.
+        folders: folders with additional device files; warnings name the first one.
     """
     known: dict[str, str] = meta["devices"]
     wanted = sorted(known) if devices is None else sorted(set(devices))
@@ -137,11 +144,13 @@ def _select(
     if not wanted:
         raise DataError(
             "the extracted dataset holds no usable measurement (no program has features, "
-            "or all failed); see the reject reasons with: cdmpp dataset stats --dataset DIR"
+            "or all failed); see the reject reasons with: cdmpp dataset stats DIR"
         )
     specs, warnings = resolve_devices({label: known[label] for label in wanted}, folders)
     for warning in warnings:
-        _log.warning(warning)
+        _log.warning(
+            "%s; describe it in a file of %s, like those of cdmpp/devices", warning, folders[0]
+        )
     place = np.full(len(known), -1, dtype=np.int64)
     for position, label in enumerate(wanted):
         place[list(known).index(label)] = position

@@ -171,10 +171,7 @@ def unknown_device(label: str, target_kind: str) -> tuple[DeviceSpec, str]:
         kind: DeviceKind = "cpu"
     else:
         kind = "gpu" if target_kind in GPU_TARGET_KINDS else "accelerator"
-    warning = (
-        f"device {label!r} is not in the registry: its hardware values are unknown; describe it "
-        "in a YAML file like those in cdmpp/devices"
-    )
+    warning = f"device {label!r} is not in the registry, so its hardware values are unknown"
     return DeviceSpec(name=label, kind=kind), warning
 
 

@@ -82,6 +82,27 @@ def test_a_tuning_is_that_of_the_command(tiny_dataset, tmp_path, capsys):
     assert metrics[0]["test"] == metrics[1]["test"]
 
 
+def test_a_device_that_is_not_registered_is_described_beside_its_records(
+    tiny_dataset, tmp_path, caplog
+):
+    records = tiny_dataset / "measure_records"
+    (records / "epyc-avx2-1c").rename(records / "my-board")
+    data = cdmpp.Dataset.read(tiny_dataset, "my-board", cache_dir=tmp_path / "cache", jobs=1)
+    assert data.samples.devices[0].core_count is None
+    assert caplog.messages == [
+        "device 'my-board' is not in the registry, so its hardware values are unknown; describe it "
+        f"in a file of {tiny_dataset / 'devices'}, like those of cdmpp/devices"
+    ]
+    caplog.clear()
+    (tiny_dataset / "devices").mkdir()
+    (tiny_dataset / "devices" / "mine.yaml").write_text(
+        "common: {kind: cpu}\ndevices: {my-board: {core_count: {value: 4, source: data sheet}}}\n"
+    )
+    data = cdmpp.Dataset.read(tiny_dataset, "my-board", cache_dir=tmp_path / "cache", jobs=1)
+    assert data.samples.devices[0].core_count == 4
+    assert not caplog.records
+
+
 def test_skipped_lines_are_reported_with_the_samples(tiny_dataset, tmp_path, caplog):
     data = cdmpp.Dataset.read(tiny_dataset, cache_dir=tmp_path / "cache", jobs=1)
     assert len(data) == 36
