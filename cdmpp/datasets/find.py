@@ -16,7 +16,7 @@ from cdmpp.datasets.tenset.folder import (
 )
 from cdmpp.devices.device_file import normal_name
 from cdmpp.devices.registry import check_known, find_device
-from cdmpp.errors import DataError, UsageError
+from cdmpp.errors import DataError, DeviceError, UsageError
 from cdmpp.files.places import shipped_places
 
 #: Folders below `data/` with measurements of devices, in search order.
@@ -90,7 +90,10 @@ def find_records(labels: Sequence[str], cache_dir: Path) -> list[RecordFolder]:
     """
     folders = record_folders(cache_dir)
     known = sorted({label for folder in folders for label in folder.devices})
-    check_known(labels, known)
+    try:
+        check_known(labels, known)
+    except DeviceError as error:
+        raise DeviceError(f"{error}; for a device of your own give --dataset DIR") from None
     for label in labels:
         if label not in known:
             raise DataError(

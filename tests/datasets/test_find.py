@@ -87,7 +87,7 @@ def test_what_brings_measurements_of_a_device() -> None:
 
 
 def test_a_label_that_nobody_knows_names_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match="did you mean 'v100'"):
+    with pytest.raises(DeviceError, match=r"did you mean 'v100'.*give --dataset DIR"):
         find_records(["v10O"], tmp_path)
 
 
