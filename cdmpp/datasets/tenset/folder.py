@@ -78,12 +78,15 @@ def find_device_files(dataset_dir: Path, device: str) -> list[Path]:
     """
     devices = find_devices(dataset_dir)
     if device not in devices:
+        records_dir = Path(dataset_dir) / "measure_records"
+        found, next_step = "none", _how_to_get(device)
         if devices:
             check_known([device], devices)
-        found = ", ".join(devices) or "none"
+            found = ", ".join(devices)
+            next_step = f"Choose one of these, or add records in {records_dir / device}/*.json"
         raise DataError(
-            f"no measure records of device {device!r} in {Path(dataset_dir) / 'measure_records'}; "
-            f"devices found: {found}. {_how_to_get(device)}"
+            f"no measure records of device {device!r} in {records_dir}; devices found: {found}. "
+            f"{next_step}"
         )
     return _record_files(Path(dataset_dir) / "measure_records" / device)
 

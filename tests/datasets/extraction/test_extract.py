@@ -183,7 +183,9 @@ def test_what_is_missing_is_one_error(
     tiny_dataset: Path, tmp_path: Path, featurise: Featurise
 ) -> None:
     out = tmp_path / "out"
-    with pytest.raises(DataError, match=r"'t4'.*devices found: epyc-avx2-1c, xeon-avx2-1c"):
+    with pytest.raises(
+        DataError, match=r"'t4'.*: epyc-avx2-1c, xeon-avx2-1c\. Choose one of these"
+    ):
         extract(TensetRecords(tiny_dataset, ["t4"], featurise), out, jobs=1)
     with pytest.raises(DataError, match="no such folder"):
         extract(TensetRecords(tmp_path / "none", None, featurise), out, jobs=1)
