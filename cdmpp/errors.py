@@ -74,6 +74,8 @@ class ReplayError(DataError):
         self.reason = reason
 
 
+#: Options that have another name in Python.
+_PYTHON_NAMES = {"device_spec": "device"}
 #: Environment variable that is set in commands and the processes they start.
 IS_COMMAND = "CDMPP_IS_COMMAND"
 #: Whether messages write options as Python arguments; true after the first use of the Python API.
@@ -112,7 +114,8 @@ def in_python(text: str) -> str:
 
     def word(found: re.Match[str]) -> str:
         if found["option"]:
-            return f"{found['option'].replace('-', '_')}={found['value']}"
+            name = found["option"].replace("-", "_")
+            return f"{_PYTHON_NAMES.get(name, name)}={found['value']}"
         return found["name"].replace("-", "_") if found["name"] else found[0]
 
     return _OPTION.sub(word, text)

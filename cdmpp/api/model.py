@@ -309,7 +309,7 @@ class Model:
         device: Device | Sequence[Device] | None = None,
         *,
         name: str = "",
-        ways: Sequence[Way] = (),
+        ways: Way | Sequence[Way] = (),
         database: str | Path | None = None,
         machine_code: bool | None = None,
         batches: Sequence[int] | None = None,
@@ -359,7 +359,8 @@ class Model:
 
         question = self._question(network, device, name=name, machine_code=machine_code)
         question = replace(
-            question, ways=ways, database=None if database is None else Path(database),
+            question, ways=(ways,) if isinstance(ways, str) else ways,
+            database=None if database is None else Path(database),
             memory_limit_bytes=memory_limit_bytes, input_shapes=input_shapes or {},
             running=Running(dtype, layout, compiled, mode),
         )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -11,6 +11,7 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
 from cdmpp.replay.file_kind import file_kind
+from cdmpp.text import shortened
 
 if TYPE_CHECKING:
     from tvm_helper.tasks.program_file import NamedProgram
@@ -37,6 +38,8 @@ def source_kind(source: Source) -> SourceKind:
         DataError: the file does not exist.
     """
     if isinstance(source, str | Path):
+        if not str(source).strip():
+            raise UsageError(f"cannot predict an empty text: {_EXPECTED}")
         if is_script(source):
             return "program"
         path = Path(source)
@@ -75,13 +78,22 @@ def flattened(source: Source) -> list[Source]:
 def split_devices(
     devices: Device | Sequence[Device] | None,
 ) -> tuple[list[str | DeviceSpec], list[Path]]:
-    """Returns (labels and `DeviceSpec`s, device files)."""
+    """Returns (labels and `DeviceSpec`s, device files).
+
+    Raises:
+        UsageError: a value of another type.
+    """
     if devices is None:
         devices = ()
-    given = [devices] if isinstance(devices, str | Path | DeviceSpec) else list(devices)
+    given = [devices] if isinstance(devices, str | Path | DeviceSpec) else devices
     named: list[str | DeviceSpec] = []
     files: list[Path] = []
-    for one in given:
+    for one in given if isinstance(given, Collection) else [given]:
+        if not isinstance(one, str | Path | DeviceSpec):
+            raise UsageError(
+                f"device is {shortened(repr(devices), 60)}, expected a label, a DeviceSpec, a "
+                "device file, or a list of these"
+            )
         if isinstance(one, Path) or (isinstance(one, str) and one.endswith((".yaml", ".yml"))):
             files.append(Path(one))
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +21,7 @@ from cdmpp.predict.prediction import Prediction
 from cdmpp.predict.requested_device import asked_devices, check_kinds
 from cdmpp.pretrained import PRETRAINED, model_folder
 from cdmpp.replay.summary import ReplayOutcome
+from cdmpp.text import nearest
 
 if TYPE_CHECKING:  # torch is imported only if an execution mode needs it
     import torch
@@ -198,6 +200,7 @@ def predict_network(
     Raises:
         CdmppError: a model, a device or a database is invalid, or no execution mode has a latency.
     """
+    _check_inputs(question)
     ways = _ways(question)
     eager = _eager_predictor(_models(question.model)[0]) if "torch-eager" in ways else None
     trained = question.cost_model() if ways[0] != _EAGER else None
@@ -243,7 +246,33 @@ def predict_network(
     return sorted(found, key=lambda one: (names.index(one.device), one.batch or 0))
 
 
+def _check_inputs(question: NetworkQuestion) -> None:
+    if isinstance(question.batches, str) or not all(
+        batch is None or _is_size(batch) for batch in question.batches
+    ):
+        raise UsageError(
+            f"batches is {question.batches!r}, expected whole numbers from 1 up, e.g. [1, 8]"
+        )
+    if not isinstance(question.shapes, Sequence) or not all(
+        isinstance(shape, Sequence) and all(map(_is_size, shape)) for shape in question.shapes
+    ):
+        raise UsageError(
+            f"shapes is {question.shapes!r}, expected one shape for each input, without the "
+            "batch, e.g. [(3, 224, 224)]"
+        )
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
+
+
 def _ways(question: NetworkQuestion) -> tuple[Way, ...]:
+    unknown = [str(way) for way in question.ways if way not in WAYS]
+    if unknown:
+        raise UsageError(
+            f"unknown way {unknown[0]!r}{nearest(unknown[0], WAYS)}; expected one of "
+            f"{', '.join(WAYS)}"
+        )
     if "tvm-tuned" in question.ways and question.database is None:
         raise UsageError("tuned programs come from a database: give --database DIR")
     if question.database is not None:

@@ -49,8 +49,9 @@ def asked_devices(
         return list(card.described)
     if not specs and len(card.devices) != 1:
         raise UsageError(
-            "choose devices with --device LABEL or --device-spec FILE, in Python with device=...; "
-            "the model was trained on " + ", ".join(spec.name for spec in card.devices)
+            "choose devices with --device LABEL or --device-spec FILE; the model was trained on "
+            + ", ".join(spec.name for spec in card.devices)
+            + ", ".join(spec.name for spec in card.devices)
         )
     return specs or list(card.devices)
 

@@ -55,8 +55,10 @@ def model_folder(model: Path | str) -> Path:
     A run folder that is itself called so is meant with `./pretrained`.
 
     Raises:
-        UsageError: there is no packaged model of that name.
+        UsageError: there is no packaged model of that name, or the value is not a name or path.
     """
+    if not isinstance(model, str | Path):
+        raise UsageError(f"model is {model!r}, expected 'pretrained' or a run folder")
     word, colon, name = str(model).partition(":")
     if word != PRETRAINED:
         return Path(model)

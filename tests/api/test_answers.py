@@ -218,7 +218,7 @@ def test_runs_are_listed_and_compared(tmp_path: Path, capsys):
 
 def test_options_are_named_as_arguments_in_python():
     said = in_python("give --device-spec FILE or --all, see `cdmpp predict --help`")
-    assert said == "give device_spec=FILE or all, see `cdmpp predict --help`"
+    assert said == "give device=FILE or all, see `cdmpp predict --help`"
     kept = "run cdmpp measure --tables-only --out runs; or set --jobs 2"
     assert in_python(kept) == "run cdmpp measure --tables-only --out runs; or set jobs=2"
 

@@ -338,6 +338,11 @@ def test_samples_of_a_dataset(model, tiny_dataset, tmp_path):
         ("no-such.json", DEVICE, DataError, "no-such.json"),
         (".", DEVICE, UsageError, r"is a folder.*Dataset\.read"),
         (3, DEVICE, UsageError, "cannot predict int"),
+        ("", DEVICE, UsageError, "cannot predict an empty text"),
+        (SCRIPT, 3, UsageError, "device is 3, expected a label"),
+        (SCRIPT, [DEVICE, None], UsageError, r"device is \['\S+', None\], expected a label"),
+        (SCRIPT, b"t4", UsageError, "device is b't4', expected a label"),
+        (SCRIPT, iter([DEVICE]), UsageError, "device is <list_iterator .*, expected a label"),
         (SCRIPT, "epyc-avx2-3c", DeviceError, "did you mean"),
         (
             SCRIPT,
@@ -352,6 +357,31 @@ def test_trouble_is_one_sentence(model, source, device, error, text):
     with pytest.raises(error, match=text) as caught:
         model.predict(source, device)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"batches": [0]}, r"batches is \[0\], expected whole numbers from 1 up"),
+        ({"batches": "8"}, "batches is '8', expected whole numbers"),
+        ({"shapes": 3}, "shapes is 3, expected one shape for each input"),
+        ({"shapes": (16,)}, r"shapes is \(16,\), expected one shape"),
+        ({"shapes": [("a",)]}, "expected one shape"),
+        ({"shapes": [(-1,)]}, "expected one shape"),
+        ({"ways": ["eager"]}, "unknown way 'eager'.*expected one of tvm-untuned, tvm-tuned"),
+        ({"ways": "torch"}, "unknown way 'torch'"),
+    ],
+)
+def test_inputs_of_a_network_are_checked(model, arguments, text):
+    module = pytest.importorskip("torch").nn.Linear(16, 4)
+    with pytest.raises(UsageError, match=text):
+        model.network(module, DEVICE, **{"shapes": [(16,)]} | arguments)
+
+
+@pytest.mark.parametrize("place", [None, 3, b"pretrained", ["pretrained"]])
+def test_a_model_is_a_name_or_a_folder(place):
+    with pytest.raises(UsageError, match="expected 'pretrained' or a run folder"):
+        cdmpp.load(place)
 
 
 def test_several_predictions_are_not_taken_for_one(model):
