@@ -51,7 +51,6 @@ def asked_devices(
         raise UsageError(
             "choose devices with --device LABEL or --device-spec FILE; the model was trained on "
             + ", ".join(spec.name for spec in card.devices)
-            + ", ".join(spec.name for spec in card.devices)
         )
     return specs or list(card.devices)
 
