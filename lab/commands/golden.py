@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.datasets.tenset.folder import default_dataset_dir
-from lab.experiments.golden import SHARES, GoldenReport, compare_golden
+from lab.experiments.golden import compare_golden, page
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -33,19 +33,5 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(report.as_json()))
     else:
-        print(_text(report))
+        print(page({"all files": report}))
     return 0
-
-
-def _text(report: GoldenReport) -> str:
-    lines = []
-    for name, (alike, of, unit) in SHARES.items():
-        part, whole = report.counts[alike], report.counts[of]
-        share = f"  {part / whole:.4f}" if whole else ""
-        lines.append(f"{name:20}{part:>8} of {whole:>6} {unit}{share}")
-    for title, reasons in (
-        ("did not replay", report.failures),
-        ("structure differs", report.differences),
-    ):
-        lines += [f"{title}: {count} x {reason}" for reason, count in reasons.most_common()]
-    return "\n".join(lines)
