@@ -119,22 +119,18 @@ def new_axes(axes: Axes | None, height: float = 3.6) -> Axes:
     return found
 
 
-def time_axis(axes: Axes, name: str) -> None:
-    """Makes the `x` or `y` axis logarithmic, with ticks such as `200 µs`.
-
-    Args:
-        name: `x` or `y`.
-    """
+def time_axis(axes: Axes) -> None:
+    """Makes the x axis logarithmic, with ticks such as `200 µs`."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    axis = axes.xaxis if name == "x" else axes.yaxis
-    (axes.set_xscale if name == "x" else axes.set_yscale)("log")
-    low, high = sorted(axes.get_xlim() if name == "x" else axes.get_ylim())
+    axis = axes.xaxis
+    axes.set_xscale("log")
+    low, high = sorted(axes.get_xlim())
     steps = (1.0, 2.0, 5.0) if high / low < 300 else (1.0,)
     axis.set_major_locator(LogLocator(subs=steps))
     axis.set_major_formatter(FuncFormatter(lambda value, _: seconds_text(value, digits=1)))
     axis.set_minor_formatter(NullFormatter())
-    axes.grid(True, axis="x" if name == "x" else "y", alpha=0.25)
+    axes.grid(True, axis="x", alpha=0.25)
 
 
 def draw_times(
@@ -165,7 +161,7 @@ def draw_times(
     axes.set_yticks(range(len(rows)), [shortened(row[0], _WIDTH) for row in rows])
     axes.invert_yaxis()
     axes.margins(y=0.6 / len(rows))
-    time_axis(axes, "x")
+    time_axis(axes)
     axes.set_xlabel("latency")
     handles, labels = axes.get_legend_handles_labels()
     if measured in labels:

@@ -168,7 +168,7 @@ class LoadComparison(Answers[LoadCell]):
                     str(users), (time[0], height), xytext=(3, 4), textcoords="offset points",
                     fontsize="x-small",
                 )  # fmt: skip
-        time_axis(axes, "x")
+        time_axis(axes)
         axes.set_yscale("log")
         axes.set_xlabel("time per token; the labels are concurrent requests")
         axes.set_ylabel("tokens/s per GPU")

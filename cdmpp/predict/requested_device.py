@@ -55,7 +55,7 @@ def asked_devices(
     return specs or list(card.devices)
 
 
-def asked_device(name: str, card: ModelCard, *, of_any_kind: bool = False) -> DeviceSpec:
+def asked_device(name: str, card: ModelCard) -> DeviceSpec:
     """Returns the device of a label or alias, with its label in the registry as its name.
 
     Values that the model was trained with override those of the registry.
@@ -63,7 +63,7 @@ def asked_device(name: str, card: ModelCard, *, of_any_kind: bool = False) -> De
     Raises:
         DeviceError: as `labelled_devices`.
     """
-    return labelled_devices([name], card, of_any_kind=of_any_kind)[0]
+    return labelled_devices([name], card)[0]
 
 
 def labelled_devices(

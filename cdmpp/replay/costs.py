@@ -77,9 +77,9 @@ class OperatorCost:
         return math.sqrt(max(math.log(end_s / self.latency_s) ** 2 - self.own_width**2, 0.0))
 
 
-def exact(latency_s: float, source: Source, reason: str = "") -> OperatorCost:
+def exact(latency_s: float, source: Source) -> OperatorCost:
     """Returns a cost without an interval."""
-    return OperatorCost(latency_s, latency_s, latency_s, source, reason)
+    return OperatorCost(latency_s, latency_s, latency_s, source)
 
 
 class CostSource(ABC):

@@ -22,6 +22,8 @@ MOST_DRIFT = 0.10
 _LEAST_REFERENCES = 3
 #: Number of CPUs used by other programs above which there is a finding.
 _MOST_BUSY = 0.25
+#: Seconds of watching other programs.
+_WATCHED_S = 0.5
 
 
 def machine() -> dict[str, Any]:
@@ -39,19 +41,18 @@ def snapshot() -> dict[str, Any]:
     return {"load_1min": load, "clock_hz": clock, "allowed_cpus": allowed_cpus()}
 
 
-def findings_now(threads: int | None, *, seconds: float = 0.5) -> list[str]:
+def findings_now(threads: int | None) -> list[str]:
     """Returns problems of measuring on this machine now, one sentence each.
 
     Args:
         threads: threads of the measured programs; None = not on a CPU.
-        seconds: time of watching other programs.
     """
     host = machine()
     found = findings(
         noise=noise_floor([]), drifted=drift([]), loads=[], threads=threads,
         cpus=host["allowed_cpus"], host=host,
     )  # fmt: skip
-    busy = psutil.cpu_percent(seconds) / 100.0 * (host["cpu_count"] or 1)  # this process sleeps
+    busy = psutil.cpu_percent(_WATCHED_S) / 100.0 * (host["cpu_count"] or 1)  # this process sleeps
     if busy > _MOST_BUSY:
         found.append(
             f"other programs use {busy:.1f} of this machine's {host['cpu_count']} CPUs now: "

@@ -38,8 +38,8 @@ class Gain:
         return None if self.trend is None else max(self.trend, self.predicted or 0.0)
 
 
-def trend(latencies_s: Sequence[float], *, window: int = WINDOW) -> float | None:
-    """Returns the relative reduction of the best latency by the last `window` trials.
+def trend(latencies_s: Sequence[float]) -> float | None:
+    """Returns the relative reduction of the best latency by the last `WINDOW` trials.
 
     Args:
         latencies_s: latencies of a task's trials in order; infinity for a failed trial.
@@ -47,9 +47,9 @@ def trend(latencies_s: Sequence[float], *, window: int = WINDOW) -> float | None
     Returns:
         None without trials before the window; 1 if all of these failed; 0 if all trials failed.
     """
-    if len(latencies_s) <= window:
+    if len(latencies_s) <= WINDOW:
         return None
-    before, now = min(latencies_s[:-window]), min(latencies_s)
+    before, now = min(latencies_s[:-WINDOW]), min(latencies_s)
     if math.isinf(now):
         return 0.0
     return 1.0 if math.isinf(before) else 1.0 - now / before

@@ -17,16 +17,13 @@ TargetKind = Literal["llvm", "cuda"]
 _INTRINSICS = "tvm.s_tir.tensor_intrin"
 
 
-def first_valid_schedule(
-    function: Any, target: Target, *, seed: int = 0, tries: int = 2000
-) -> Schedule | None:
+def first_valid_schedule(function: Any, target: Target, *, seed: int = 0) -> Schedule | None:
     """Returns the first random schedule of a function that MetaSchedule would measure.
 
     Args:
         function: an unscheduled `PrimFunc`.
         target: a CPU or GPU; its kind selects the design space, without tensor intrinsics.
         seed: seed of the draws.
-        tries: maximum number of draws.
 
     Returns:
         The schedule; None if all draws are invalid.
@@ -34,7 +31,7 @@ def first_valid_schedule(
     Raises:
         DataError: TVM cannot create a search space for the function.
     """
-    return next(valid_schedules(function, target, seed=seed, tries=tries), None)
+    return next(valid_schedules(function, target, seed=seed), None)
 
 
 def valid_schedules(

@@ -131,8 +131,8 @@ def sweep_calls() -> list[SweepCall]:
         *(_products(dtype, count, number) for number, (dtype, count) in products),
         _prefills(_ATTENTION),
         _decodes(_ATTENTION),
-        _fp32_products("linear", _OPERATORS),
-        _fp32_products("bmm", _OPERATORS),
+        _fp32_products("linear"),
+        _fp32_products("bmm"),
         _row_wise(ELEMENTWISE_KINDS, _OPERATORS),
         _row_wise(("softmax",), _ROW_WISE),
         _row_wise(("ln",), _ROW_WISE),
@@ -186,7 +186,7 @@ def _decodes(count: int) -> list[SweepCall]:
     return _first(found, count)
 
 
-def _fp32_products(kind: str, count: int) -> list[SweepCall]:
+def _fp32_products(kind: str) -> list[SweepCall]:
     batches = (1,) if kind == "linear" else (1, 2, 4, 8, 16, 32, 64, 128)
     rows = tuple(2**power for power in range(5, 15))
     found = [
@@ -195,7 +195,7 @@ def _fp32_products(kind: str, count: int) -> list[SweepCall]:
         if 2.0 * batch * m * n * k <= _MOST_FP32_FLOP
         and 4.0 * batch * (m * k + k * n + m * n) <= _MOST_BYTES
     ]
-    return _first(found, count)
+    return _first(found, _OPERATORS)
 
 
 def _row_wise(kinds: Sequence[str], count: int) -> list[SweepCall]:

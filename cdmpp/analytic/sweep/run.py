@@ -126,7 +126,6 @@ def run_sweep(
     *,
     minutes: float,
     about: Mapping[str, Any],
-    software: str = TORCH,
     calls: Sequence[SweepCall] | None = None,
     on_progress: OnProgress = show_nothing,
     clock: Callable[[], float] = time.monotonic,
@@ -179,7 +178,7 @@ def run_sweep(
                 line["spent_s"] = round(before_s + clock() - began, 3)
                 journal.append(line)
                 done[_key(line["call"])] = line
-        return _written(device, folder, wanted, done, about, software)
+        return _written(device, folder, wanted, done, about)
 
 
 def _measured(call: SweepCall, plan: Plan, kernels: Launcher, timer: Timer) -> dict[str, Any]:
@@ -204,7 +203,6 @@ def _written(
     wanted: Sequence[SweepCall],
     done: Mapping[str, Mapping[str, Any]],
     about: Mapping[str, Any],
-    software: str,
 ) -> tuple[DeviceSpec, Sweep, Path]:
     measured, failed = [], []
     for call in wanted:
@@ -222,7 +220,7 @@ def _written(
             f"none of the {len(wanted)} reference kernels could be measured ({why}); see "
             f"{folder / JOURNAL}"
         )
-    sweep = Sweep(device.name, software, measured, failed, about)
+    sweep = Sweep(device.name, TORCH, measured, failed, about)
     path = folder / "devices" / f"{device.name}.yaml"
     make_folder(path.parent, what="device file")
     name = f"{device.name}.sweep.json"

@@ -27,26 +27,11 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_data_options(
-    parser: argparse.ArgumentParser, *, is_dataset_required: bool = False, has_device: bool = True
-) -> None:
+def add_data_options(parser: argparse.ArgumentParser, *, has_device: bool = True) -> None:
     """Adds --dataset, --network-info, --device (optional), --cache, --jobs and --no-install."""
-    default = (
-        ""
-        if is_dataset_required
-        else (
-            " (default: the shipped or fetched records of the devices; data/tenset-cpu if no "
-            "device is given)"
-        )
-    )
-    parser.add_argument(
-        "--dataset",
-        type=Path,
-        metavar="DIR",
-        required=is_dataset_required,
-        help=f"folder in Tenset's layout, or an extracted one{default}",
-    )
     add_table(parser, """
+        --dataset DIR: Path       folder in Tenset's layout, or an extracted one (default: the
+            shipped or fetched records of the devices; data/tenset-cpu if no device is given)
         --network-info DIR: Path  folder of the tasks (default: network_info in the dataset)
     """)  # fmt: skip
     if has_device:

@@ -234,7 +234,7 @@ def step_kernels(
     normed = (4.0 if model.streams == 1 else 2.0) * element * width
     moves.append(Moves("norm", normed, 2 * model.depth + 1))
     for layer in model.layers:
-        moves += _layer_moves(model, layer, step, parallel)
+        moves += _layer_moves(layer, step, parallel)
     moves.append(Moves("embedding", 2.0 * element * width, 1))
     return launches, moves
 
@@ -430,9 +430,7 @@ def _sums(model: Decoder, step: ServingStep, parallel: Parallel) -> Iterator[Lau
         yield Launches("sum over devices", layer.text, "collectives", call, count)
 
 
-def _layer_moves(
-    model: Decoder, layer: Layer, step: ServingStep, parallel: Parallel
-) -> Iterator[Moves]:
+def _layer_moves(layer: Layer, step: ServingStep, parallel: Parallel) -> Iterator[Moves]:
     element = WIDE_BYTES * step.tokens
     attention, part = layer.attention, layer.feed_forward
     if isinstance(attention, GroupedAttention):

@@ -108,7 +108,7 @@ def read_launch_csv(path: Path, text: str) -> Profile:
                 continue
             raw = {name: cells[i] for name, i in columns.items()}
             devices.add(raw.get("Device", ""))
-            _add(builder, _csv_values(raw, units, is_nsys), is_binary=not is_nsys)
+            _add(builder, _csv_values(raw, units), is_binary=not is_nsys)
         except (ValueError, IndexError) as error:
             raise bad_line(
                 path, index + 1, error, "a launch with the columns of the header"
@@ -200,14 +200,10 @@ def _csv_columns(cells: list[str]) -> dict[str, int]:
     return found if {"Start", "Duration", "Name", "Block X"} <= set(found) else {}
 
 
-def _csv_values(raw: dict[str, str], units: dict[str, str], is_nsys: bool) -> dict[str, str]:
+def _csv_values(raw: dict[str, str], units: dict[str, str]) -> dict[str, str]:
     """Returns the values of a CSV row in the form of the text table, with units."""
-    value = {
-        "Name": raw["Name"],
-        "Device": raw.get("Device", ""),
-        "Context": raw.get("Context", ""),
-    }
-    value["Stream"] = raw.get("Stream", "")
+    value = {"Name": raw["Name"]}
+    value |= {name: raw.get(name, "") for name in ("Device", "Context", "Stream")}
     for name in ("Start", "Duration"):
         value[name] = f"{number(raw[name])!r}{units[name]}"
     for what in ("Grid", "Block"):

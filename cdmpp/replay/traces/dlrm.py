@@ -121,10 +121,10 @@ def dlrm_iteration(preset: DlrmPreset) -> list[TrainingOperator]:
     indices = b * preset.tables * preset.lookups
     top = [d + pairs, *preset.top]
     operators = [
-        _copied("to", b * preset.bottom[0] * _FLOAT_BYTES),
-        _copied("to", b * preset.tables * _INDEX_BYTES),
-        _copied("to", indices * _INDEX_BYTES),
-        _copied("to", b * _FLOAT_BYTES),
+        _copied(b * preset.bottom[0] * _FLOAT_BYTES),
+        _copied(b * preset.tables * _INDEX_BYTES),
+        _copied(indices * _INDEX_BYTES),
+        _copied(b * _FLOAT_BYTES),
     ]
     operators += _perceptron(b, preset.bottom, last="relu")
     operators += [
@@ -242,8 +242,8 @@ def _concat(elements: int) -> TrainingOperator:
     return TrainingOperator("cat", (KernelCall("concat", {"bytes": _FLOAT_BYTES * elements}),))
 
 
-def _copied(name: str, size_bytes: int) -> TrainingOperator:
-    return TrainingOperator(name, (KernelCall("memcpy", {"bytes": size_bytes}),), is_copy=True)
+def _copied(size_bytes: int) -> TrainingOperator:
+    return TrainingOperator("to", (KernelCall("memcpy", {"bytes": size_bytes}),), is_copy=True)
 
 
 def _element_wise(name: str, kernel: str, elements: int) -> TrainingOperator:
