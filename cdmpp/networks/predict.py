@@ -29,7 +29,6 @@ from cdmpp.networks.prediction import UNKNOWN, Estimate, TorchPrediction
 from cdmpp.networks.run import TrainedNetworks, load_run
 from cdmpp.pretrained import PRETRAINED
 
-IMAGE = ((3, 224, 224),)
 #: Maximum factor by which a network may be faster than its roofline: the fastest convolution
 #: algorithm saves three of four products. The fastest of 2,040 measured networks: 2.9.
 _MOST_SHARE = 4.0
