@@ -1,4 +1,4 @@
-"""What users read is plain English: no text of the product has a phrase of the list."""
+"""Plain English: no text of the product has a phrase of the list."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cdmpp.cli.commands import filled
 from cdmpp.cli.main import build_parser
 from tests.paths import ROOT
 
-#: Phrases that a reader has to read twice, or a second word for a term (regular expressions).
+#: Phrases that are hard to read, and second words for a term (regular expressions).
 PHRASES = (
     "a guess",
     "anew",
@@ -50,20 +50,20 @@ PHRASES = (
     "(?:what|which) is kept",
 )
 _PHRASE = re.compile(rf"\b(?:{'|'.join(PHRASES)})\b")
-#: Old names of options, which still work.
+#: Has the old names of options, which still work.
 _OLD_NAMES = "renames.py"
 
 
 def _texts(path: Path) -> Iterator[tuple[int, str]]:
     """Yields line and text of the strings of a file: a field of an f-string is `{}`."""
-    tree = ast.parse(path.read_text("utf-8"))
+    nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
     hidden: set[ast.AST] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             hidden.update(part for part in node.values if isinstance(part, ast.Constant))
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             hidden.add(node.value)  # a docstring
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             yield (
                 node.lineno,
