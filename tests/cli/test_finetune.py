@@ -1,4 +1,4 @@
-"""`cdmpp finetune` on a small real dataset: a model of one device learns the other."""
+"""`cdmpp finetune` on a small real dataset: a model of one device is adapted to another."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def data(dataset, cache) -> list[str]:
 
 @pytest.fixture(scope="module")
 def source(data, tmp_path_factory):
-    """A run folder of a model that knows the first device only."""
+    """A run folder of a model trained on the first device only."""
     run = tmp_path_factory.mktemp("source") / "one-device"
     options = ["--device", DEVICES[0], "--out", str(run), "--set", "baselines=[constant]"]
     assert main(["train", *data, *QUICK, *options]) == 0
@@ -157,7 +157,7 @@ def test_what_is_kept_is_said(tuned, data, source, tmp_path, capsys):
 
 
 def test_known_device_is_judged_on_unseen_tasks_only(data, source, tmp_path, capsys):
-    """Tasks that the model was trained on with the same device neither train nor judge."""
+    """Tasks of the original training on this device are used neither for training nor testing."""
     options = ["--from", str(source), "--device", DEVICES[0], "--budget", "1task", "--json"]
     assert main(["finetune", *data, *QUICK_TUNING, *options, "--out", str(tmp_path / "r")]) == 0
     values = json_of(capsys)
@@ -204,17 +204,6 @@ def test_model_and_target_must_be_named(data, source, capsys):
     assert (code, "--from RUN" in error) == (2, True)
     code, error = fails([*data, "--from", str(source)], capsys)
     assert (code, "--device LABEL" in error) == (2, True)
-
-
-def test_trees_cannot_be_fine_tuned(data, tmp_path, capsys):
-    trees = tmp_path / "trees"
-    options = ["--model", "gbdt", "--device", DEVICES[0], "--set", "baselines=[]"]
-    assert main(["train", *data, *QUICK, *options, "--out", str(trees)]) == 0
-    capsys.readouterr()
-    target = ["--from", str(trees), "--device", DEVICES[1], "--budget", "2"]
-    code, error = fails([*data, *target, "--out", str(tmp_path / "r")], capsys)
-    assert code == 2
-    assert "model kind 'gbdt' cannot be fine-tuned" in error
 
 
 @pytest.mark.parametrize(("text", "count"), [("10tasks", 10), ("3", 3), ("1task", 1), ("all", 0)])
