@@ -1,10 +1,11 @@
-"""`train-code` with what searches have measured."""
+"""`train-code` on the measurements of searches."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ TARGETS = {DEVICE: '{"kind": "llvm", "mcpu": "skylake-avx512"}'}
 
 @pytest.fixture
 def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A model of the invented machine; every folder is a dataset of its programs."""
+    """A model of the invented machine; reading any folder returns this machine's programs."""
     samples = assemble_samples(asked_programs())
     names = [str(name) for name in samples.programs.program_id]
     rng = np.random.default_rng(0)
@@ -46,6 +47,7 @@ def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return train_into(tmp_path / "run")
 
 
+@patch("cdmpp.predict.machine_code.net._EPOCHS", 3)
 def trained_code(
     run_folder: Path, capsys: pytest.CaptureFixture[str], *words: str
 ) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The model of machine code: what it learns, what it says, and its files."""
+"""The machine-code model: training, predictions and files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import lzma
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ _TARGETS = {"epyc-avx512-1c": '{"kind": "llvm", "mcpu": "skylake-avx512"}'}
 
 
 def rows(count: int, seed: int, *, hidden: float = 1.0) -> CodeRows:
-    """Programs whose last column says what the model cannot see."""
+    """Returns programs whose last column has what the cost model cannot see."""
     rng = np.random.default_rng(seed)
     columns = rng.normal(size=(count, _COLUMNS)).astype(np.float32)
     model_log_s = -7.0 + columns[:, 0].astype(np.float64)
@@ -43,7 +44,7 @@ def rows(count: int, seed: int, *, hidden: float = 1.0) -> CodeRows:
 
 
 def described(columns: Any, model_log_s: Any, log_s: Any) -> CodeRows:
-    """Rows of tasks of four programs, every other one a convolution."""
+    """Returns rows of tasks with four programs each; every second task is a convolution."""
     task = np.arange(len(log_s)) // 4
     kind = np.where(task % 2, "conv2d", "elementwise")
     core_log_s = np.full(len(log_s), -7.0)
@@ -60,25 +61,32 @@ def fitted(*, hidden: float = 1.0) -> CodeModel:
 
 
 @pytest.fixture(scope="module")
+@patch("cdmpp.predict.machine_code.net._EPOCHS", 3)
 def found() -> CodeModel:
     return fitted()
 
 
+@pytest.fixture(scope="module")
+def accurate() -> CodeModel:
+    """A model trained for as long as a shipped one."""
+    return fitted()
+
+
 @pytest.mark.exhaustive
-def test_they_see_what_the_model_does_not(found):
-    errors = found.errors
+def test_they_see_what_the_model_does_not(accurate):
+    errors = accurate.errors
     assert errors.programs == 200
     assert errors.log_deviation < 0.6 * errors.model_log_deviation
     assert errors.mape < 0.6 * errors.model_mape
     assert errors.coverage == pytest.approx(0.9, abs=0.07)
-    assert found.calibration.trees + found.calibration.perceptron >= 0.5
+    assert accurate.calibration.trees + accurate.calibration.perceptron >= 0.5
 
 
 @pytest.mark.exhaustive
-def test_one_program_of_absurd_cycles_decides_no_share(found):
+def test_one_program_of_absurd_cycles_decides_no_share(accurate):
     validation = rows(200, 1)
     validation.core_log_s[0] += np.log(3400.0)
-    calibration = found._calibrated(validation, is_shifted=False)
+    calibration = accurate._calibrated(validation, is_shifted=False)
     assert calibration.trees + calibration.perceptron >= 0.5
 
 
@@ -100,7 +108,7 @@ def test_they_come_back_from_their_folder(found, tmp_path):
 
 @pytest.mark.exhaustive
 def test_records_and_modules_have_shares_of_their_own(tmp_path):
-    """What the model cannot see matters to the modules only."""
+    """What the cost model cannot see matters only for modules."""
 
     def both(count: int, seed: int) -> CodeRows:
         modules, records = rows(count, seed), rows(count, seed + 100, hidden=0.0)
@@ -122,7 +130,7 @@ def test_records_and_modules_have_shares_of_their_own(tmp_path):
 
 
 def fastest_of_many(tasks: int, seed: int) -> CodeRows:
-    """The fastest of 32 programs of each task, that the model errs about alike but for the last."""
+    """Returns the fastest of 32 programs of each task, by noise that the cost model cannot see."""
     rng = np.random.default_rng(seed)
     columns = np.repeat(rng.normal(size=(tasks, _COLUMNS)), 32, axis=0).astype(np.float32)
     log_s = -7.0 + columns[:, 0] + rng.normal(size=tasks * 32) * 0.3
@@ -156,6 +164,7 @@ def test_the_fastest_of_many_is_faster_than_it_looks(found, tmp_path):
         found.calibrate_fastest(asked, rows(0, 1), device="epyc-avx512-1c")
 
 
+@patch("cdmpp.predict.machine_code.net._EPOCHS", 3)
 def test_widths_differ_by_program_on_known_devices_only(monkeypatch, tmp_path):
     monkeypatch.setattr(expected_error, "LEAST_PROGRAMS", 200)
     fitted().save(tmp_path)
@@ -239,6 +248,7 @@ def test_damaged_and_foreign_folders(found, tmp_path):
         CodeModel.load(tmp_path)
 
 
+@patch("cdmpp.predict.machine_code.net._EPOCHS", 3)
 def test_one_perceptron_of_an_earlier_form_is_read(tmp_path):
     part = rows(40, 0)
     net = CodeNet.fit(part.columns, part.log_s, seed=0)

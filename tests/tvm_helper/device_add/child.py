@@ -1,4 +1,4 @@
-"""Adds a device whose programs are not run, with a small model; as a process too."""
+"""Adds a device with a small model without running programs; also runs as a process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -80,8 +81,9 @@ def make_setting(place: Path) -> Path:
     return place
 
 
+@patch("cdmpp.predict.machine_code.net._EPOCHS", 3)
 def _code_model(samples: Samples) -> CodeModel:
-    """Returns what has learned from invented machine code."""
+    """Returns a model trained on invented machine code."""
     shape = len(samples), len(MACHINE_CODE_NAMES)
     code = np.random.default_rng(0).random(shape).astype(np.float32)
     rows = CodeRows.of(samples, code, samples.latency_s)
@@ -103,7 +105,7 @@ def options(setting: Path) -> DeviceAddOptions:
 def add(
     setting: Path, folder: Path, patch: Callable[[Any, str, Any], None], *, peak: float = PEAK
 ) -> tuple[Any, dict[str, Any]]:
-    """Adds the device; fits are made small by `patch(object, name, value)`."""
+    """Adds the device; `patch(object, name, value)` makes the fits small."""
     return add_device(options(setting), lambda: load_samples(setting / "extracted"), folder,
                       site=small_site(setting, patch, peak=peak))  # fmt: skip
 
@@ -111,7 +113,7 @@ def add(
 def small_site(
     setting: Path, patch: Callable[[Any, str, Any], None], *, peak: float = PEAK
 ) -> Site:
-    """Returns a machine whose programs are not run; makes the fits small, see `add`."""
+    """Returns a machine that runs no programs, and makes the fits small (see `add`)."""
 
     def small_model(kind: str, untrained: Any) -> Any:
         if kind == "transformer":

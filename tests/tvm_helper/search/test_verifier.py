@@ -1,10 +1,11 @@
-"""Searches that build more than they run: what a model of machine code says of the drafts."""
+"""Searches that build more programs than they run, ranked by a machine-code model."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -34,8 +35,9 @@ _TARGET = measure_target(TrialOptions(device=DEVICE))
 
 
 @pytest.fixture(scope="session")
+@patch("cdmpp.predict.machine_code.net._EPOCHS", 3)
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small model with one of invented machine code: the more `cycles`, the slower."""
+    """A small model with a machine-code model for which more `cycles` means slower."""
     folder = train_into(tmp_path_factory.mktemp("verify") / "run")
     samples = assemble_samples(asked_programs())
     code = np.random.default_rng(0).random((len(samples), WIDTH)).astype(np.float32)
