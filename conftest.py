@@ -1,27 +1,29 @@
-"""Which tests run first and what they are marked with; the data that several folders use."""
+"""Order and marks of the tests; data and models that several folders share."""
 
 from __future__ import annotations
 
 import gc
 import re
+import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 import cdmpp
 from tests.paths import ROOT
 
-# Until all tests are collected no garbage is looked for: next to nothing of what is imported, and
-# of the asserts that are rewritten, ever becomes garbage.
+# The garbage collector is off until all tests are collected: imports and rewritten asserts leave
+# almost no garbage.
 gc.disable()
 
-# Errors name options as of a command, whatever of `cdmpp` a test has used before.
+# Errors name options of the command line, whatever part of `cdmpp` earlier tests have used.
 cdmpp.speak_python = lambda: None
 
 COSTLY = ("slow", "training")
-#: What trains a model for the tests of a file.
+#: Fixtures that train a model.
 _TRAINING_FIXTURES = {"trained", "packaged", "added"}
 _SKIPS_WITHOUT_TVM = re.compile(r'^(\w+ = )?pytest\.importorskip\("tvm"', re.MULTILINE)
 
@@ -33,7 +35,7 @@ def _needs_tvm(path: Path) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what needs TVM or trains a model; puts the files with most costly tests first."""
+    """Marks tests that need TVM or train a model; puts files with the most slow tests first."""
     for item in items:
         if _needs_tvm(item.path):
             item.add_marker("tvm")
@@ -46,9 +48,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Lets garbage be looked for again, but seldom: a tenth less time."""
+    """Collects garbage again, but rarely, which saves a tenth of the time."""
     gc.set_threshold(50_000, 20, 100)
     gc.enable()
+    _share_packaged_models()
+
+
+def _share_packaged_models() -> None:
+    """Reads each packaged model once per process; the default one takes over a second."""
+    from cdmpp.pretrained import PRETRAINED, find_pretrained
+
+    def once(load: Any, packaged: Any) -> Any:
+        known = cache(load)
+        return lambda place, **rest: (known if str(place) == packaged else load)(place, **rest)
+
+    if estimates := cast(Any, sys.modules.get("cdmpp.predict.estimates")):
+        folder = str(find_pretrained())
+        estimates.load_model = once(estimates.load_model, folder)
+        for part in (estimates.TrainingTasks, estimates.CodeModel, estimates.DistilledModel):
+            part.load = once(part.load, folder)
+    for name, model in (
+        ("cdmpp.analytic.gpu_kernels.model", "GpuKernels"),
+        ("cdmpp.analytic.operators.model", "OperatorModel"),
+    ):
+        if module := sys.modules.get(name):
+            kind = getattr(module, model)
+            kind.at = once(kind.at, PRETRAINED)
 
 
 @pytest.fixture(scope="session")

@@ -38,6 +38,9 @@ class BuildPackage(build_py):
                 shutil.copytree(folder, shipped / folder, ignore=IN_NO_WHEEL)
             for other in set((built / NATIVE).glob("*.so")) - {library}:
                 other.unlink()
+        compiled = NATIVE / library.name  # its name has the hash of its sources
+        if compiled.is_file() and not library.is_file():
+            shutil.copy2(compiled, library)
         if not library.is_file():
             try:
                 compiler.compile_library(library)

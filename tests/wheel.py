@@ -1,10 +1,10 @@
-"""The wheel is the whole product: installed alone, used from an empty folder, writing nothing back,
-and without a compiler for what runs no program of TVM.
+"""Checks that the wheel is complete: it works from an empty folder, writes nothing into its
+packages, and needs no compiler unless TVM programs are featurised.
 
 python -m tests.wheel WHEEL [--device-add]
 
-No package is downloaded: those that the product needs are taken from the environment of this
-Python. `.ci/run` runs it (a minute of one core); `--device-add` adds five minutes of measuring.
+It downloads nothing: dependencies come from this Python's environment. `.ci/run` runs it (a minute
+on one core); `--device-add` adds five minutes of measuring.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _DEVICE_ADD = ("device add mine --minutes 5 --threads 1 --json", "run")
 
 
 def main(wheel: str, *options: str) -> None:
-    """Installs the wheel into an environment of its own and uses it; raises where that fails."""
+    """Installs the wheel into a new environment and uses it; raises SystemExit on failure."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         packages = install(Path(wheel).resolve(), folder / "venv")
@@ -94,14 +94,18 @@ def main(wheel: str, *options: str) -> None:
 
 
 def install(wheel: Path, venv: Path) -> Path:
-    """Makes an environment with the wheel that sees this Python's packages after its own.
+    """Creates an environment with the wheel; this Python's packages come after its own.
 
     Returns:
         Its folder of packages.
     """
-    _run([sys.executable, "-m", "venv", str(venv)])
-    pip = [str(venv / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
-    _run([*pip, "--no-deps", "--no-index", str(wheel)])
+    _run([sys.executable, "-m", "venv", "--without-pip", str(venv)])
+    pip = [sys.executable, "-m", "pip", "--python", str(venv), "--disable-pip-version-check"]
+    options = ["--quiet", "--no-compile", "--no-deps", "--no-index"]
+    _run([*pip, "install", *options, str(wheel)])
+    bare = venv / "bin"
+    _run([str(bare / "python"), "-c", "import cdmpp, tvm_helper"], cwd=venv)
+    _run([str(bare / "cdmpp"), "--help"], cwd=venv)
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(venv)}))
     # Paths in a .pth file are searched last, and their own .pth files (an editable cdmpp) not read.
     others = [path for path in sys.path if path.endswith("site-packages")]
@@ -115,13 +119,13 @@ def install(wheel: Path, venv: Path) -> Path:
 
 
 def files_in(packages: Path) -> set[str]:
-    """Returns what lies in a folder, without compiled Python."""
+    """Returns the files of a folder except compiled Python."""
     found = (path.relative_to(packages) for path in packages.rglob("*") if path.is_file())
     return {str(path) for path in found if "__pycache__" not in path.parts}
 
 
 class Installed:
-    """The installed command, in a folder and with a home of its own."""
+    """The installed command, with a working folder and home of its own."""
 
     def __init__(self, folder: Path, work: Path, *, path: str) -> None:
         self._command = str(folder / "venv" / "bin" / "cdmpp")
@@ -144,7 +148,7 @@ class Installed:
         print(f"ok: cdmpp {words}", flush=True)
 
     def python_once(self) -> None:
-        """Asks the packaged model from Python for one prediction, as a frame and a plot too."""
+        """Predicts once from Python with the packaged model, also as a frame and a plot."""
         code = (
             "import cdmpp\n"
             f"found = cdmpp.load('pretrained').predict('kernel.py', {_DEVICE!r})\n"
@@ -157,7 +161,7 @@ class Installed:
         print("ok: import cdmpp", flush=True)
 
     def serve_once(self) -> None:
-        """Starts a server, fetches its page, asks it for one prediction, and ends it."""
+        """Starts a server, fetches its page, requests one prediction and stops it."""
         words = [self._command, "serve", "--port", "0", "--json", "--quiet"]
         with subprocess.Popen(
             words, cwd=self._work, env=self._variables, stdout=subprocess.PIPE, text=True
