@@ -44,6 +44,8 @@ CHOSEN = {
 }
 #: A task that nobody measured: global pooling with a window written as an expression.
 UNMEASURED = '["69115f188984ae34ede37c3b8ca40b43", 1, 7, 7, 512,'
+#: First digits of the workload keys, in the order of `fixture_records`.
+NAMES = tuple(start[2:8] for start in (*CHOSEN, UNMEASURED))
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,6 @@ class FixtureRecord:
     dag_json: str
     dag: Dag
     steps: list[Any]
-
-    @property
-    def name(self) -> str:
-        return f"{self.dag.ops[-1].name}-{self.workload_key[2:8]}"
 
 
 @lru_cache
@@ -79,6 +77,11 @@ def fixture_records() -> tuple[FixtureRecord, ...]:
     assert len(found) == len(CHOSEN)
     records = [found[start] for start in CHOSEN]
     return (*records, FixtureRecord(key, task.dag_json, parse_dag(task.dag_json), []))
+
+
+def record_of(name: str) -> FixtureRecord:
+    """Returns the record with one of `NAMES`."""
+    return fixture_records()[NAMES.index(name)]
 
 
 def record_with(code: str) -> FixtureRecord:

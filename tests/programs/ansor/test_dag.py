@@ -11,15 +11,15 @@ from cdmpp.errors import DataError
 from cdmpp.programs.ansor.dag import Dag, evaluate_int, loads_of, parse_dag
 from cdmpp.programs.loops.expr import Expr, int_const, int_var, variables_of
 from tests.paths import ROOT, SHARED_DATA
-from tests.programs.ansor.fixture_records import CHOSEN, FixtureRecord, fixture_records
+from tests.programs.ansor.fixture_records import NAMES, FixtureRecord, fixture_records, record_of
 
 GOLDEN = SHARED_DATA / "golden"
 SHIPPED = ROOT / "data" / "tenset-cpu" / "network_info"
 
 
-@pytest.mark.parametrize("number", range(len(CHOSEN) + 1))
-def test_dag_is_consistent(number: int) -> None:
-    dag = fixture_records()[number].dag
+@pytest.mark.parametrize("name", NAMES)
+def test_dag_is_consistent(name: str) -> None:
+    dag = record_of(name).dag
     made: set[object] = set()
     axis_names: list[str] = []
     for op in dag.ops:
