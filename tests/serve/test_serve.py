@@ -1,4 +1,4 @@
-"""The server as clients see it: contracts, limits, kills, reloads, the token."""
+"""The server from the clients' side: contracts, limits, kills, reloads and the token."""
 
 from __future__ import annotations
 
@@ -58,9 +58,14 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def url(model_folder: Path) -> Iterator[str]:
-    with server(model_folder, **LIMITS) as (url, _):
-        yield url
+def running(model_folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    with server(model_folder, **LIMITS) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def url(running: tuple[str, subprocess.Popen[str]]) -> str:
+    return running[0]
 
 
 _CLIENTS: list[Client] = []
@@ -473,21 +478,20 @@ def test_other_names_than_this_machines_are_refused(url: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_new_model_is_loaded_and_a_damaged_one_is_not(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    write_model(folder)
-    with server(folder, **LIMITS) as (url, _):
-        client = client_of(url)
-        old = client.rank([leaves(2)])
-        (folder / "model.json").write_text("{")
-        _wait(lambda: client.models()[0]["last_error"] is not None)
-        assert client.rank([leaves(2)]) == old
-        new_model = write_model(folder, seed=7)
-        _wait(lambda: client.models()[0]["version"] != old["model"]["version"])
-        new = client.rank([leaves(2)])
-        assert new["latency_s"] == new_model.predict(samples_of(programs(2))).tolist()
-        assert new["latency_s"] != old["latency_s"]
-        assert client.models()[0]["last_error"] is None
+def test_a_new_model_is_loaded_and_a_damaged_one_is_not(url: str, model_folder: Path) -> None:
+    client = client_of(url)
+    old = client.rank([leaves(2)])
+    (model_folder / "model.json").write_text("{")
+    _wait(lambda: client.models()[0]["last_error"] is not None)
+    assert client.rank([leaves(2)]) == old
+    new_model = write_model(model_folder, seed=7)
+    _wait(lambda: client.models()[0]["version"] != old["model"]["version"])
+    new = client.rank([leaves(2)])
+    assert new["latency_s"] == new_model.predict(samples_of(programs(2))).tolist()
+    assert new["latency_s"] != old["latency_s"]
+    assert client.models()[0]["last_error"] is None
+    write_model(model_folder)
+    _wait(lambda: client.rank([leaves(2)])["latency_s"] == old["latency_s"])
 
 
 def _wait(is_so: Any) -> None:
@@ -496,21 +500,6 @@ def _wait(is_so: Any) -> None:
             return
         time.sleep(0.02)
     raise AssertionError("it did not happen within 4 seconds")
-
-
-@pytest.mark.slow
-def test_a_server_that_is_told_to_end_answers_what_is_under_way(model_folder: Path) -> None:
-    with server(model_folder) as (url, process):
-        answers: list[dict[str, Any]] = []
-        thread = threading.Thread(
-            target=lambda: answers.append(client_of(url).rank([{"tvmscript": "sleep 0.6"}]))
-        )
-        thread.start()
-        _wait(lambda: client_of(url).health()["waiting"] == 1)
-        process.send_signal(signal.SIGTERM)
-        thread.join()
-        assert answers[0]["order"] == [0]
-        assert process.wait(20) == 0
 
 
 @pytest.mark.exhaustive
@@ -610,3 +599,21 @@ def test_programs_of_many_stores_do_not_take_all_memory(url: str) -> None:
     large = AskedProgram("", "", programs(1)[0].__class__(many, many, many, many), DEVICES[0])
     assert not is_too_large([large])
     assert is_too_large([*small, large])
+
+
+@pytest.mark.slow
+def test_a_server_that_is_told_to_end_answers_what_is_under_way(
+    running: tuple[str, subprocess.Popen[str]],
+) -> None:
+    """Ends the server of this file, so it is the last test."""
+    url, process = running
+    answers: list[dict[str, Any]] = []
+    thread = threading.Thread(
+        target=lambda: answers.append(client_of(url).rank([{"tvmscript": "sleep 0.6"}]))
+    )
+    thread.start()
+    _wait(lambda: client_of(url).health()["waiting"] == 1)
+    process.send_signal(signal.SIGTERM)
+    thread.join()
+    assert answers[0]["order"] == [0]
+    assert process.wait(20) == 0
