@@ -47,7 +47,6 @@ _WITHOUT_COMPILER = (
     ("device show v100 --json", "name"),
 )
 _WITH_COMPILER = (
-    _PREDICT,
     (
         f"search --task dense:m=16,n=16,k=16 --trials 2 --threads 1 --device {_DEVICE} --force "
         "--out search --json",
