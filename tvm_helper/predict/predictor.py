@@ -398,7 +398,7 @@ def _asked(question: _Question, read: ProgramReading) -> AskedProgram:
     return AskedProgram(
         program_id=program_id("metaschedule", question.workload_key, question.trace, kind),
         task=f"{question.workload_key}|{kind}", ast=read.ast,
-        device=question.device, operator=question.operator, work=read.work, doubts=read.doubts,
+        device=question.device, operator=question.operator, work=read.work, doubts=read.reasons,
     )  # fmt: skip
 
 

@@ -34,6 +34,7 @@ _UNSEEN = 2.0
 _WARP, _FEW = 32, 1e4
 #: Integer operations per byte above which they may dominate a program's time.
 _BUSY = 2.0
+_UNTRAINED_TYPES = ("float8", "float6", "float4")
 
 
 @dataclass(frozen=True)
@@ -103,13 +104,22 @@ class ProgramReading:
             large part of its work.
         tree: the loop tree of `ast`.
         work: lower bounds of the program's work.
-        doubts: reasons why the prediction may be wrong.
+        doubts: reasons why the prediction may be wrong, even with machine code.
+        types: types of its data that are not in the training data.
     """
 
     ast: CompactAst
     tree: LoopTree
     work: ProgramWork
     doubts: tuple[str, ...]
+    types: tuple[str, ...] = ()
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """All reasons why the prediction may be wrong."""
+        if not self.types:
+            return self.doubts
+        return (*self.doubts, f"it has data of {', '.join(self.types)}, not in the training data")
 
 
 def read_program(
@@ -134,6 +144,7 @@ def read_program(
         return str(complete)
     work = program_work(complete)
     seen = leaf_work(ast.leaf_features)
+    types = () if is_gpu else _untrained_types(complete)
     doubts = []
     is_hidden = work.bytes > _UNSEEN * seen.bytes.sum() or work.flop > _UNSEEN * seen.flop.sum()
     if is_hidden:
@@ -161,12 +172,18 @@ def read_program(
         work = _at_least(work, source)
     if not is_hidden and not is_integer:
         tree = complete if is_current else loop_tree_from_tir(module, complete=False)
-        return ProgramReading(ast, tree, work, tuple(doubts))
+        return ProgramReading(ast, tree, work, tuple(doubts), types)
     tree = as_floats(complete) if is_integer else complete
     (found,) = compact_asts([tree], [_hardware_limits(target)])
     if isinstance(found, ReplayError):
         return str(found)
-    return ProgramReading(found.of_version(version), tree, work, tuple(doubts))
+    return ProgramReading(found.of_version(version), tree, work, tuple(doubts), types)
+
+
+def _untrained_types(tree: LoopTree) -> tuple[str, ...]:
+    """Returns types that no measured CPU program has: floats of 8 bits and less."""
+    names = {one.dtype for one in tree.parameters}
+    return tuple(sorted(name for name in names if name.startswith(_UNTRAINED_TYPES)))
 
 
 def _at_least(work: ProgramWork, source: Any) -> ProgramWork:

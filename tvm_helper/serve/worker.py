@@ -113,7 +113,7 @@ def _program(
         asked = AskedProgram(
             program_id("metaschedule", looks.workload_key, [], kind),
             f"{looks.workload_key}|{kind}", read.ast, device, operator=looks.operator,
-            work=read.work, doubts=read.doubts,
+            work=read.work, doubts=read.reasons,
         )  # fmt: skip
         yield asked_row(program.name, asked, is_scheduled=looks.is_scheduled, note=fitted.note)
 

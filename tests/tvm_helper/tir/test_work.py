@@ -278,6 +278,19 @@ def test_matrix_units_may_do_all_in_the_type_of_the_operands(dtype: str, column:
     assert found.flop == getattr(found, column) == 2 * 64 * 32 * 48
 
 
+@pytest.mark.parametrize(
+    ("dtype", "is_known"), [("float32", True), ("bfloat16", True), ("float8_e4m3fn", False)]
+)
+def test_types_without_measured_programs_are_marked(dtype: str, is_known: bool) -> None:
+    """Programs on fp8, of which nothing was measured on CPUs, were predicted without a mark."""
+    named = [NamedProgram("f", product(dtype, dtype))]
+    (one,) = Predictor("pretrained", ["epyc-avx512-1c"], compiles=True).programs(named)
+    assert one.is_compiled
+    assert one.out_of_distribution == (not is_known)
+    said = f"it has data of {dtype}, not in the training data"
+    assert one.reasons == (() if is_known else (said,))
+
+
 def test_a_bound_without_a_rate_is_not_compared() -> None:
     predictor = Predictor("pretrained", ["cortex-a72", "a100"])
     body = """
