@@ -56,7 +56,7 @@ class ProgramArrays:
         schedule_offset: int64 [P + 1], offsets into `schedule`, as `tree_offset`.
         schedule: uint8, UTF-8 of the programs' schedules, see `schedule_text` (possibly
             memory-mapped).
-        work: float64 [P, 10], minimum work of each program (`cdmpp.programs.work.WORK_COLUMNS`),
+        work: float64 [P, 11], minimum work of each program (`cdmpp.programs.work.WORK_COLUMNS`),
             NaN if it was not counted; None = not counted for any program.
         is_doubtful: bool [P], whether the features do not cover the whole program; None = no
             program is doubtful.

@@ -82,4 +82,6 @@ def _column(dtype: str) -> str:
     """Returns the field of `LeastWork` that counts operations of a type."""
     if dtype.startswith("float8"):
         return "fp8_flop"
+    if dtype.startswith("float4"):
+        return "fp4_flop"
     return "narrow_flop" if dtype in _HALVES else "int8_op" if dtype == _BYTES else "wide_flop"

@@ -40,7 +40,14 @@ from cdmpp.programs.loops.simplify import Linear, Simplifier
 
 #: Classes of arithmetic with different rates on devices, narrowest first within a domain.
 OperationClass = Literal[
-    "int8_op", "int16_op", "int32_op", "fp8_flop", "narrow_flop", "wide_flop", "double_flop"
+    "int8_op",
+    "int16_op",
+    "int32_op",
+    "fp4_flop",
+    "fp8_flop",
+    "narrow_flop",
+    "wide_flop",
+    "double_flop",
 ]
 _ARITHMETIC = frozenset(
     ("add", "sub", "mul", "div", "mod", "floordiv", "floormod", "min", "max",
@@ -70,7 +77,8 @@ class ProgramWork:
         wide_flop: floating-point operations on values of 4 bytes or more.
         double_flop: floating-point operations on values of 8 bytes, included in `wide_flop`.
         narrow_flop: floating-point operations on values of 2 bytes (possibly on other pipes).
-        fp8_flop: floating-point operations on values of 1 byte or less.
+        fp8_flop: floating-point operations on values of 1 byte.
+        fp4_flop: floating-point operations on values of less than 1 byte.
         int32_op: integer operations on values of 4 bytes or more, including comparisons.
         int16_op, int8_op: integer operations on narrower values, also with wide sums.
         bytes: bytes of the distinct elements of parameters that are read and written.
@@ -89,12 +97,13 @@ class ProgramWork:
     threads: float = 0.0
     double_flop: float = 0.0
     fp8_flop: float = 0.0
+    fp4_flop: float = 0.0
     uncounted: tuple[str, ...] = ()
 
     @property
     def flop(self) -> float:
         """Floating-point operations of any width."""
-        return self.wide_flop + self.narrow_flop + self.fp8_flop
+        return self.wide_flop + self.narrow_flop + self.fp8_flop + self.fp4_flop
 
     @property
     def integer_op(self) -> float:
@@ -698,7 +707,7 @@ def _classes_of(expr: Expr) -> tuple[OperationClass, ...]:
         wide: tuple[OperationClass, ...] = ("wide_flop", "double_flop")
         if bits >= 32:
             return wide if bits >= 64 else wide[:1]
-        return ("narrow_flop" if bits >= 16 else "fp8_flop",)
+        return ("narrow_flop" if bits >= 16 else "fp8_flop" if bits >= 8 else "fp4_flop",)
     return ("int32_op" if bits >= 32 else "int16_op" if bits >= 16 else "int8_op",)
 
 

@@ -190,18 +190,19 @@ def _at_least(work: ProgramWork, source: Any) -> ProgramWork:
     """Returns the maximum of the work of a program that calls matrix units and of its source.
 
     All FLOPs of the source count as narrow: matrix units multiply narrow operands into a wide sum,
-    which the source counts as wide. In a program with a parameter in fp8 they count as fp8.
+    which the source counts as wide. In a program with a parameter in fp8 or fp4 they count as such.
     """
     tree = None if source is None else read_loop_tree(source, is_gpu=False)
     if tree is None or isinstance(tree, ReplayError):
         return work
     found = program_work(tree)
-    is_fp8 = any(one.dtype.startswith("float8") for one in tree.parameters)
-    narrow, fp8 = (0.0, found.flop) if is_fp8 else (found.flop, 0.0)
-    found = replace(found, wide_flop=0.0, double_flop=0.0, narrow_flop=narrow, fp8_flop=fp8)
-    return replace(
-        work, **{name: max(getattr(work, name), getattr(found, name)) for name in WORK_COLUMNS}
+    types = {one.dtype[:6] for one in tree.parameters}
+    column = "fp4_flop" if "float4" in types else "fp8_flop" if "float8" in types else "narrow_flop"
+    least = replace(
+        found, wide_flop=0.0, double_flop=0.0, narrow_flop=0.0, fp8_flop=0.0, fp4_flop=0.0
     )
+    values = {name: getattr(least, name) for name in WORK_COLUMNS} | {column: found.flop}
+    return replace(work, **{name: max(getattr(work, name), values[name]) for name in WORK_COLUMNS})
 
 
 def features_of(

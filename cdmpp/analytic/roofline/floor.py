@@ -113,6 +113,7 @@ class LeastWork:
         threads: maximum number of GPU threads that run at once; 0 and None = unknown.
         double_flop: operations of `wide_flop` on values of 8 bytes; None = not counted.
         fp8_flop: sums and products with results of 1 byte or less; None = not counted.
+        fp4_flop: sums and products of values of less than 1 byte; None = not counted.
         int32_op, int16_op, int8_op: integer operations with a narrowest operand of more than 2
             bytes, of 2 bytes and of 1 byte; None = not counted.
     """
@@ -127,12 +128,15 @@ class LeastWork:
     threads: FloatArray | None = None
     double_flop: FloatArray | None = None
     fp8_flop: FloatArray | None = None
+    fp4_flop: FloatArray | None = None
 
     @property
     def flop(self) -> FloatArray:
         """float64 [P], floating-point operations of any width."""
-        plain = self.wide_flop + self.narrow_flop
-        return plain if self.fp8_flop is None else plain + self.fp8_flop
+        found = self.wide_flop + self.narrow_flop
+        for one in (self.fp8_flop, self.fp4_flop):
+            found = found if one is None else found + one
+        return found
 
 
 @dataclass(frozen=True)
@@ -199,9 +203,11 @@ def _at_least(found: LeastWork, counted: FloatArray) -> LeastWork:
         counted: float64 [P, columns], see `ProgramArrays.work`.
     """
     columns = dict(zip(WORK_COLUMNS, counted.T, strict=True))
-    return LeastWork(
-        **{name: np.fmax(getattr(found, name), columns[name]) for name in WORK_COLUMNS}
-    )
+    values = {name: np.fmax(getattr(found, name), columns[name]) for name in WORK_COLUMNS}
+    is_fp4 = columns["fp4_flop"] > 0  # in the features, these values have a byte each
+    for name in ("fp8_flop", "bytes"):
+        values[name] = np.where(is_fp4, columns[name], values[name])
+    return LeastWork(**values)
 
 
 def least_work_of_operators(operators: Operators) -> LeastWork:
@@ -298,11 +304,14 @@ def _compute_s(device: DeviceSpec, work: LeastWork) -> FloatArray:
     if wide:
         seconds = seconds + work.wide_flop / (ratio * wide)
     if narrow:
-        fastest = max(narrow, wide or 0.0)
-        seconds = np.maximum(seconds, work.narrow_flop / (ratio * fastest))
-        if work.fp8_flop is not None:
-            fastest = max(fastest, device.peak_fp8_flop_per_s or 0.0)
-            seconds = np.maximum(seconds, work.fp8_flop / (ratio * fastest))
+        fastest = wide or 0.0
+        for operations, peak in (
+            (work.narrow_flop, narrow), (work.fp8_flop, device.peak_fp8_flop_per_s),
+            (work.fp4_flop, device.peak_fp4_flop_per_s),
+        ):  # fmt: skip
+            fastest = max(fastest, peak or 0.0)
+            if operations is not None:
+                seconds = np.maximum(seconds, operations / (ratio * fastest))
     if wide:
         int8 = max(INT8_RATIO * wide, device.peak_int8_op_per_s or 0.0)
         rates = (
@@ -356,7 +365,7 @@ def _least_work(
     """
     if not has_added_columns(leaf_extra):  # without them no work is certain
         none, one = np.zeros(count), np.ones(count)
-        return LeastWork(none, none, none, one, none, none, none, none, none, none)
+        return LeastWork(none, none, none, one, *[none] * 7)
     leaf = np.asarray(leaf_features[leaves[:, None], _LEAF_COLUMNS], np.float64)
     extra = np.asarray(leaf_extra[leaves[:, None], _EXTRA_COLUMNS], np.float64)
     products, sums = _undo_log(leaf[:, _PRODUCTS]), _undo_log(leaf[:, _SUMS])
@@ -391,6 +400,7 @@ def _least_work(
         threads=np.zeros(count),
         double_flop=np.zeros(count),
         fp8_flop=_ROUNDING * fp8,
+        fp4_flop=np.zeros(count),
     )
 
 

@@ -15,6 +15,7 @@ from cdmpp.analytic.operators.operators import make_operators
 from cdmpp.analytic.roofline.floor import (
     LEAST_CALL_S,
     LEAST_KERNEL_S,
+    LeastWork,
     floor_on,
     least_kernel_s,
     least_work,
@@ -135,6 +136,19 @@ def test_eight_bits_may_use_the_fp8_units() -> None:
     assert floor_on(units, work).seconds[0] == pytest.approx(2e12 / 16e12, rel=1e-4)
     halves = work_of(leaf(mul=1e12, add=1e12, dtype__store__bytes=2))
     assert floor_on(units, halves).seconds[0] == pytest.approx(2e12 / 8e12, rel=1e-4)
+
+
+def test_four_bits_may_use_the_fp4_units() -> None:
+    """They were bounded by the fp8 peak, half of the fp4 peak."""
+    one, none = np.ones(1), np.zeros(1)
+    units = replace(GPU, peak_tensor_flop_per_s=8e12, peak_fp8_flop_per_s=16e12)
+    work = LeastWork(none, none, none, one, fp4_flop=np.array([2e12]))
+    assert work.flop == 2e12
+    assert floor_on(units, work).seconds[0] == pytest.approx(2e12 / 16e12)
+    both = replace(units, peak_fp4_flop_per_s=32e12)
+    assert floor_on(both, work).seconds[0] == pytest.approx(2e12 / 32e12)
+    eight = replace(work, fp4_flop=None, fp8_flop=np.array([2e12]))
+    assert floor_on(both, eight).seconds[0] == pytest.approx(2e12 / 16e12)
 
 
 def test_every_kernel_of_a_gpu_is_launched() -> None:

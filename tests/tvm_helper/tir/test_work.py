@@ -186,6 +186,7 @@ def test_the_bytes_of_a_type(dtype: str, size: int) -> None:
         ("float16", "float32", "wide_flop"), ("int8", "int32", "int8_op"),
         ("int16", "int32", "int16_op"), ("int32", "int32", "int32_op"),
         ("float8_e4m3fn", "float8_e4m3fn", "fp8_flop"),
+        ("float4_e2m1fn", "float4_e2m1fn", "fp4_flop"),
     ],
 )  # fmt: skip
 def test_operations_count_by_their_type(dtype: str, out: str, column: str) -> None:
@@ -269,13 +270,32 @@ def test_a_function_of_another_library_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "column"), [("float16", "narrow_flop"), ("float8_e4m3fn", "fp8_flop")]
+    ("dtype", "column"),
+    [
+        ("float16", "narrow_flop"),
+        ("float8_e4m3fn", "fp8_flop"),
+        ("float4_e2m1fn", "fp4_flop"),
+    ],
 )
 def test_matrix_units_may_do_all_in_the_type_of_the_operands(dtype: str, column: str) -> None:
     """A program that calls them counts as its source does, whose sums are wide."""
     called = replace(work_of(product(dtype, "float32")), wide_flop=0.0, uncounted=("mma",))
     found = _at_least(called, product(dtype, "float32"))
     assert found.flop == getattr(found, column) == 2 * 64 * 32 * 48
+
+
+def test_bounds_of_four_bits_do_not_count_bytes() -> None:
+    """The features of a program have a byte for each value, half of which are half a byte."""
+    device = replace(get_device("b200"), l2_bandwidth_bytes_per_s=1e3)
+    cpu = device_target(get_device("epyc-avx512-1c"))
+    seconds = []
+    for dtype in ("float8_e4m3fn", "float4_e2m1fn"):
+        module = product(dtype, dtype)
+        ast = features_of(module, cpu)
+        assert not isinstance(ast, str)
+        floor = program_floor(device, ast.leaf_features, ast.leaf_extra, work_of(module))
+        seconds.append(floor.seconds[0])  # of its bytes
+    assert seconds == pytest.approx([6.656, 3.328], rel=1e-3)
 
 
 @pytest.mark.parametrize(
