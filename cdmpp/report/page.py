@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from cdmpp.errors import DataError
 from cdmpp.files.atomic import check_replaceable
 from cdmpp.files.places import package_folder
 from cdmpp.report.tables import Cell, Table
@@ -109,11 +110,14 @@ def page_html(page: Page) -> str:
 
 
 def check_page_file(path: Path | None, *, option: str = "--html") -> None:
-    """Checks that the path of a page is unused or has an earlier page.
+    """Checks that the path of a page is unused or has an earlier page, and that its folder exists.
 
     Raises:
         UsageError: the path has something else.
+        DataError: there is no such folder.
     """
+    if path is not None and not path.parent.is_dir():
+        raise DataError(f"{option} {path}: no folder {path.parent}; create it")
     check_replaceable(path, "<!doctype html>", what="an HTML page", option=option)
 
 

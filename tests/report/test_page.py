@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
-from cdmpp.report.page import Page, Section, page_html, page_markdown
+import pytest
+
+from cdmpp.errors import DataError
+from cdmpp.report.page import Page, Section, check_page_file, page_html, page_markdown
 from cdmpp.report.tables import Cell, Row, Table, plain_table
 
 _VOID = {"meta", "br", "img", "input"}
@@ -85,6 +89,14 @@ def test_units_that_all_cells_share_stand_in_the_header():
     ):  # fmt: skip
         assert wanted in text, wanted
     assert "<script" not in text
+
+
+def test_a_page_in_a_folder_that_does_not_exist_fails_first(tmp_path: Path) -> None:
+    """`explain --html` predicted for half a minute before."""
+    check_page_file(None)
+    check_page_file(tmp_path / "page.html")
+    with pytest.raises(DataError, match=r"--html .*page\.html: no folder .*; create it"):
+        check_page_file(tmp_path / "none" / "page.html")
 
 
 def test_what_is_empty_is_left_out():
