@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cdmpp import errors
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, DeviceError, ServerError
 from cdmpp.models.assemble import AskedProgram
@@ -267,7 +268,8 @@ def _request(
 def _why(answer: Answer) -> str:
     if answer.outcome == "died":
         return f"the reading process {answer.text}"
-    return answer.text
+    kind, _, text = answer.text.partition(": ")
+    return text if hasattr(errors, kind) else answer.text
 
 
 def _read_program(row: dict[str, Any], device: DeviceSpec, asts: Any) -> ReadProgram:

@@ -26,9 +26,11 @@ from cdmpp.comparison.llm.config_file import known_models
 from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import CdmppError, DataError, DeviceError, ServerError, UsageError
+from cdmpp.processes.worker import Answer
 from cdmpp.serve.client import Client
 from cdmpp.serve.options import ServeOptions
 from cdmpp.serve.reader_process import _records
+from cdmpp.serve.reading import _why
 from cdmpp.serve.run import listening
 from tests.comparison.llama import EIGHT_B
 from tests.serve.serving import (
@@ -349,6 +351,15 @@ def test_a_value_that_a_request_cannot_have_is_not_missing(url: str) -> None:
     assert (status, "cannot share" in answer["error"]["text"]) == (422, True)
     request = {"models": ["meta/lama"], "devices": ["h100"], "decode_at": [9]}
     assert post(url, "/v1/compare", json.dumps(request).encode())[0] == 404
+
+
+def test_a_reason_has_no_name_of_a_class() -> None:
+    """The sentence of an expected error began with `DataError: `."""
+    for text, shown in (
+        ("DataError: x is not TIR JSON", "x is not TIR JSON"),
+        ("ValueError: not finite", "ValueError: not finite"), ("killed after 30 s",) * 2,
+    ):  # fmt: skip
+        assert _why(Answer("failed", {}, text)) == shown
 
 
 def test_too_much_is_refused(url: str) -> None:
