@@ -130,6 +130,8 @@ class Gate:
             most = self._options.answer_timeout_s
             text = f"no answer within {most:g} s (--timeout); send fewer programs at a time"
             await answer.refuse(Refused(504, text))
+        except asyncio.CancelledError:  # the server stops and does not wait any longer
+            await answer.refuse(Refused(503, "the server is stopping; try again", retry_after_s=1))
         except Exception:
             _log.exception("request %s failed", request_id)
             await answer.refuse(Refused(500, f"an error of the server; its log has {request_id}"))

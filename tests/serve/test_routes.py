@@ -18,6 +18,8 @@ from cdmpp.errors import CdmppError, DataError, NotFoundError, UsageError
 from cdmpp.report.page import script_hash
 from cdmpp.serve.app import _add_errors
 from cdmpp.serve.client import Client
+from cdmpp.serve.gate import Gate
+from cdmpp.serve.measures import Measures
 from cdmpp.serve.options import ServeOptions
 from cdmpp.serve.routes.browsing import add_browsing
 from cdmpp.serve.routes.uploads import Uploads
@@ -173,3 +175,27 @@ def test_a_server_without_them_says_how_to_have_them(tmp_path: Path) -> None:
     assert routes["/v1/runs"]().runs == []
     with pytest.raises(UsageError, match="--runs DIR"):
         asyncio.run(routes["/v1/runs/compared"](["one"]))
+
+
+def test_a_stopping_server_asks_to_try_again():
+    """uvicorn cancels requests that last longer than its grace; they got a bare 500."""
+    sent = []
+
+    async def slow(scope, receive, send):
+        await asyncio.sleep(60)
+
+    async def send(message):
+        sent.append(message)
+
+    async def stop() -> None:
+        gate = Gate(slow, ServeOptions(), None, Measures())
+        scope = {"type": "http", "method": "GET", "path": "/v1/models", "headers": []}
+        task = asyncio.create_task(gate(scope, None, send))
+        await asyncio.sleep(0.05)
+        task.cancel("timeout graceful shutdown exceeded")
+        await task
+
+    asyncio.run(stop())
+    assert sent[0]["status"] == 503
+    assert (b"retry-after", b"1") in sent[0]["headers"]
+    assert json.loads(sent[1]["body"])["error"]["text"] == "the server is stopping; try again"
