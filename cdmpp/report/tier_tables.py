@@ -33,7 +33,7 @@ def tier_tables(tiers: Mapping[str, Any]) -> list[Table]:
     header = ("measured, kind", "n", "MAPE", "log error", "inside", "each way")
     return [
         plain_table(("", *(_NAMES[name] for name in known)), rows,
-                    title="tiers ([]: 95 % intervals over tasks)"),
+                    title="tiers, with 95 % intervals over tasks (from six tasks)"),
         plain_table(header, _parts(shown), title=" / ".join(_NAMES[name] for name in shown)),
     ]  # fmt: skip
 

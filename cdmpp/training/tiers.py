@@ -72,8 +72,8 @@ def tier_figures(samples: Samples, found: Estimates) -> dict[str, Any]:
     Returns:
         `n` and `tasks`; `mape`, `median_ape`, `mean_log_error` and `median_ratio` as in
         `cdmpp.metrics`; `mape_interval` and `mean_log_error_interval`, 95 % intervals over tasks,
-        None for a single task; `inside_interval`, the share of measured times in their interval,
-        and `interval_factor`, the median of exp(half width), None without intervals;
+        None for fewer than six tasks; `inside_interval`, the share of measured times in their
+        interval, and `interval_factor`, the median of exp(half width), None without intervals;
         `out_of_distribution`, the share of flagged programs, None if the model has no flags.
     """
     ratio = found.latency_s / samples.latency_s
