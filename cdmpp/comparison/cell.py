@@ -131,7 +131,8 @@ def no_fit(cell: CompareCell) -> str:
     """Returns the message that a network does not fit a device."""
     needed, limit = (cell.memory_bytes or 0.0) / _GIB, (cell.memory_limit_bytes or 0.0) / _GIB
     each = f" on each of {cell.degree}" if cell.degree > 1 else ""
-    return f"does not fit: it needs {needed:.3g} GiB{each}, {cell.device} has {limit:.3g} GiB"
+    size = f"{needed:.3g}" if needed < 1000 else f"{needed:,.0f}"
+    return f"does not fit: it needs {size} GiB{each}, {cell.device} has {limit:.3g} GiB"
 
 
 def ranked(cells: Sequence[CompareCell], objective: Objective) -> list[CompareCell]:

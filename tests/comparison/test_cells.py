@@ -113,6 +113,8 @@ def test_memory_that_is_nearly_full_is_not_sure() -> None:
     assert fits_into(1.0, None) is None
     full = cell("b60", None, memory_bytes=48 * 2.0**30, memory_limit_bytes=24 * 2.0**30)
     assert no_fit(full) == "does not fit: it needs 48 GiB, b60 has 24 GiB"
+    huge = replace(full, memory_bytes=12345 * 2.0**30)
+    assert no_fit(huge) == "does not fit: it needs 12,345 GiB, b60 has 24 GiB"
     assert "48 GiB on each of 2" in no_fit(replace(full, degree=2))
 
 

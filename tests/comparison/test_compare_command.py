@@ -135,6 +135,13 @@ def test_what_does_not_fit_is_one_sentence(capsys) -> None:
     assert "l4 has 24 GiB" in text
 
 
+def test_a_batch_that_fits_nowhere_has_a_note_and_no_empty_table(capsys) -> None:
+    assert main(["compare", *DECODE, "--batch", "1,4096", "--device", "h100"]) == 0
+    _, large = capsys.readouterr().out.split("batch 4096\n")
+    assert large.startswith("\n  h100: does not fit: it needs ")
+    assert "latency [interval]" not in large
+
+
 def test_a_torch_network_that_does_not_fit_is_one_sentence(capsys, tmp_path, network) -> None:
     path = tmp_path / "tiny.yaml"
     path.write_text("devices: {tiny: {kind: gpu, mem_bytes: {value: 4096, source: a toy board}}}")

@@ -171,6 +171,10 @@ def test_quantisation_is_read(
             r"text_config is \['a list'\], expected the keys of a dec",
         ),
         ({"num_experts_per_tok": 200}, "200 is more than num_experts 128"),
+        (
+            {"head_dim": None, "num_attention_heads": 33},
+            "hidden_size 2048 is not a multiple of num_attention_heads 33, and head_dim is not",
+        ),
         ({"num_key_value_heads": 5}, "not a multiple of num_key_value_heads 5"),
         ({"index_topk": 2048}, r"sparse attention \(index_topk\), which is not supported"),
         ({"sliding_window": 8, "layer_types": ["x"] * 48}, "layers of type 'x' are not supported"),

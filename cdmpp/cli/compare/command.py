@@ -187,9 +187,10 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(json_rows(cells, args.objective), allow_nan=False))
         return 0
     for title, part in groups(cells):
-        print(f"{title}\n\n{aligned([titles(part), *rows(part, args.objective)])}\n")
-        for layers, lines in operator_tables(part) if args.operators else ():
-            print(f"{layers}\n\n{aligned(lines, 'lr')}\n")
+        lines = rows(part, args.objective)
+        print(f"{title}\n\n{aligned([titles(part), *lines])}\n" if lines else f"{title}\n")
+        for layers, table in operator_tables(part) if args.operators else ():
+            print(f"{layers}\n\n{aligned(table, 'lr')}\n")
         said = notes(part, args.objective)
         print("".join(f"  {note}\n" for note in said), end="\n" if said else "")
     print("= tied with others of this rank: their intervals overlap")

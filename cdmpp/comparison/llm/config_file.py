@@ -132,6 +132,11 @@ def _grouped(values: _Values, place: int) -> GroupedAttention:
     kv_heads = values.size("num_key_value_heads", default=heads)
     width = values.size("hidden_size")
     head = values.size("head_dim", default=width // heads or 1)
+    if values.values.get("head_dim") is None and width % heads:
+        values.refuse(
+            f"hidden_size {width} is not a multiple of num_attention_heads {heads}, and head_dim "
+            "is not given"
+        )
     if heads % kv_heads:
         values.refuse(
             f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
