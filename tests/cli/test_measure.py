@@ -129,7 +129,7 @@ def campaign_folder(folder: Path, references: list[float], spread: float) -> Pat
     journal = Journal(folder)
     for reference in references:
         journal.append(
-            {"kind": "health", "at": 1, "load_1min": 1.0, "clock_hz": 2e9, "allowed_cpus": 2,
+            {"kind": "health", "at": 1, "load_1min": 1.23456, "clock_hz": 2e9, "allowed_cpus": 2,
              "reference_costs_s": [reference], "reference_error": None}
         )  # fmt: skip
     common = {"kind": "measured", "task": "t", "measured_at": 1, "build_s": 2.0, "run_s": 1.0}
@@ -141,6 +141,15 @@ def campaign_folder(folder: Path, references: list[float], spread: float) -> Pat
         )
     journal.close()
     return folder
+
+
+def test_doctor_says_once_that_the_drift_is_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", str(campaign_folder(tmp_path, [1.0, 1.0], 0.3))]) == 0
+    out = capsys.readouterr().out
+    assert "drift          unknown: too few timings of the reference program (n = 2)\n" in out
+    assert "load           1.2 (median" in out
 
 
 def test_doctor_reads_a_campaign_that_is_running(

@@ -178,12 +178,10 @@ def report_text(report: dict[str, Any]) -> str:
     lines += [
         f"noise floor    {_percent(noise['median'])} median, {_percent(noise['p90'])} at 90 % "
         f"(relative deviation of repeats, n = {noise['n']})",
-        f"drift          {_percent(drifted['trend'])} first to last third, "
-        f"{_percent(drifted['spread'])} slowest to fastest (reference program, "
-        f"n = {drifted['n']})",
+        f"drift          {_drift(drifted)}",
         f"clock          {_clock(report['clock_hz'])}, deviation "
         f"{_percent(report['clock_spread'])}",
-        f"load           {_number(report['load_1min'])} (median of the last minute's)",
+        f"load           {_number(report['load_1min'], digits=2)} (median of the last minute's)",
         f"threads        {_number(report['threads'])} of a program, "
         f"{_number(report['allowed_cpus'])} CPUs allowed, quota "
         f"{_number(report['machine'].get('cpu_quota'), 'none known')}",
@@ -214,5 +212,15 @@ def _clock(value: float | None) -> str:
     return "unknown" if value is None else f"{value / 1e9:.2f} GHz"
 
 
-def _number(value: float | None, unknown: str = "unknown") -> str:
-    return unknown if value is None else f"{value:g}"
+def _drift(drifted: dict[str, Any]) -> str:
+    runs = drifted["n"]
+    if drifted["trend"] is None:
+        return f"unknown: too few timings of the reference program (n = {runs})"
+    return (
+        f"{_percent(drifted['trend'])} first to last third, {_percent(drifted['spread'])} slowest "
+        f"to fastest (reference program, n = {runs})"
+    )
+
+
+def _number(value: float | None, unknown: str = "unknown", *, digits: int = 6) -> str:
+    return unknown if value is None else f"{value:.{digits}g}"

@@ -320,7 +320,8 @@ class MeasureReport:
             lines.append(f"  {kind['count']} {kind['name']}; the first: {kind['first_text']}")
         lines += _without_schedule(self.draw_failures)
         lines.append(
-            f"{self.tables.shards} shards; train on them: cdmpp train --dataset {self.folder}"
+            f"{counted(self.tables.shards, 'shard')}; train on them: cdmpp train --dataset "
+            f"{self.folder}"
         )
         return "\n".join(lines)
 

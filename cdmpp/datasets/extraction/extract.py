@@ -102,7 +102,8 @@ class ExtractReport:
         ]
         lines += [f"  rejected {n}: {reason}" for reason, n in self.rejected.most_common()]
         lines += [f"  by fallback {name}: {n}" for name, n in self.fallbacks.most_common()]
-        lines.append(f"{self.shards} shards ({self.reused} from an earlier run) in {self.out_dir}")
+        shards = counted(self.shards, "shard")
+        lines.append(f"{shards} ({self.reused} from an earlier run) in {self.out_dir}")
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
