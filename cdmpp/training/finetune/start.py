@@ -17,7 +17,8 @@ from cdmpp.models.base import CostModel
 from cdmpp.models.loop.progress import OnTrain
 from cdmpp.models.loop.shards import process_count
 from cdmpp.models.parts.checks import as_read_by
-from cdmpp.predict.saved_model import ModelCard, load_model, task_digest
+from cdmpp.predict.saved_model import ModelCard, load_model, task_digest, task_digests
+from cdmpp.text import counted
 from cdmpp.training.finetune.adapt import LEAST_TASKS, TriedFits
 from cdmpp.training.finetune.choice import SAYS, standard_error, task_errors
 from cdmpp.training.finetune.folds import budget_folds, joined
@@ -114,6 +115,8 @@ def choose_start(
         "shipped": SAYS[kept],
         "held_out_tasks": len(gain),
         "held_out_error": errors,
+        "tasks": len(task_digests(samples)),
+        "tasks_of_shipped": len(task_digests(samples) & card.training_tasks),
     }
     if is_fresh:
         return None, facts
@@ -155,4 +158,10 @@ def start_sentence(facts: dict[str, Any]) -> str:
         f"{'from nothing' if name == NOTHING else SAYS[name]} {100 * value:.0f} %"
         for name, value in errors.items()
     )
-    return f"{best} ({facts['held_out_tasks']} held-out tasks: {listed})"
+    text = f"{best} ({facts['held_out_tasks']} held-out tasks: {listed})"
+    if facts["kept"] == NOTHING or not facts.get("tasks_of_shipped"):
+        return text
+    return (
+        f"{text}; {facts['tasks_of_shipped']} of {counted(facts['tasks'], 'task')} are in its "
+        "training data with other devices, and errors of new tasks can be larger"
+    )

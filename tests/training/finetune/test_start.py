@@ -91,6 +91,22 @@ def test_the_shipped_model_wins_where_little_can_be_learned(
     assert "the shipped model" in start_sentence(facts)
 
 
+def test_tasks_that_the_shipped_model_has_seen_on_other_devices_are_counted(
+    shipped: Path, handful: Samples, samples: Samples, tmp_path: Path
+) -> None:
+    """`evaluate` leaves such tasks out, so `train` says how many there are."""
+    assert "training data" not in start_sentence(chosen(shipped, handful, tmp_path / "new")[1])
+    rows = samples.take((samples.device == 0) & (samples.task_id >= 17) & (samples.task_id < 27))
+    seen = replace(rows, devices=handful.devices, device=np.ones(len(rows), np.int64))
+    train, validation = seen.take(seen.task_id < 23), seen.take(seen.task_id >= 23)
+    _, facts = choose_start(
+        lambda: TransformerCostModel(POOR), "transformer", shipped, seen, train, validation,
+        options=OPTIONS, seed=0, run_dir=tmp_path,
+    )  # fmt: skip
+    assert (facts["tasks"], facts["tasks_of_shipped"]) == (10, 7)
+    assert "; 7 of 10 tasks are in its training data with other devices" in start_sentence(facts)
+
+
 @pytest.mark.exhaustive
 def test_a_choice_of_large_tasks_takes_minutes(
     shipped: Path, handful: Samples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
