@@ -138,7 +138,8 @@ def _facts(name: str, folder: Path) -> dict[str, Any]:
     card = read_card(folder)
     metrics = _metrics(folder)
     return {
-        "name": name, "problem": None, "kind": card.kind, "data_hash": card.data_hash,
+        "name": name, "problem": None, "kind": metrics.get("model", card.kind),
+        "data_hash": card.data_hash,
         "devices": [spec.name for spec in card.devices],
         "split": card.split.get("description", ""), "seed": card.split.get("seed"),
         "training_s": metrics.get("training_s"), "test": _test(metrics),

@@ -216,6 +216,17 @@ def test_runs_are_listed_and_compared(tmp_path: Path, capsys):
     assert "no run 'third'" in capsys.readouterr().err
 
 
+def test_a_fine_tuned_run_is_listed_with_its_error(tmp_path: Path, capsys):
+    """Its line on the test part has another name than its kind of model."""
+    write_run(tmp_path / "tuned", "roofline")
+    path = tmp_path / "tuned" / "metrics.json"
+    metrics = json.loads(path.read_text("utf-8"))
+    metrics["test"]["fine-tuned"] = metrics["test"].pop("roofline") | {"mape": 0.25}
+    path.write_text(json.dumps(metrics | {"model": "fine-tuned"}), "utf-8")
+    assert main(["runs", "--folder", str(tmp_path)]) == 0
+    assert "25.0 %" in capsys.readouterr().out
+
+
 def test_options_are_named_as_arguments_in_python():
     said = in_python("give --device-spec FILE or --all, see `cdmpp predict --help`")
     assert said == "give device=FILE or all, see `cdmpp predict --help`"
