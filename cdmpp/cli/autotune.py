@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.trial import FrozenTrial
 
-from cdmpp.autotune.options import AutotuneOptions, check_options
+from cdmpp.autotune.options import AutotuneOptions, ObjectiveKind, check_options
 from cdmpp.autotune.report import write_study_report
 from cdmpp.autotune.storage import existing_study
 from cdmpp.autotune.study import Source, best_trial, run_study, winner_options, write_preset
@@ -33,7 +35,7 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import make_folder
 from cdmpp.report.run_report import run_tables, write_run_report
-from cdmpp.text import counted
+from cdmpp.text import counted, percent_text, seconds_text
 from cdmpp.training.run import RunResult, train_run
 
 _JOURNAL = "journal.log"
@@ -109,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
         source,
         args.storage or str(out / _JOURNAL),
         workers=args.workers,
-        on_trial=None if args.json or args.quiet else print_trial,
+        on_trial=None if args.json or args.quiet else partial(print_trial, options.objective.kind),
     )
     best = best_trial(study)
     make_folder(out, what="study")
@@ -125,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(_value(study, best, out, result), allow_nan=False))
     else:
-        _print_end(study, best, out, page, result)
+        _print_end(options.objective.kind, study, best, out, page, result)
     return 0
 
 
@@ -151,17 +153,25 @@ def run_report(args: argparse.Namespace) -> int:
     return 0
 
 
-def print_trial(trial: FrozenTrial) -> None:
+def print_trial(objective: ObjectiveKind, trial: FrozenTrial) -> None:
     """Prints a finished trial on stderr."""
     facts = trial.user_attrs
-    values = " ".join(f"{value:.4g}" for value in trial.values or ())
     words = [
         f"trial {trial.number} {trial.state.name.lower()}",
-        values,
+        _objective_text(objective, trial.values or ()),
         f"{facts.get('epochs', 0)} epochs, {facts.get('cpu_s', 0.0):.1f} CPU s",
         str(facts.get("reason", "")),
     ]
     print(", ".join(word for word in words if word), file=sys.stderr, flush=True)
+
+
+def _objective_text(objective: ObjectiveKind, values: Sequence[float]) -> str:
+    if not values:
+        return ""
+    if objective == "error-and-order":
+        return f"error and order {values[0]:.3f}"
+    seconds = "".join(f", {seconds_text(value)} a prediction" for value in values[1:])
+    return f"MAPE {percent_text(values[0])}{seconds}"
 
 
 def _add_study_options(parser: argparse.ArgumentParser) -> None:
@@ -198,13 +208,18 @@ def _value(
 
 
 def _print_end(
-    study: optuna.Study, best: FrozenTrial, out: Path, page: Path, result: RunResult | None
+    objective: ObjectiveKind,
+    study: optuna.Study,
+    best: FrozenTrial,
+    out: Path,
+    page: Path,
+    result: RunResult | None,
 ) -> None:
     rows = trial_rows(study)
     first = next((row for row in rows if row.number == 0 and row.is_done), None)
-    value = best.values[0]
-    began = f" (began with {first.values[0]:.4g})" if first else ""
-    print(f"best    trial {best.number}: {value:.4g} on the validation part{began}")
+    value = _objective_text(objective, best.values)
+    began = f" (trial 0: {_objective_text(objective, first.values)})" if first else ""
+    print(f"best    trial {best.number}: {value} on the validation part{began}")
     print(
         f"spent   {sum(r.cpu_s for r in rows) / 60:.1f} CPU minutes, {counted(len(rows), 'trial')}"
     )

@@ -36,6 +36,7 @@ from cdmpp.autotune.storage import new_pruner
 from cdmpp.autotune.study import Source, best_trial, run_study, winner_options, write_preset
 from cdmpp.autotune.trial_rows import front, importances, trial_rows
 from cdmpp.autotune.worker import work
+from cdmpp.cli.autotune import print_trial
 from cdmpp.cli.main import main
 from cdmpp.config import load_config
 from cdmpp.errors import DataError, NotApplicableError, NotFiniteError, UsageError
@@ -369,6 +370,19 @@ def test_a_url_of_a_storage_that_fails_under_load_is_refused(tmp_path):
         run_study(OPTIONS, SOURCE, f"sqlite:///{tmp_path}/study.db")
 
 
+@pytest.mark.parametrize(
+    ("kind", "values", "text"),
+    [
+        ("mape", [0.5682], "MAPE 56.8 %"),
+        ("error-and-order", [0.5682], "error and order 0.568"),
+        ("error-and-time", [0.5682, 2.5e-5], "MAPE 56.8 %, 25.0 µs a prediction"),
+    ],
+)
+def test_values_of_a_trial_are_named(kind, values, text, capsys):
+    print_trial(kind, optuna.trial.create_trial(values=values))
+    assert f" complete, {text}, 0 epochs, 0.0 CPU s\n" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_command_tunes_trains_and_reports(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("cdmpp.cli.autotune.load_samples", load)
@@ -393,6 +407,7 @@ def test_the_command_tunes_trains_and_reports(tmp_path, capsys, monkeypatch):
         assert main(["autotune", *report]) == 0
         assert len(json.loads(capsys.readouterr().out)["trials"]) == 3
     assert main([*words, "--no-train"]) == 0
-    assert "began with" in capsys.readouterr().out
+    best = f"MAPE {100 * value['best']['mape']:.1f} % on the validation part (trial 0: MAPE "
+    assert best in capsys.readouterr().out
     assert main(["autotune", "report", "--out", str(tmp_path)]) == 3
     assert "no journal" in capsys.readouterr().err
