@@ -12,6 +12,7 @@ from cdmpp.autotune.settings import Group, Setting
 from cdmpp.autotune.spaces import space_of
 from cdmpp.config import from_dict, load_config, to_dict
 from cdmpp.errors import UsageError
+from cdmpp.text import nearest
 from cdmpp.training.options import TrainOptions
 
 ObjectiveKind = Literal["mape", "error-and-order", "error-and-time"]
@@ -163,6 +164,13 @@ def check_options(options: AutotuneOptions) -> None:
             f"most_parameters is {options.most_parameters}, but {trees[0]} has no parameter "
             "count before training; limit it with most_trial_cpu_s, or leave the kind out"
         )
+    paths = [setting.path for kind in options.tuned_kinds() for setting in space_of(kind)]
+    for name in options.exclude:
+        if not any(f"{path}.".startswith(f"{name}.") for path in paths):
+            raise UsageError(
+                f"exclude has {name!r}, expected the beginning of a searched setting"
+                f"{nearest(name, paths)}; they are {', '.join(paths)}"
+            )
     for kind in options.tuned_kinds():
         options.space(kind)
     beginnings(options)

@@ -349,6 +349,10 @@ def test_hyperband_and_the_mix_with_order(tmp_path):
     [
         ({"objective": ObjectiveOptions("error-and-time")}, "one objective only"),
         ({"trials": 0}, "trials is 0"),
+        (
+            {"exclude": ("segment_mlp.loop.learning_rat",)},
+            "exclude has '.*learning_rat', .*, did you mean 'segment_mlp.loop.learning_rate'",
+        ),
         ({"lease_s": 0.0}, "lease_s"),
         ({"kinds": ("gbdt",)}, "train.model"),
         ({"pruner": PrunerOptions(keep_percent=100.0)}, "keep_percent"),
