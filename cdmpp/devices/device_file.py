@@ -39,17 +39,18 @@ class DeviceFile:
     aliases: dict[str, str]
 
 
-def load_device_spec(path: Path, label: str | None = None) -> DeviceSpec:
+def load_device_spec(path: str | Path, label: str | None = None) -> DeviceSpec:
     """Returns one device of a device file.
 
     Args:
+        path: a YAML file like those of `cdmpp/devices`.
         label: label of the device; None = the only device of the file.
 
     Raises:
         DeviceError: the file is unreadable or invalid, lacks the label, or has several devices and
             no label was given.
     """
-    devices = read_device_file(path).devices
+    devices = read_device_file(Path(path)).devices
     if label is None:
         if len(devices) == 1:
             return next(iter(devices.values()))

@@ -94,6 +94,8 @@ def get_device(name: str, folders: Iterable[Path] = ()) -> DeviceSpec:
     Raises:
         DeviceError: the name is unknown; the text has the nearest one.
     """
+    if not isinstance(name, str | DeviceSpec):
+        raise DeviceError(f"device is {name!r}, expected a label or alias, e.g. 'v100'")
     return get_devices([name], folders)[0]
 
 

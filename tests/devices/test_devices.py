@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdmpp import devices
 from cdmpp.devices.device_file import load_device_spec, read_device_file
 from cdmpp.devices.registry import (
     find_device,
@@ -251,3 +252,14 @@ def test_cpus_of_amd_and_intel_are_one_family() -> None:
     assert family(get_device("graviton3")) == "AWS"
     assert family(get_device("mi50")) == "AMD", "a GPU"
     assert family(replace(get_device("i7-3770"), vendor=None)) is None
+
+
+def test_the_public_functions_take_texts_and_refuse_other_types(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("devices: {mine: {kind: cpu, threads: {value: 4, source: data sheet}}}")
+    assert devices.read(str(path)).threads == devices.read(path).threads == 4
+    with pytest.raises(DeviceError, match="cannot read the device file"):
+        devices.read("nowhere.yaml")
+    for name in (None, 3, ["v100"], b"v100"):
+        with pytest.raises(DeviceError, match="expected a label or alias"):
+            devices.get(name)  # type: ignore[arg-type]
