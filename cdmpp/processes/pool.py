@@ -1,7 +1,9 @@
 """Runs calls in worker processes that never outlive their parent.
 
 Workers are spawned, not forked: a forked child would inherit the compiler's threads and locks in an
-undefined state. A spawned worker loads the compiler once and then runs many calls.
+undefined state. A spawned worker loads the compiler once and then runs many calls. It runs the main
+script of its parent again only if a call needs a name from there, so that scripts need no
+`if __name__ == "__main__"`.
 """
 
 from __future__ import annotations
@@ -9,11 +11,15 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import pickle
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, nullcontext
+from types import ModuleType
 from typing import Any, TypeVar
 
 from cdmpp.errors import DataError
@@ -73,13 +79,15 @@ def _run_in_pool(
     """Yields (position, result) until a worker dies, which raises `BrokenProcessPool`."""
     before = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
+    starting = nullcontext if _needs_main(function, calls) else _without_main
     executor = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker)
     waiting = iter(calls)
     running: dict[Future[Result], int] = {}
     try:
         while True:
             while len(running) < jobs * _CALLS_PER_JOB and (call := next(waiting, None)):
-                running[executor.submit(function, *call[1])] = call[0]
+                with starting():  # `submit` starts the workers
+                    running[executor.submit(function, *call[1])] = call[0]
             if not running:
                 break
             finished, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -92,6 +100,24 @@ def _run_in_pool(
             process.terminate()
         raise
     executor.shutdown()
+
+
+def _needs_main(function: Callable[..., Any], calls: Sequence[Any]) -> bool:
+    try:
+        return b"__main__" in pickle.dumps((function, calls))
+    except Exception:  # the executor reports it
+        return True
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Hides the main module, which spawned processes would otherwise import."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _start_worker() -> None:

@@ -125,3 +125,23 @@ def test_many_calls_come_back_once_each() -> None:
     results = dict(run_in_processes(pow, calls, jobs=2))
     assert results == {number: number**7 for number in range(11)}
     assert dict(run_in_processes(pow, calls, jobs=1)) == results
+
+
+@pytest.mark.parametrize(
+    ("function", "guard"), [("operator.add", "True"), ("add", '__name__ == "__main__"')]
+)
+def test_a_script_runs_once_also_without_a_guard(tmp_path: Path, function: str, guard: str) -> None:
+    """Its workers ran it again, failed at the same call, and the run ended as "workers died"."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import operator\n"
+        "from cdmpp.processes.pool import run_in_processes\n"
+        "def add(a, b): return a + b\n"
+        f"if {guard}:\n"
+        f"    print(sorted(run_in_processes({function}, [(1, 2), (3, 4)], jobs=2)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=100, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("[(0, 3), (1, 7)]\n", "")
