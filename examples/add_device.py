@@ -35,4 +35,4 @@ Path("board.yaml").write_text(BOARD)
 board = cdmpp.devices.read(Path("board.yaml"))
 model = cdmpp.load("pretrained")
 for one in model.predict(KERNEL, device=[board, "epyc-avx2-1c"]):
-    print(one, "(strange to the model)" if one.out_of_distribution else "")
+    print(one, "(out of distribution)" if one.out_of_distribution else "")

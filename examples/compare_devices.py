@@ -17,4 +17,4 @@ found = cdmpp.load("pretrained").network(
 for way in ("tvm-untuned", "torch-eager"):
     known = [one for one in found if (one.way, one.mode) == (way, "infer") and one.latency_s]
     for one in sorted(known, key=lambda one: one.latency_s or 0.0):
-        print(f"{way:12} {one}{' (a guess)' if one.reasons else ''}")
+        print(f"{way:12} {one}{' (low confidence)' if one.reasons else ''}")

@@ -24,4 +24,4 @@ model = cdmpp.load("pretrained")
 for one in model.predict(KERNEL, device=["epyc-avx512-1c", "xeon-avx2-1c"]):
     print(one.name, one.device, one.latency_s, "s, 90 % interval", one.low_s, one.high_s)
     if one.out_of_distribution:
-        print("  the model has seen nothing like it: take this for a guess")
+        print("  out of distribution: the prediction has low confidence")
