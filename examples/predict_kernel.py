@@ -22,6 +22,7 @@ def matmul(A: T.Buffer((128, 256), "float32"), B: T.Buffer((256, 64), "float32")
 
 model = cdmpp.load("pretrained")
 for one in model.predict(KERNEL, device=["epyc-avx512-1c", "xeon-avx2-1c"]):
-    print(one.name, one.device, one.latency_s, "s, 90 % interval", one.low_s, one.high_s)
+    interval = f"90 % interval {one.low_s:.3g} to {one.high_s:.3g} s"
+    print(f"{one.name} on {one.device}: {one.latency_s:.3g} s, {interval}")
     if one.out_of_distribution:
         print("  out of distribution: the prediction has low confidence")
