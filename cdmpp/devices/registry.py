@@ -126,7 +126,8 @@ def unknown_text(names: Sequence[str], known: Iterable[str], aliases: Iterable[s
         return f"unknown devices {', '.join(each)}"
     [name] = names
     near = nearest(normal_name(name), [*known, *aliases])
-    return f"unknown device {name!r}{near}; the nearest are {nearest_three(name, known)}"
+    verb = "is" if len(known) == 1 else "are"
+    return f"unknown device {name!r}{near}; the nearest {verb} {nearest_three(name, known)}"
 
 
 def as_described_now(spec: DeviceSpec) -> DeviceSpec:

@@ -19,6 +19,7 @@ from cdmpp.devices.registry import (
     load_registry,
     resolve_devices,
     unknown_device,
+    unknown_text,
 )
 from cdmpp.devices.spec import DeviceSpec, family, same_architecture
 from cdmpp.devices.tables import device_text
@@ -263,3 +264,8 @@ def test_the_public_functions_take_texts_and_refuse_other_types(tmp_path: Path) 
     for name in (None, 3, ["v100"], b"v100"):
         with pytest.raises(DeviceError, match="expected a label or alias"):
             devices.get(name)  # type: ignore[arg-type]
+
+
+def test_a_single_known_device_is_the_nearest() -> None:
+    assert unknown_text(["my-box"], ["a100"]) == "unknown device 'my-box'; the nearest is a100"
+    assert "; the nearest are " in unknown_text(["my-box"], ["a100", "h100"])
