@@ -144,9 +144,14 @@ class Predictor:
     def cold_s_per_byte(self, device: DeviceSpec) -> float:
         """Returns the additional seconds per byte of arguments of a kernel in a network, compared
         with the kernel alone; 0 if unknown.
+
+        CPUs on which no networks were timed read the arguments at their memory bandwidth.
         """
         code = self._taught_by_networks(device)
-        return 0.0 if code is None else code.cold_s_per_byte
+        if code is not None:
+            return code.cold_s_per_byte
+        bandwidth = device.mem_bandwidth_bytes_per_s if device.kind == "cpu" else None
+        return 1.0 / bandwidth if bandwidth else 0.0
 
     def own_half_width(self, device: DeviceSpec, latency_s: float, one: Prediction) -> float:
         """Returns the part of a kernel's half width (of the log interval, combined in quadrature)
