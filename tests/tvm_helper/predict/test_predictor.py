@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 from cdmpp.cli.main import main
+from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError
 from tests.tvm_helper.predict.written import BOARD, SCRIPT
 from tests.tvm_helper.search.fixtures import DEVICE, train_into
@@ -273,3 +275,15 @@ def test_the_roofline_of_one_program_does_not_need_the_others(
     assert [row["name"] for row in json.loads(found.out)] == ["plain", "tiled.main"]
     assert "left out: kernel.main on" in found.err
     assert main(["roofline", str(program_file), "--device", "nosuch"]) == 4
+
+
+def test_arguments_in_networks_come_at_the_memory_bandwidth_of_a_cpu() -> None:
+    predictor = Predictor(MODEL, ["icelake-avx512-1c", "t4"])
+    ice_lake, t4 = get_device("icelake-avx512-1c"), get_device("t4")
+    assert ice_lake.mem_bandwidth_bytes_per_s is not None
+    found = predictor.cold_s_per_byte(ice_lake)
+    assert found == pytest.approx(1.0 / ice_lake.mem_bandwidth_bytes_per_s)
+    assert predictor.cold_s_per_byte(replace(ice_lake, mem_bandwidth_bytes_per_s=None)) == 0.0
+    assert predictor.cold_s_per_byte(t4) == 0.0
+    taught = Predictor(MODEL, ["epyc-avx512-1c"], compiles=True)
+    assert taught.cold_s_per_byte(get_device("epyc-avx512-1c")) == pytest.approx(2e-11)
