@@ -21,7 +21,7 @@ import torch
 
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.files.atomic import make_folder
+from cdmpp.files.atomic import make_folder, write_json
 from cdmpp.machine import machine
 from cdmpp.metrics import mean_and_interval
 from cdmpp.pretrained import PRETRAINED
@@ -244,6 +244,7 @@ def replayed(
         known: rows whose timings are taken.
     """
     make_folder(asked.work, what="networks and searches")
+    make_folder(asked.folder, what="rows")
     kept = asked.folder / f"{asked.name}.json"
     written = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
     found = written["rows"] if written and written.get("seed") == asked.seed else []
@@ -269,7 +270,7 @@ def replayed(
             origin = stamp("", schemas=COMPILED, models=[asked.model])
             row = judged(path, choice, predictor, gap_s, timed) | {"stamp": origin}
             rows[key] = row
-            write(asked, rows)
+            write_json(kept, {"seed": asked.seed, "rows": _in_order(rows)})
             print(f"{' '.join(key)}: replay {row['replay_error']:+.1%}, predicted "
                   f"{row['error']:+.1%}", file=sys.stderr, flush=True)  # fmt: skip
     return rows
@@ -337,10 +338,8 @@ def _in_order(rows: Rows) -> list[dict[str, Any]]:
 
 
 def write(asked: Replays, found: Rows) -> None:
-    """Writes the page of some rows; none before a network counts."""
+    """Writes the page of all rows."""
     rows = _in_order(found)
-    if all(row["is_calibrating"] for row in rows):
-        return
     command = f"python -m lab run {asked.name}"
     parts = [row.get("stamp") for row in rows]
     origin = stamp(command, schemas=COMPILED, models=[asked.model], parts=parts)
