@@ -212,12 +212,11 @@ def elsewhere(seed: int = 2039) -> None:
     _added("measured-here", model)
     untold = Replays(
         "replay-drawn", "this-cpu", PRETRAINED, ROOT / "runs" / f"replay-drawn-{seed}",
-        ROOT / "runs" / "replay-untold", seed=seed,
+        ROOT / "runs" / "replay-untold", is_predicted_again=True, seed=seed,
     )  # fmt: skip
     added = replace(
-        untold, device="measured-here", model=model, folder=ROOT / "runs" / "replay-added",
-        is_predicted_again=True,
-    )  # fmt: skip
+        untold, device="measured-here", model=model, folder=ROOT / "runs" / "replay-added"
+    )
     before = replayed(untold, drawn_files(seed))
     write_elsewhere(_in_order(before), _in_order(replayed(added, drawn_files(seed), before)))
 

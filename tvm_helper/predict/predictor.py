@@ -165,8 +165,8 @@ class Predictor:
             shared = packaged_schedule_times().widths_on(device.name).network
             whole = float(np.log(one.high_s / one.latency_s))
             return float(np.sqrt(max(whole**2 - shared**2, 0.0)))
-        code = self._taught_by_networks(device)
-        if code is None or code.network_widths is None:
+        code = self._reader(device)
+        if code is None or code.network_widths is None or not one.is_compiled:
             return 0.0
         log_s = np.log([latency_s])
         return float(code.network_widths.half_width(log_s)[0])
@@ -295,8 +295,7 @@ class Predictor:
             return [], f"{NO_CODE}it only calls a library"
         correction = MachineCodeCorrection(
             code[None], reader.kind, are_fastest=question.is_fastest,
-            in_network=question.in_network
-            and self._taught_by_networks(question.device) is not None,
+            in_network=question.in_network,
         )  # fmt: skip
         return [correction], ""
 
