@@ -117,7 +117,7 @@ def check_page_file(path: Path | None, *, option: str = "--html") -> None:
         DataError: there is no such folder.
     """
     if path is not None and not path.parent.is_dir():
-        raise DataError(f"{option} {path}: no folder {path.parent}; create it")
+        raise DataError(f"cannot write {path}: no folder {path.parent}; create it ({option})")
     check_replaceable(path, "<!doctype html>", what="an HTML page", option=option)
 
 

@@ -95,7 +95,7 @@ def test_a_page_in_a_folder_that_does_not_exist_fails_first(tmp_path: Path) -> N
     """`explain --html` predicted for half a minute before."""
     check_page_file(None)
     check_page_file(tmp_path / "page.html")
-    with pytest.raises(DataError, match=r"--html .*page\.html: no folder .*; create it"):
+    with pytest.raises(DataError, match=r"cannot write .*page\.html: no folder .*; create it"):
         check_page_file(tmp_path / "none" / "page.html")
 
 

@@ -83,7 +83,9 @@ def find_device_files(dataset_dir: Path, device: str) -> list[Path]:
         if devices:
             check_known([device], devices)
             found = ", ".join(devices)
-            next_step = f"Choose one of these, or add records in {records_dir / device}/*.json"
+            next_step = (
+                f"Choose one of these, or add records in {records_dir / device}/*.json. {next_step}"
+            )
         raise DataError(
             f"no measure records of device {device!r} in {records_dir}; devices found: {found}. "
             f"{next_step}"
