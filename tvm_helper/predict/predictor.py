@@ -133,22 +133,18 @@ class Predictor:
     def _reader(self, device: DeviceSpec) -> CodeModel | None:
         return self.trained.gpu_code if device.kind == "gpu" else self.trained.code
 
-    def _taught_by_networks(self, device: DeviceSpec) -> CodeModel | None:
-        """Returns the machine-code model if networks were searched and timed on the device, and
-        the model reads the device's code; else None.
-        """
-        code = self._reader(device)
-        is_taught = code is not None and code.searched == device.name
-        return code if is_taught and self.reads_code_of(device, of_fastest=True) else None
-
     def cold_s_per_byte(self, device: DeviceSpec) -> float:
         """Returns the additional seconds per byte of arguments of a kernel in a network, compared
         with the kernel alone; 0 if unknown.
 
         CPUs on which no networks were timed read the arguments at their memory bandwidth.
         """
-        code = self._taught_by_networks(device)
-        if code is not None:
+        code = self._reader(device)
+        if (
+            code is not None
+            and code.searched == device.name
+            and self.reads_code_of(device, of_fastest=True)
+        ):
             return code.cold_s_per_byte
         bandwidth = device.mem_bandwidth_bytes_per_s if device.kind == "cpu" else None
         return 1.0 / bandwidth if bandwidth else 0.0
