@@ -114,7 +114,7 @@ def check_page_file(path: Path | None, *, option: str = "--html") -> None:
 
     Raises:
         UsageError: the path has something else.
-        DataError: there is no such folder.
+        DataError: the folder does not exist.
     """
     if path is not None and not path.parent.is_dir():
         raise DataError(f"cannot write {path}: no folder {path.parent}; create it ({option})")
