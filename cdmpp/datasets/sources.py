@@ -272,8 +272,9 @@ def _writable(folder: Path, cache_dir: Path) -> Path:
     if not is_extracted_dir(copy):
         with replaced_folder(copy, what="extracted dataset") as new:
             shutil.copytree(
-                folder, new, dirs_exist_ok=True, ignore=shutil.ignore_patterns("cache-v*", "*.gz")
-            )
+                folder, new, dirs_exist_ok=True,
+                ignore=shutil.ignore_patterns("cache-v*", "*.gz", "*.xz"),
+            )  # fmt: skip
     return copy
 
 

@@ -104,7 +104,8 @@ def _kind(path: Path, wanted: Collection[FileKind]) -> FileKind:
 
 
 def _text_kind(path: Path, wanted: Collection[FileKind]) -> FileKind:
-    if path.name.removesuffix(".gz") in (RECORD_FILE, WORKLOAD_FILE):
+    plain = path.stem if path.suffix in PACKED_SUFFIXES else path.name
+    if plain in (RECORD_FILE, WORKLOAD_FILE):
         raise DataError(
             f"{path} is part of a MetaSchedule database; give its folder: {path.parent}"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import lzma
 from pathlib import Path
 from typing import Any
 
@@ -150,15 +151,23 @@ def test_a_truncated_gzip_keeps_what_comes_before(tmp_path: Path) -> None:
     texts = "".join(f"{text}\n" for text in LINES).encode()
     path.write_bytes(gzip.compress(texts, compresslevel=0)[:-600])
     report = extract(TuningDatabase(database, "a100", featurise), tmp_path / "out", jobs=1)
-    assert report.read.skipped["truncated or damaged gzip"] == 1
+    assert report.read.skipped["truncated or damaged archive"] == 1
     assert 10 < report.measurements < 21
     workloads = database / f"{WORKLOAD_FILE}.gz"
     workloads.write_bytes(workloads.read_bytes()[:-60])
-    with pytest.raises(DataError, match=r"database_workload.json.gz: truncated or damaged gzip"):
+    with pytest.raises(DataError, match=r"database_workload.json.gz: truncated or damaged archive"):
         extract(TuningDatabase(database, "a100", featurise), tmp_path / "other", jobs=1)
-    workloads.write_bytes(b"no gzip at all")
-    with pytest.raises(DataError, match=r"truncated or damaged gzip \(Not a gzipped file"):
-        extract(TuningDatabase(database, "a100", featurise), tmp_path / "other", jobs=1)
+
+
+def test_a_database_in_xz_is_read(tmp_path: Path) -> None:
+    database = write(tmp_path / "database", LINES, zipped=False)
+    expected = extract(TuningDatabase(database, "a100", featurise), tmp_path / "plain", jobs=1)
+    for name in (RECORD_FILE, WORKLOAD_FILE):
+        content = (database / name).read_bytes()
+        (database / f"{name}.xz").write_bytes(lzma.compress(content))
+        (database / name).unlink()
+    found = extract(TuningDatabase(database, "a100", featurise), tmp_path / "packed", jobs=1)
+    assert found.measurements == expected.measurements > 0
 
 
 def test_a_database_of_which_nothing_can_be_replayed_is_one_error(tmp_path: Path) -> None:

@@ -3,17 +3,16 @@
 Source: the two files that apache-tvm 0.27 writes. `database_workload.json` has one line per
 workload, `[structural hash, base64 of a length of 8 bytes and the module's JSON]`.
 `database_tuning_record.json` has one line per record, `[workload number, [trace, run seconds,
-target, arguments]]`, where a trace is `[instructions, decisions]`. Each may be gzipped, with `.gz`
-after its name. TVM 0.16 writes the same files with another format of modules (see `older`).
+target, arguments]]`, where a trace is `[instructions, decisions]`. Each may be compressed, with
+`.gz`, `.xz` or `.zst` after its name. TVM 0.16 writes the same files with another format of modules
+(see `older`).
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import gzip
 import json
-import zlib
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.record_file import MAX_LINE_BYTES
 from cdmpp.datasets.tenset.record_line import RecordLineError, is_finite, parse_json, parse_result
 from cdmpp.errors import DataError
+from cdmpp.files.open_text import PACKED_SUFFIXES, open_unpacked, unpack_errors
 from cdmpp.records import MeasureRecord, program_id
 
 WORKLOAD_FILE = "database_workload.json"
@@ -86,21 +86,21 @@ def is_metaschedule_database(place: Path) -> bool:
 
 
 def database_file(database_dir: Path, name: str) -> Path:
-    """Returns the path of one of the two files; the gzipped file if only that exists."""
+    """Returns the path of one of the two files; the compressed file if only that exists."""
     plain = Path(database_dir) / name
-    zipped = plain.with_name(f"{name}.gz")
-    return zipped if zipped.is_file() and not plain.is_file() else plain
+    packed = (plain.with_name(name + suffix) for suffix in PACKED_SUFFIXES)
+    return plain if plain.is_file() else next((path for path in packed if path.is_file()), plain)
 
 
-class DamagedGzipError(DataError):
-    """A gzipped file that cannot be read to its end.
+class DamagedArchiveError(DataError):
+    """A compressed file that cannot be read to its end.
 
     Attributes:
         reason: short stable phrase, for counting.
         detail: message of the decompressor.
     """
 
-    reason = "truncated or damaged gzip"
+    reason = "truncated or damaged archive"
 
     def __init__(self, path: Path, detail: str) -> None:
         super().__init__(f"{path}: {self.reason} ({detail}); expected the whole file")
@@ -115,10 +115,10 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         DataError: the file cannot be read.
     """
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
+        with open_unpacked(path) as stream:
             yield cast(BinaryIO, stream)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DamagedGzipError(path, str(error)) from None
+    except unpack_errors() as error:
+        raise DamagedArchiveError(path, str(error)) from None
     except OSError as error:
         raise DataError(f"{path}: cannot read ({error.strerror or error})") from None
 
@@ -243,7 +243,7 @@ def _lines(
                     report.skip(path.name, number, "not text", detail="not UTF-8 or too long")
                 else:
                     yield number, text
-    except DamagedGzipError as error:
+    except DamagedArchiveError as error:
         report.skip(path.name, number + 1, error.reason, detail=error.detail)
 
 
