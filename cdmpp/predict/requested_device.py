@@ -6,8 +6,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cdmpp.devices.device_file import read_device_file
-from cdmpp.devices.registry import find_device, load_registry, unknown_text
-from cdmpp.devices.spec import DeviceSpec
+from cdmpp.devices.registry import (
+    THIS_CPU,
+    find_device,
+    get_device,
+    load_registry,
+    unknown_text,
+)
+from cdmpp.devices.spec import DeviceSpec, same_architecture
 from cdmpp.errors import DeviceError, UsageError
 from cdmpp.predict.saved_model import ModelCard
 
@@ -49,10 +55,20 @@ def asked_devices(
         return list(card.described)
     if not specs and len(card.devices) != 1:
         raise UsageError(
-            "choose devices with --device LABEL or --device-spec FILE; the model was trained on "
-            + ", ".join(spec.name for spec in card.devices)
+            f"choose devices with --device LABEL or --device-spec FILE{_this_machine(card)}; the "
+            f"model was trained on {', '.join(spec.name for spec in card.devices)}"
         )
     return specs or list(card.devices)
+
+
+def _this_machine(card: ModelCard) -> str:
+    """Returns the labels of the CPU of this machine, as a part of a sentence."""
+    try:
+        spec = get_device(THIS_CPU)
+    except DeviceError:
+        return ""
+    akin = " or ".join(same_architecture(spec, card.devices)) or THIS_CPU
+    return f" (this machine's CPU: {akin})"
 
 
 def asked_device(name: str, card: ModelCard) -> DeviceSpec:

@@ -34,6 +34,18 @@ def test_labels_files_and_the_only_device(tmp_path: Path) -> None:
         asked_devices(["nothing"], [], card)
 
 
+def test_the_labels_of_this_machine_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, card = load_model(model_folder("pretrained"))
+    here = replace(get_device("zen3-avx2-1c"), name="this-cpu")
+    monkeypatch.setattr("cdmpp.predict.requested_device.get_device", lambda _: here)
+    with pytest.raises(UsageError, match=r"FILE \(this machine's CPU: zen3-avx2-1c\); the model"):
+        asked_devices([], [], card)
+    other = replace(here, architecture="nothing-known")
+    monkeypatch.setattr("cdmpp.predict.requested_device.get_device", lambda _: other)
+    with pytest.raises(UsageError, match=r"\(this machine's CPU: this-cpu\)"):
+        asked_devices([], [], card)
+
+
 def test_spelling_does_not_change_the_device() -> None:
     """EPYC-AVX2-2C was a device that the model was not trained on, with another latency."""
     _, card = load_model(model_folder("pretrained"))
