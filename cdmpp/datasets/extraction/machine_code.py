@@ -73,7 +73,11 @@ class MachineCode:
         write_atomic(
             path,
             lambda file: pq.write_table(
-                table, file, compression="zstd", compression_level=SMALL_LEVEL
+                table,
+                file,
+                compression="zstd",
+                compression_level=SMALL_LEVEL,
+                use_dictionary=False,
             ),
         )
         return path
