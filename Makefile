@@ -122,7 +122,7 @@ cache/data/%/manifest.json: data/%/campaign.tar.xz $$(wildcard data/$$*/machine_
 	$(BIN)/cdmpp measure --tables-only $(if $(filter $(@D),$(CAMPAIGNS:%=cache/%)),--quiet-times) --out $(@D)
 
 # Programs that no model learns from: what experiments evaluate on.
-HELD_OUT = $(foreach d,sealed3-cpu sealed8-cpu sealed9-cpu pasted-cpu-sealed pasted-cpu-sealed8 pasted-cpu-sealed9 zen5-records zen5-kernels icelake-kernels icelake-pasted sealed-gpu,cache/data/$(d)/manifest.json)
+HELD_OUT = $(foreach d,sealed3-cpu sealed9-cpu pasted-cpu-sealed pasted-cpu-sealed9 zen5-records zen5-kernels icelake-kernels icelake-pasted sealed-gpu,cache/data/$(d)/manifest.json)
 
 tables: $(TABLES) $(HELD_OUT) ## extract the campaigns that data/ keeps packed, into cache/data
 

@@ -34,6 +34,7 @@ LICENCES = {
     },
     **dict.fromkeys(("v100", "k80", "mi50"), _MIT),
     "zen3-avx2-1c": _OWN,
+    "icelake-avx512-1c": _OWN,
     "h200": _OWN,
     "a100": _BENNU,
 }

@@ -27,10 +27,7 @@ from lab.paths import ROOT
 from lab.stamp import PROGRAMS, stamp
 
 #: Packed campaigns on chips that are not in the training data of any shipped model -> sections.
-_NEW_CHIPS = {
-    "zen5-records": "records", "zen5-kernels": "kernels",
-    "icelake-kernels": "icelake_kernels", "icelake-pasted": "icelake_pasted",
-}  # fmt: skip
+_NEW_CHIPS = {"zen5-records": "records", "zen5-kernels": "kernels"}
 
 
 @dataclass(frozen=True)

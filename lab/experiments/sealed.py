@@ -31,7 +31,7 @@ LINES = {
 #: Folder of `data/` -> name of its sections.
 CAMPAIGNS = {
     "sealed9-cpu": "newest_kernels", "pasted-cpu-sealed9": "newest_pasted",
-    "sealed8-cpu": "eighth_kernels", "pasted-cpu-sealed8": "eighth_pasted",
+    "icelake-kernels": "icelake_kernels", "icelake-pasted": "icelake_pasted",
     "sealed3-cpu": "kernels", "pasted-cpu-sealed": "pasted",
 }  # fmt: skip
 

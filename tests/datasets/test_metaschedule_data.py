@@ -52,8 +52,11 @@ def test_they_load_without_an_extraction(
         pytest.param("metaschedule-cpu-wider", 5429, 4190, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-opened", 2325, 2312, marks=pytest.mark.exhaustive),
         ("pasted-cpu-zen4-opened", 757, 746),
+        ("pasted-cpu-zen4-opened-more", 427, 427),
+        pytest.param("metaschedule-cpu-opened-more", 1100, 1100, marks=pytest.mark.exhaustive),
+        ("metaschedule-cpu-icelake-kinds", 2249, 2249),
+        pytest.param("metaschedule-cpu-icelake", 3476, 1994, marks=pytest.mark.exhaustive),
         pytest.param("sealed3-cpu", 499, 499, marks=pytest.mark.exhaustive),
-        pytest.param("sealed8-cpu", 1100, 1100, marks=pytest.mark.exhaustive),
         pytest.param("sealed9-cpu", 599, 599, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-kinds", 1824, 1824, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-kinds-more", 818, 818, marks=pytest.mark.exhaustive),
@@ -66,7 +69,6 @@ def test_they_load_without_an_extraction(
         pytest.param("metaschedule-cpu-zen4-fifth", 2603, 2603, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-sealed", 198, 198, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-zen3", 3355, 3355, marks=pytest.mark.exhaustive),
-        pytest.param("pasted-cpu-sealed8", 427, 427, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-sealed9", 294, 294, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-zen4", 3492, 3492, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-zen4-more", 3501, 3501, marks=pytest.mark.exhaustive),
@@ -102,10 +104,11 @@ def test_packed_campaigns_have_the_machine_code_of_their_programs(
                 "fifth",
                 "opened",
                 "sealed",
-                "pasted-cpu-sealed8",
                 "pasted-cpu-sealed9",
                 "sealed3-cpu",
                 "icelake-pasted",
+                "icelake-kinds",
+                "icelake",
             )
         ):
             # Some only call memcpy.
