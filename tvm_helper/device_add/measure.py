@@ -113,6 +113,7 @@ def measure_until(
     """Measures until `is_over` and writes the dataset; returns the number of programs that ran
     without a failure.
 
+    On a CPU, times are divided by the slowdown of the reference program (`write_tables`).
     The first program of every task precedes the second of any. The remaining time goes to more
     programs of all tasks.
     An interrupted campaign in the folder is continued.
@@ -143,7 +144,7 @@ def measure_until(
             f"{folder}: no program was built and timed within the time limit; use more --minutes "
             "and another --out, or stop other programs"
         )
-    write_tables(folder)
+    write_tables(folder, is_quiet_time=target.kind == "llvm")
     return sum(entry["error_code"] == 0 for entry in entries)
 
 

@@ -317,6 +317,8 @@ def test_it_leaves_a_run_folder_that_knows_the_device(
     assert main(["device", "show", "my-box", "--run", str(folder), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["peak_fp32_flop_per_s"] == child.PEAK
+    # Times are those of a quiet core, as in the training data.
+    assert json.loads((folder / MEASUREMENTS / "manifest.json").read_text())["slowdown"] >= 1.0
     assert set(shown["sources"]) == set(curve["spec"])
     words = ["evaluate", "--model", str(folder), "--dataset", str(folder / MEASUREMENTS), "--json"]
     assert main(words) == 0
