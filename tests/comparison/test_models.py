@@ -170,6 +170,11 @@ def test_quantisation_is_read(
             {"text_config": ["a list"]},
             r"text_config is \['a list'\], expected the keys of a dec",
         ),
+        (
+            {"torch_dtype": "float4_weird"},
+            "torch_dtype is 'float4_weird', expected one of bfloat16, float16, float32, auto$",
+        ),
+        ({"dtype": [16]}, r"dtype is \[16\], expected one of bfloat16, "),
         ({"num_experts_per_tok": 200}, "200 is more than num_experts 128"),
         (
             {"head_dim": None, "num_attention_heads": 33},

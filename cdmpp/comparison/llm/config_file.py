@@ -52,6 +52,8 @@ _COMPRESSED_LAYERS: Mapping[Any, SparseKind] = {
     "heavily_compressed_attention": "hca",
 }  # fmt: skip
 _RATES = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+#: Names of the weights' type; None as if the key were missing.
+_DTYPES = (None, "bfloat16", "float16", "float32", "auto")
 #: Key of the decoder in multimodal models.
 _TEXT = "text_config"
 
@@ -449,8 +451,7 @@ def _decoder(
     if values.missing:
         raise values.error()
     layers = tuple(Layer(*kind, count) for kind, count in kinds.items())
-    dtype = given.get("torch_dtype", given.get("dtype"))
-    wide: Literal["bf16", "fp16"] = "fp16" if dtype == "float16" else "bf16"
+    wide = _wide(values)
     stored, stored_kv = stored_formats(content, depth, wide, path)
     stored_kv = "fp8" if read.has_streams else stored_kv
     formats = stored if precision is None else Formats(*[_precision(precision)] * 3)
@@ -461,6 +462,16 @@ def _decoder(
         streams=streams,
         has_drafts=bool(given.get("num_nextn_predict_layers")), context=_context(given),
     )  # fmt: skip
+
+
+def _wide(values: _Values) -> Literal["bf16", "fp16"]:
+    """Returns the 16-bit type of the weights; bf16 for float32."""
+    name = next((one for one in ("torch_dtype", "dtype") if one in values.values), "dtype")
+    dtype = values.values.get(name)
+    if dtype not in _DTYPES:
+        known = ", ".join(str(one) for one in _DTYPES if one)
+        raise values.error(f"{name} is {dtype!r:.60}, expected one of {known}")
+    return "fp16" if dtype == "float16" else "bf16"
 
 
 def _context(given: Mapping[str, Any]) -> int | None:
