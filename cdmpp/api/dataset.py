@@ -6,8 +6,11 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from cdmpp.api.arguments import PATH, check_type, labels_of
 
 if TYPE_CHECKING:
     from cdmpp.datasets.extraction.extract import ExtractProgress
@@ -62,7 +65,8 @@ class Dataset:
         Raises:
             DataError: the records or a device are missing, or no record is usable.
             DeviceError: an unknown device.
-            UsageError: AutoTVM logs need the side environment with the old TVM, and it is missing.
+            UsageError: AutoTVM logs need the side environment with the old TVM, and it is missing;
+                or an argument has a wrong type.
         """
         from cdmpp.api.featurisers import tvm_featurisers
         from cdmpp.datasets.extraction.extracted import PACKED_CAMPAIGN, is_extracted_dir
@@ -71,7 +75,11 @@ class Dataset:
         from cdmpp.errors import DataError
         from cdmpp.processes.campaign import CAMPAIGN_FILE
 
-        labels = (device,) if isinstance(device, str) else tuple(device)
+        check_type("place", place, PATH | None, "a folder or file, or None")
+        check_type("network_info", network_info, PATH | None, "a folder or None")
+        check_type("cache_dir", cache_dir, PATH, "a folder")
+        check_type("jobs", jobs, Integral | None, "a whole number or None")
+        labels = labels_of(device)
         place = source = Path(place) if place else None
         if place and (place / PACKED_CAMPAIGN).is_file() and not is_extracted_dir(place):
             from tvm_helper.measure.tables import unpacked
@@ -140,11 +148,12 @@ class Dataset:
             fractions: shares of the three parts.
 
         Raises:
-            UsageError: an unknown kind, or impossible fractions.
+            UsageError: an unknown kind, a seed that is not an integer, or impossible fractions.
             DataError: a part is empty.
         """
         from cdmpp.datasets.splits import split
 
+        check_type("seed", seed, Integral, "a whole number")
         parts = split(self.samples, kind, seed=seed, fractions=fractions)
         train, validation, test = (
             self.samples.take(part) for part in (parts.train, parts.validation, parts.test)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdmpp.api.answers import Answers, draw_times
+from cdmpp.api.arguments import PATH, check_type, several
 from cdmpp.api.dataset import Dataset
 from cdmpp.config import from_dict
 from cdmpp.errors import UsageError
@@ -51,7 +52,12 @@ def measure(
     from tvm_helper.measure.campaign import run_campaign
     from tvm_helper.measure.options import MeasureOptions
 
-    given = {**options, "device": device, "sample": _texts(sample), "network": _texts(network)}
+    check_type("out", out, PATH, "a folder")
+    given = {
+        **options, "device": device,
+        "sample": _texts("sample", sample, "a task or file"),
+        "network": _texts("network", network, "a file"),
+    }  # fmt: skip
     asked = from_dict(MeasureOptions, _as_lists(given))
     asked.check()
     run_campaign(asked, Path(out), on_progress=on_progress)
@@ -164,7 +170,8 @@ def search(
     from tvm_helper.search.options import SearchOptions
     from tvm_helper.search.run import plan_search, run_search
 
-    texts = _texts(what)
+    check_type("out", out, PATH, "a folder")
+    texts = _texts("what", what, "a network, a file with programs, a task")
     networks = [text for text in texts if text.endswith((".onnx", ".pt2"))]
     tasks = tuple(text for text in texts if text not in networks)
     if len(networks) > 1:
@@ -175,8 +182,8 @@ def search(
     return Search(run_search(plan_search(asked), Path(out), on_progress=on_progress))
 
 
-def _texts(given: str | Path | Sequence[str | Path]) -> tuple[str, ...]:
-    return (str(given),) if isinstance(given, str | Path) else tuple(map(str, given))
+def _texts(name: str, given: str | Path | Sequence[str | Path], expected: str) -> tuple[str, ...]:
+    return tuple(map(str, several(name, given, PATH, expected)))
 
 
 def _as_lists(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cdmpp.api.arguments import PATH, check_machine_code, check_type
 from cdmpp.api.dataset import Dataset
 from cdmpp.api.predictions import Predictions
 from cdmpp.api.sources import (
@@ -163,6 +164,7 @@ class Model:
             DataError: a file cannot be read, or has nothing that can be predicted.
             DeviceError: an unknown device.
         """
+        check_machine_code(machine_code)
         sources: list[Source] = [
             one.samples if isinstance(one, Dataset) else one for one in flattened(source)
         ]
@@ -209,6 +211,7 @@ class Model:
         Args:
             sizes: values of symbolic sizes by name, e.g. {"n": 4096}.
         """
+        check_machine_code(machine_code)
         self._asked(device)  # a wrong label fails before a file runs
         named = named_programs(source, sizes)
         reads_code, notes = self._tier(device, machine_code, len(named))
@@ -248,6 +251,9 @@ class Model:
         from cdmpp.predict.records import predict_records, predict_source
         from cdmpp.predict.requested_device import asked_devices
 
+        check_machine_code(machine_code)
+        check_type("path", path, PATH, "a file of records, or a database")
+        check_type("network_info", network_info, PATH | None, "a folder or None")
         path = Path(path)
         trained = self.trained(machine_code=machine_code)
         labels, files = split_devices(device)
@@ -357,6 +363,7 @@ class Model:
         """
         from tvm_helper.replay.ways import network_answers
 
+        check_machine_code(machine_code)
         question = self._question(network, device, name=name, machine_code=machine_code)
         question = replace(
             question, ways=(ways,) if isinstance(ways, str) else ways,
@@ -402,6 +409,7 @@ class Model:
             UsageError: `source` is a record or sample, which has no text.
             DataError, DeviceError: see `predict`.
         """
+        check_machine_code(machine_code)
         kind = source_kind(source)
         if kind not in ("program", "network"):
             raise UsageError(
@@ -543,6 +551,7 @@ class Model:
         def explain(machine_code: bool | None) -> ExplainedAnswer:
             from tvm_helper.predict.explain import explain_programs
 
+            check_machine_code(machine_code)
             reads_code = predicted_with if machine_code is None else machine_code
             predictor = self._predictor(device, reads_code)
             (one,) = explain_programs(predictor, [program], compiles=bool(reads_code))
@@ -560,6 +569,7 @@ class Model:
         def explain(machine_code: bool | None) -> ExplainedAnswer:
             from tvm_helper.replay.explain import explain_network
 
+            check_machine_code(machine_code)
             found = explain_network(
                 asked if machine_code is None else self._with_tier(asked, machine_code)
             )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdmpp.api.answers import Answers, new_axes
+from cdmpp.api.arguments import PATH, check_type
 from cdmpp.errors import UsageError
 from cdmpp.report.run_comparison import RunsFolder
 from cdmpp.text import percent_text, seconds_text
@@ -83,8 +84,10 @@ def runs(folder: str | Path = "runs") -> Runs:
     """Returns the run folders in a folder or its subfolders, as `cdmpp runs` lists them.
 
     Raises:
+        UsageError: not a path.
         DataError: the folder does not exist.
     """
+    check_type("folder", folder, PATH, "a folder")
     found = RunsFolder(Path(folder)).runs()
     return Runs(
         Path(folder),

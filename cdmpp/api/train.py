@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cdmpp.api.arguments import PATH, check_type, labels_of
 from cdmpp.api.dataset import CACHE_DIR, Dataset
 from cdmpp.api.model import Model, load
 from cdmpp.errors import UsageError
@@ -66,9 +67,12 @@ def train(
     from cdmpp.datasets.find import labels_at
     from cdmpp.training.options import TrainOptions, run_name
 
+    _check_types(dataset, out, settings)
+    check_type("from_nothing", from_nothing, bool, "True or False")
+    check_type("cache_dir", cache_dir, PATH, "a folder")
     _check_settings(settings, model=model, split=split, seed=seed)
     given = dataset.place if isinstance(dataset, Dataset) else dataset
-    labels = [device] if isinstance(device, str) else list(device)
+    labels = list(labels_of(device))
     if isinstance(dataset, Dataset) and not labels:
         labels = list(dataset.labels)
     labels = labels_at(None if given is None else Path(given), labels)
@@ -149,12 +153,13 @@ def finetune(
     from cdmpp.config import from_dict, load_config
     from cdmpp.training.finetune.run import FinetuneRunOptions, run_name
 
+    _check_types(dataset, out, settings)
     _check_settings(
         settings, network=network, budget=budget, sampler=sampler, seed=seed, compare=compare,
         measured_on=measured_on,
     )  # fmt: skip
     given = dataset.place if isinstance(dataset, Dataset) else dataset
-    labels = [device] if isinstance(device, str) else list(device)
+    labels = list(labels_of(device))
     options = load_config(
         FinetuneRunOptions,
         base=from_dict(FinetuneRunOptions, settings or {}),
@@ -177,6 +182,12 @@ def finetune(
         command=f"cdmpp finetune --config {run_dir / 'config.yaml'} --out {run_dir}",
     )  # fmt: skip
     return load(result.run_dir)
+
+
+def _check_types(dataset: object, out: object, settings: object) -> None:
+    check_type("dataset", dataset, Dataset | PATH | None, "a Dataset, a folder or file, or None")
+    check_type("out", out, PATH | None, "a folder or None")
+    check_type("settings", settings, Mapping | None, "a mapping of names to values")
 
 
 def _check_settings(settings: Mapping[str, Any] | None, **arguments: Any) -> None:

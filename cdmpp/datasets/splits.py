@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal, cast, get_args
 
 import numpy as np
@@ -89,7 +90,13 @@ def split(
         raise UsageError(
             f"unknown split {kind!r}, expected one of {', '.join(get_args(SplitKind))}"
         )
-    if len(fractions) != 3 or min(fractions) < 0 or not 0 < sum(fractions) < float("inf"):
+    given = list(fractions) if isinstance(fractions, Iterable) else []
+    if (
+        not all(isinstance(one, Real) for one in given)
+        or len(given) != 3
+        or min(given) < 0
+        or not 0 < sum(given) < float("inf")
+    ):
         raise UsageError(f"fractions are {fractions}, expected three numbers >= 0, not all zero")
     if test_networks is not None and kind not in ("network", "test-tasks"):
         raise UsageError("test networks can only be given for the split by network")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -179,7 +180,8 @@ def test_what_cannot_be_split_is_said(make_samples: MakeSamples) -> None:
     assert len(split(make_samples([[], []]), "task", seed=0, fractions=(1, 0, 1)).test)
     with pytest.raises(UsageError, match="unknown split"):
         split(samples, "device", seed=0)  # type: ignore[arg-type]
-    for fractions in ((0.0, 0.0, 0.0), (1.0, -0.1, 0.1), (float("inf"), 0.1, 0.1)):
+    wrong: list[Any] = [(0.0, 0.0, 0.0), (1.0, -0.1, 0.1), (float("inf"), 0.1, 0.1)]
+    for fractions in [*wrong, 5, "abc", ("1", 0, 1)]:
         with pytest.raises(UsageError, match="fractions"):
             split(samples, "task", seed=0, fractions=fractions)
     with pytest.raises(UsageError, match="split by network"):
