@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from http import HTTPStatus
 from pathlib import Path
@@ -30,6 +32,10 @@ from cdmpp.serve.service import Service, TooLargeError
 _STATUS = (
     (TooLargeError, 413), (NotFoundError, 404), (ServerError, 503), (DeviceError, 404),
 )  # fmt: skip
+_RANK = "/v1/rank"
+#: Descriptions of devices by file, which only commands read.
+_BY_FILE = re.compile(r",? or --device-spec FILE|; [^;]*: --device-spec FILE")
+_DEVICES = re.compile(r"--device (?P<labels>[^\s;,]+(?:,[^\s;,]+)*)")
 #: Headers of an answer with status 503.
 _COME_BACK = {"Retry-After": "1"}
 _ERRORS: dict[int | str, dict[str, Any]] = {
@@ -76,7 +82,7 @@ def _add_questions(app: FastAPI, service: Service) -> None:
         )
         return schemas.ExplainAnswer(model=_named(hot), explanations=rows)
 
-    @app.post("/v1/rank")
+    @app.post(_RANK)
     async def rank(request: schemas.RankRequest) -> schemas.RankAnswer:
         """Ranks programs on one device, without intervals, e.g. for a search."""
         hot, device, seconds, reasons = await service.rank(
@@ -139,7 +145,8 @@ def _add_errors(app: FastAPI) -> None:
     async def expected(request: Request, error: CdmppError) -> Response:
         status = next((code for kind, code in _STATUS if isinstance(error, kind)), 422)
         known = (kind.__name__ for kind in type(error).__mro__ if hasattr(errors, kind.__name__))
-        return _error(request, status, next(known), str(error))
+        text = _with_fields(str(error), is_rank=request.url.path == _RANK)
+        return _error(request, status, next(known), text)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
@@ -161,6 +168,18 @@ def _add_errors(app: FastAPI) -> None:
         if text == HTTPStatus(error.status_code).phrase:  # raised by the router
             text = f"{request.method} {request.url.path[:100]}: {text}; see /openapi.json"
         return _error(request, error.status_code, "UsageError", text)
+
+
+def _with_fields(text: str, *, is_rank: bool) -> str:
+    """Returns a message of a command with fields of the request for the options of devices."""
+
+    def field(found: re.Match[str]) -> str:
+        labels = found["labels"].split(",")
+        return f'"device": "{labels[0]}"' if is_rank else f'"devices": {json.dumps(labels)}'
+
+    text = _DEVICES.sub(field, _BY_FILE.sub("", text))
+    text = re.sub("--all(?![a-z-])", '"all_devices": true', text)
+    return text.replace("cdmpp device list", "GET /v1/devices")
 
 
 def _error(request: Request, status: int, kind: str, text: str) -> Response:

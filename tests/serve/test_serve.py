@@ -26,12 +26,16 @@ from cdmpp.comparison.llm.config_file import known_models
 from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import CdmppError, DataError, DeviceError, ServerError, UsageError
+from cdmpp.predict.requested_device import asked_devices
+from cdmpp.predict.saved_model import ModelCard
 from cdmpp.processes.worker import Answer
+from cdmpp.serve.app import _with_fields
 from cdmpp.serve.client import Client
 from cdmpp.serve.options import ServeOptions
 from cdmpp.serve.reader_process import _records
 from cdmpp.serve.reading import _why
 from cdmpp.serve.run import listening
+from cdmpp.testing.synthetic import DEVICES
 from tests.comparison.llama import EIGHT_B
 from tests.serve.serving import (
     DEVICE,
@@ -393,6 +397,40 @@ def test_an_error_of_a_request_says_what_it_got(url: str) -> None:
             b"POST /v1/rank HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"
         )
         assert b"expected Content-Type: application/json" in said(connection)
+
+
+@pytest.mark.parametrize(
+    ("path", "request_", "texts"),
+    [
+        ("/v1/predict", {"devices": ["t5"]}, ["unknown device 't5'", "(all: GET /v1/devices)"]),
+        ("/v1/rank", {"device": "t5"}, ["unknown device 't5'", "(all: GET /v1/devices)"]),
+        (
+            "/v1/compare", {"transformers": [EIGHT_B], "decode_at": [9]},
+            ['"devices": ["h100", "l40s", "b200"], or "all_devices": true'],
+        ),
+    ],
+)  # fmt: skip
+def test_errors_name_fields_not_options(
+    url: str, path: str, request_: dict[str, Any], texts: list[str]
+) -> None:
+    body = request_ if path == "/v1/compare" else {"programs": [leaves(1)], **request_}
+    text = post(url, path, json.dumps(body).encode())[1]["error"]["text"]
+    assert all(one in text for one in texts), text
+    assert "--" not in text
+
+
+@pytest.mark.parametrize(
+    ("is_rank", "field"), [(True, '"device": "LABEL"'), (False, '"devices": ["LABEL"]')]
+)
+def test_a_request_without_a_device_is_told_the_field(is_rank: bool, field: str) -> None:
+    card = ModelCard(
+        kind="roofline", feature_schema={}, data_hash="", split={}, devices=DEVICES,
+        training_tasks=frozenset(), versions={},
+    )  # fmt: skip
+    with pytest.raises(UsageError) as caught:
+        asked_devices([], (), card)
+    text = _with_fields(str(caught.value), is_rank=is_rank)
+    assert text.startswith(f"choose devices with {field}; the model was trained on ")
 
 
 def test_a_body_that_does_not_come_is_given_up(url: str) -> None:
