@@ -66,7 +66,8 @@ def top_level_keys(path: Path, *, most: int = 12) -> list[str]:
     The list ends at the first value that is not complete in the first mebibyte.
 
     Raises:
-        DataError: the file is unreadable, or not a JSON object or array.
+        DataError: the file is unreadable, not a JSON object or array, or ends before its first key
+            or element.
     """
     with open_binary(path) as stream:
         return _Reader(stream, path, _HEAD_BYTES).first_keys(most)
@@ -130,6 +131,7 @@ class _Reader:
 
     def first_keys(self, most: int) -> list[str]:
         if self._begin() == "[":
+            self._next_character()  # fails if the file ends here
             return ["[]"]
         keys: list[str] = []
         while len(keys) < most and (name := self._key()) is not None:

@@ -54,6 +54,12 @@ def test_a_packed_file_a_bare_list_and_nan(tmp_path):
         assert found[1:] == [{"a": 1}, 5, [2], {"a": float("inf")}]
 
 
+@pytest.mark.parametrize("text", ["[", "[ \n", "{", '{"a'])
+def test_a_file_that_ends_before_its_first_element_is_truncated(tmp_path, text):
+    with pytest.raises(DataError, match="the file is truncated after 0 complete elements"):
+        top_level_keys(write(tmp_path, text))
+
+
 def test_first_keys(tmp_path):
     assert top_level_keys(write(tmp_path, {"a": 1, "b": [1], "c": {}}), most=2) == ["a", "b"]
     assert top_level_keys(write(tmp_path, [1])) == ["[]"]
