@@ -145,6 +145,8 @@ def _overlap_sentence(values: dict[str, Any], model: Path) -> str:
     if left_out:
         return (
             f"held out: {known} and {agreed(overlap, 'are')} left out "
-            f"({counted(left_out, 'program')})"
+            f"({counted(left_out, 'program')}). Tasks of its validation part, which selected and "
+            "calibrated it, are not recorded in the model: any in this dataset are counted as "
+            "held out"
         )
     return f"NOT held out: {known}, so these errors are too optimistic for unseen tasks"

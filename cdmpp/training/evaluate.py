@@ -88,6 +88,8 @@ def evaluate(
 def held_out_part(trained: TrainedModel, samples: Samples) -> Samples:
     """Returns the samples of tasks that were not in the model's training part.
 
+    The card has no list of the validation tasks, so those stay.
+
     Raises:
         DataError: all tasks were in the training part.
     """

@@ -60,6 +60,7 @@ def test_evaluate_of_one_device_in_words(trained, dataset, cache, capsys):
     assert re.search(
         r"held out: \d+ tasks? (was|were) in the training part of .* left out \(\d+ pro", text
     )
+    assert "any in this dataset are counted as held out" in text
     assert "no compiled tier: the model does not read machine code" in text
     assert main(["evaluate", *arguments, "--jobs", "1", "-q", "--all-tasks"]) == 0
     assert re.search(r"NOT held out: \d+ tasks were in the training part", capsys.readouterr().out)
