@@ -110,7 +110,10 @@ def run(args: argparse.Namespace) -> int:
             f"{SAYS[name]} {percent_text(error)}"
             for name, error in metrics["held_out_error"].items()
         )
-        print(f"errors  mean error on tasks of the budget, each held out: {errors}")
+        print(
+            "errors  mean over tasks of the budget, each held out, with at most 300 % a program "
+            f"(MAPE above: mean over programs, unlimited): {errors}"
+        )
     if metrics["lost_machine_code"]:
         kinds = " and ".join(f"{kind.upper()}s" for kind in metrics["lost_machine_code"])
         print(

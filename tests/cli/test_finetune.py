@@ -105,7 +105,8 @@ def test_tasks_are_printed(data, source, tmp_path, capsys):
     assert "fine-tuned" in printed
     assert "one-factor" in printed
     assert (
-        "errors  mean error on tasks of the budget, each held out: the unadapted model" in printed
+        "errors  mean over tasks of the budget, each held out, with at most 300 % a program "
+        "(MAPE above: mean over programs, unlimited): the unadapted model" in printed
     )
     assert "from scratch" not in printed
     assert "machine code" not in printed
