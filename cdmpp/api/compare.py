@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdmpp.analytic.sweep.predict import SweptKernels
 from cdmpp.api.answers import Answers, draw_times, new_axes, time_axis
+from cdmpp.api.arguments import PATH, check_type, several
 from cdmpp.api.model import load
 from cdmpp.api.sources import Device, is_of, split_devices
 from cdmpp.comparison.cell import OBJECTIVES, CompareCell, Objective, ranked
@@ -250,6 +251,13 @@ def compare(
     """
     check_word("objective", objective, OBJECTIVES)
     check_word("backend", backend, BACKENDS)
+    check_type("compiled", compiled, bool, "True or False")
+    check_type("scale", scale, Mapping | None, "a mapping of values to factors, or None")
+    check_type("provider", provider, str | None, "a provider of the shipped prices, or None")
+    check_type("measured", measured, PATH | None, "a file of measured loads, or None")
+    for name, value in (("input_tokens", input_tokens), ("output_tokens", output_tokens)):
+        check_type(name, value, Integral | None, "a whole number or None")
+    files_of_prices = map(Path, several("prices", prices, PATH, "a price file"))
     asked = list(networks) if isinstance(networks, list | tuple) else [networks]
     labels, files = split_devices(device)
     takes_all = labels == ["all"]
@@ -270,7 +278,7 @@ def compare(
         _numbers("expert_parallel", expert_parallel),
         _numbers("pipeline_parallel", pipeline_parallel),
     )  # fmt: skip
-    own_prices = prices_of(map(Path, prices), [spec.name for spec in devices], provider=provider)
+    own_prices = prices_of(files_of_prices, [spec.name for spec in devices], provider=provider)
     users = _numbers("concurrency", concurrency)
     of_passes = {
         "batch": batch, "prefill": prefill, "decode_at": decode_at,

@@ -9,6 +9,7 @@ import pytest
 import cdmpp
 from cdmpp.errors import UsageError
 
+LLAMA = "meta-llama/Llama-3.1-8B"
 DATA = cdmpp.Dataset(Path("no-such-folder"))
 
 
@@ -39,6 +40,15 @@ DATA = cdmpp.Dataset(Path("no-such-folder"))
         (lambda: cdmpp.finetune(dataset=5), "dataset is 5, expected a Dataset"),
         (lambda: cdmpp.finetune(device="t4", out=5), "out is 5, expected a folder or None"),
         (lambda: cdmpp.finetune(settings=5), "settings is 5, expected a mapping"),
+        (lambda: cdmpp.compare(LLAMA, "h100", prices=5), "prices is 5, expected a price file"),
+        (lambda: cdmpp.compare(LLAMA, "h100", scale=5), "scale is 5, expected a mapping"),
+        (lambda: cdmpp.compare(LLAMA, "h100", measured=5), "measured is 5, expected a file"),
+        (lambda: cdmpp.compare(LLAMA, "h100", provider=5), "provider is 5, expected a provider"),
+        (lambda: cdmpp.compare(LLAMA, "h100", compiled="no"), "compiled is 'no', expected True or"),
+        (
+            lambda: cdmpp.compare(LLAMA, "h100", concurrency=1, input_tokens="a", output_tokens=8),
+            "input_tokens is 'a', expected a whole number",
+        ),
         (lambda: cdmpp.runs(5), "folder is 5, expected a folder"),
         (lambda: cdmpp.load().records(5), "path is 5, expected a file of records"),
     ],
