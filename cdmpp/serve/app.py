@@ -34,7 +34,9 @@ _STATUS = (
 )  # fmt: skip
 _RANK = "/v1/rank"
 #: Descriptions of devices by file, which only commands read.
-_BY_FILE = re.compile(r",? or --device-spec FILE|; [^;]*: --device-spec FILE")
+_BY_FILE = re.compile(
+    r",? or --device-spec FILE( \(this machine's CPU: [^)]*\))?|; [^;]*: --device-spec FILE"
+)
 _DEVICES = re.compile(r"--device (?P<labels>[^\s;,]+(?:,[^\s;,]+)*)")
 #: Headers of an answer with status 503.
 _COME_BACK = {"Retry-After": "1"}
