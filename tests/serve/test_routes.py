@@ -158,7 +158,9 @@ def test_an_error_of_a_get_has_the_status_of_its_kind(kind: type[UsageError], st
     """Every usage error of a GET had the status 404."""
     app = FastAPI()
     _add_errors(app)
-    request = Request({"type": "http", "method": "GET", "state": {"request_id": "1"}})
+    request = Request(
+        {"type": "http", "method": "GET", "path": "/", "headers": [], "state": {"request_id": "1"}}
+    )
     answer = asyncio.run(app.exception_handlers[CdmppError](request, kind("text")))
     assert (answer.status_code, json.loads(answer.body)["error"]["kind"]) == (
         status, kind.__name__,

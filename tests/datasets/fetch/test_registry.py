@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
+import lzma
 import re
 from pathlib import Path
 
@@ -75,11 +75,11 @@ def test_every_entry_becomes_what_its_kind_is_read_as(source: PublicSource) -> N
 
 
 def test_a_checksum_is_that_of_the_shipped_copy() -> None:
-    """`data/metaschedule-a100` has the file as it was, gzipped."""
+    """`data/metaschedule-a100` has the file as it was, compressed."""
     source = next(source for source in SOURCES if source.name == "bennu-a100")
     item = source.downloads[0]
     name = item.path.rpartition("/")[2]
-    content = gzip.decompress((ROOT / "data/metaschedule-a100" / f"{name}.gz").read_bytes())
+    content = lzma.decompress((ROOT / "data/metaschedule-a100" / f"{name}.xz").read_bytes())
     assert item.bytes == len(content)
     assert item.checksum == f"sha256:{hashlib.sha256(content).hexdigest()}"
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -203,10 +204,10 @@ def sample(per_workload: int) -> tuple[list[Workload], dict[int, list[TuningReco
 
 
 def small_database(folder: Path, count: int) -> Path:
-    """Copies the workloads and a few records, not gzipped."""
+    """Copies the workloads and a few records, not compressed."""
     folder.mkdir()
     for name in (WORKLOAD_FILE, RECORD_FILE):
-        lines = gzip.decompress((DATABASE / f"{name}.gz").read_bytes()).decode().splitlines()
+        lines = lzma.decompress((DATABASE / f"{name}.xz").read_bytes()).decode().splitlines()
         chosen = lines if name == WORKLOAD_FILE else lines[-count:]
         (folder / name).write_text("".join(f"{line}\n" for line in chosen))
     return folder
