@@ -62,7 +62,11 @@ def asked_devices(
 
 
 def _this_machine(card: ModelCard) -> str:
-    """Returns the labels of the CPU of this machine, as a part of a sentence."""
+    """Returns the labels of the CPU of this machine, as a part of a sentence; "" if the model knows
+    no CPU.
+    """
+    if all(one.kind != "cpu" for one in card.devices):
+        return ""
     try:
         spec = get_device(THIS_CPU)
     except DeviceError:

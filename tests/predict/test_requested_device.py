@@ -44,6 +44,9 @@ def test_the_labels_of_this_machine_are_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("cdmpp.predict.requested_device.get_device", lambda _: other)
     with pytest.raises(UsageError, match=r"\(this machine's CPU: this-cpu\)"):
         asked_devices([], [], card)
+    gpus = tuple(one for one in card.devices if one.kind == "gpu")
+    with pytest.raises(UsageError, match="--device-spec FILE; the model was trained on"):
+        asked_devices([], [], replace(card, devices=gpus))
 
 
 def test_spelling_does_not_change_the_device() -> None:
