@@ -16,6 +16,8 @@ from cdmpp.programs.machine_code.columns import BOUNDS, MACHINE_CODE_NAMES
 
 #: Clock of a core if the device description has none.
 NOMINAL_HZ = 2.5e9
+#: Width of a multiply-add unit where wider operations are done in parts.
+_UNIT_BITS = {"zen4": 256}
 
 _CYCLES = MACHINE_CODE_NAMES.index("cycles")
 _PARALLEL = MACHINE_CODE_NAMES.index("parallel_loops")
@@ -47,5 +49,6 @@ def cycles_per_s(spec: DeviceSpec) -> float:
     """
     if spec.peak_fp32_flop_per_s and spec.simd_bits:
         threads = spec.threads or spec.core_count or 1
-        return spec.peak_fp32_flop_per_s / threads / (spec.simd_bits / 8)
+        bits = min(spec.simd_bits, _UNIT_BITS.get(spec.architecture or "", spec.simd_bits))
+        return spec.peak_fp32_flop_per_s / threads / (bits / 8)
     return spec.clock_hz or NOMINAL_HZ

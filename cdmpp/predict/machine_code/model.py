@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from cdmpp.arrays import BoolArray, FloatArray, TextArray
 from cdmpp.calibration.intervals import operator_kinds
 from cdmpp.calibration.left_out_kinds import strange_factor
 from cdmpp.datasets.samples import Samples
-from cdmpp.devices.vector import device_vector
+from cdmpp.devices.vector import DEVICE_VECTOR_NAMES, device_vector
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import read_json, replaced_folder, write_json
 from cdmpp.files.boosted_trees import (
@@ -50,12 +50,12 @@ if TYPE_CHECKING:  # torch takes long to import
 FOLDER = "machine_code"
 #: Folder in the model's folder by the kind of the devices.
 FOLDERS: Mapping[CodeKind, str] = MappingProxyType({"cpu": FOLDER, "gpu": f"{FOLDER}_gpu"})
-FORMAT = 6
+FORMAT = 7
 #: Minimum number of measured programs of a task for a correction of the fastest one.
 LEAST_MEASURED = 8
-#: Shares of trees and perceptron for an unseen device, where a perceptron extrapolates badly (chips
-#: left out, `docs/lab/experiments.md`).
-NEW_DEVICE_SHARES = (0.5, 0.0)
+#: Shares of trees and perceptron for an unseen device (an Ice Lake left out,
+#: `docs/lab/experiments.md`).
+NEW_DEVICE_SHARES = (0.4, 0.4)
 
 _TREES, _NET, _FACTS = "trees.ubj.xz", "perceptron.safetensors", "machine_code.json"
 _ERROR_TREES, _DEVICE_TREES = "expected_error.ubj.xz", "device-{}.ubj.xz"
@@ -72,6 +72,8 @@ _PARAMETERS = {
 _MOST_TREES, _PATIENCE = 1200, 60
 #: Number of trees without some kinds of operators, and of their training programs.
 _LEFT_OUT_TREES, _MOST_LEFT_OUT = 250, 20_000
+#: Number of programs of each chip that are also learned from without the device.
+_WITHOUT_DEVICE = 4000
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ class CodeRows:
         kind: str [N], kind of the operator.
         is_record: bool [N], True for measure records (Ansor's schedules), False for modules.
         device: str [N], label of the device.
+        chip: str [N], architecture of the device, its label if unknown.
     """
 
     columns: NDArray[np.float32]
@@ -97,6 +100,7 @@ class CodeRows:
     kind: TextArray
     is_record: BoolArray
     device: TextArray
+    chip: TextArray
 
     @classmethod
     def of(
@@ -133,6 +137,7 @@ class CodeRows:
             operator_kinds(samples).astype(np.str_),
             np.diff(programs.schedule_offset)[rows] > 0,
             np.array([one.name for one in samples.devices], np.str_)[samples.device],
+            np.array([one.architecture or one.name for one in samples.devices])[samples.device],
         )
 
     @classmethod
@@ -147,6 +152,7 @@ class CodeRows:
             np.concatenate([part.kind for part in parts]),
             np.concatenate([part.is_record for part in parts]),
             np.concatenate([part.device for part in parts]),
+            np.concatenate([part.chip for part in parts]),
         )
 
     def take(self, where: BoolArray) -> CodeRows:
@@ -154,8 +160,14 @@ class CodeRows:
         return CodeRows(
             self.columns[where], self.core_log_s[where], self.model_log_s[where],
             self.log_s[where], self.task[where], self.kind[where], self.is_record[where],
-            self.device[where],
+            self.device[where], self.chip[where],
         )  # fmt: skip
+
+    def without_device(self, where: BoolArray) -> CodeRows:
+        """Returns the rows, some of them with an unknown device: all of its vector is 0."""
+        columns = self.columns.copy()
+        columns[where, -len(DEVICE_VECTOR_NAMES) :] = 0.0
+        return replace(self, columns=columns)
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -244,6 +256,9 @@ class CodeModel:
             than on the known ones: the median over the validation part.
         strange_factor: factor on the half width of an out-of-distribution program
             (`cdmpp.calibration.left_out_kinds`); None if it was not measured.
+        chips: `CodeRows.chip` of the training programs. Programs of other chips are predicted
+            without the device, as its vector tells nothing after a few chips; None if the parts did
+            not learn that.
     """
 
     def __init__(
@@ -272,6 +287,7 @@ class CodeModel:
         self.network_widths: NetworkWidths | None = None
         self.typical_error = 1.0
         self.strange_factor: float | None = None
+        self.chips: frozenset[str] | None = None
         self.feature_schema = feature_schema
         self._booster, self._net, self._error_trees = booster, net, error_trees
 
@@ -337,6 +353,8 @@ class CodeModel:
         """Fits trees and perceptrons, not calibrated yet: use only `parts_log_s` of the result."""
         from cdmpp.predict.machine_code.net import CodeNet
 
+        chips = frozenset(train.chip.tolist())
+        train = CodeRows.joined([train, _without_device(train, seed=seed)])
         grown, watched = (
             tree_rows(part.columns, part.log_s - part.core_log_s) for part in (train, validation)
         )
@@ -345,7 +363,9 @@ class CodeModel:
         )
         net = CodeNet.fit(train.columns, train.log_s - train.core_log_s, seed=seed)
         uncalibrated = CodeCalibration(0.0, 0.0, 0.0)
-        return cls(targets, feature_schema, booster, net, uncalibrated, None, kind=kind)
+        found = cls(targets, feature_schema, booster, net, uncalibrated, None, kind=kind)
+        found.chips = chips
+        return found
 
     def calibrate_fastest(self, validation: CodeRows, test: CodeRows, *, device: str) -> None:
         """Calibrates the predictions for fastest programs on those of searched tasks.
@@ -426,6 +446,8 @@ class CodeModel:
 
     def parts_log_s(self, rows: CodeRows) -> tuple[FloatArray, FloatArray]:
         """Returns the log seconds predicted by the trees and by the perceptrons, float64 [N]."""
+        if self.chips is not None and not self.chips.issuperset(rows.chip.tolist()):
+            rows = rows.without_device(~np.isin(rows.chip, list(self.chips)))
         trees = ask_trees(self._booster, rows.columns)
         return rows.core_log_s + trees, rows.core_log_s + self._net.log_s(rows.columns)
 
@@ -526,6 +548,7 @@ class CodeModel:
             "network_widths": _plain(self.network_widths),
             "strange_factor": self.strange_factor,
             "typical_error": self.typical_error,
+            "chips": None if self.chips is None else sorted(self.chips),
             "has_error_trees": self._error_trees is not None,
             "device_trees": list(self.device_trees),
         }
@@ -589,6 +612,8 @@ class CodeModel:
             found.cold_s_per_byte = float(facts.get("cold_s_per_byte", 0.0))
             found.strange_factor = facts.get("strange_factor")
             found.typical_error = float(facts["typical_error"])
+            if facts["chips"] is not None:
+                found.chips = frozenset(facts["chips"])
             if facts.get("network_widths") is not None:
                 found.network_widths = from_json(NetworkWidths, facts["network_widths"])
         except (KeyError, TypeError, ValueError) as error:
@@ -605,6 +630,17 @@ def _hint(directory: Path) -> str:
         fits = directory / "curve" / "pretrained-*.json"
         return f"remove {fits} and rerun the `cdmpp device add` that made the folder"
     return f"rerun the `cdmpp finetune` that made {directory}"
+
+
+def _without_device(rows: CodeRows, *, seed: int) -> CodeRows:
+    """Returns some programs of each chip without the device; chips have about the same weight."""
+    draw = np.random.default_rng(seed)
+    chosen = np.zeros(len(rows), bool)
+    for chip in np.unique(rows.chip):
+        own = np.flatnonzero(rows.chip == chip)
+        chosen[draw.permutation(own)[:_WITHOUT_DEVICE]] = True
+    found = rows.take(chosen)
+    return found.without_device(np.ones(len(found), bool))
 
 
 def tried_shares() -> list[tuple[float, float]]:

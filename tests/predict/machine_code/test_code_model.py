@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import lzma
+import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -13,6 +15,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from cdmpp.datasets.extraction.machine_code import MachineCode, known_columns, read_machine_code
+from cdmpp.devices.registry import get_device
+from cdmpp.devices.vector import device_vector
 from cdmpp.errors import DataError
 from cdmpp.files.boosted_trees import ask_trees, grow_trees, tree_rows
 from cdmpp.predict.machine_code import expected_error
@@ -50,9 +54,11 @@ def described(columns: Any, model_log_s: Any, log_s: Any) -> CodeRows:
     core_log_s = np.full(len(log_s), -7.0)
     is_record = np.zeros(len(log_s), bool)
     device = np.full(len(log_s), *_TARGETS)
+    vector = np.tile(device_vector(get_device(*_TARGETS)), (len(log_s), 1))
     return CodeRows(
-        columns, core_log_s, model_log_s, log_s, task.astype(np.str_), kind, is_record, device
-    )
+        np.concatenate([columns, vector], axis=1), core_log_s, model_log_s, log_s,
+        task.astype(np.str_), kind, is_record, device, np.full(len(log_s), "zen4"),
+    )  # fmt: skip
 
 
 def fitted(*, hidden: float = 1.0, absurd_cycles: float = 1.0) -> CodeModel:
@@ -156,6 +162,31 @@ def test_the_fastest_of_many_is_faster_than_it_looks(found, tmp_path):
     assert (again.fastest, again.fastest_errors) == (found.fastest, found.fastest_errors)
     with pytest.raises(DataError, match="test part has no searched task with 8 measured programs"):
         found.calibrate_fastest(asked, rows(0, 1), device="epyc-avx512-1c")
+
+
+@patch("cdmpp.predict.machine_code.net._EPOCHS", 3)
+def test_the_vector_of_an_unknown_chip_counts_for_nothing(tmp_path: Path) -> None:
+    def on(chip: str, vector: float, seed: int) -> CodeRows:
+        """Returns programs; those of a `slow` chip take three times as long."""
+        part = rows(200, seed)
+        part.columns[:, _COLUMNS:] = vector
+        slow = math.log(3.0) if chip == "slow" else 0.0
+        return replace(part, chip=np.full(200, chip), log_s=part.log_s + slow)
+
+    def both(seed: int) -> CodeRows:
+        return CodeRows.joined([on("fast", 1.0, seed), on("slow", 2.0, seed + 100)])
+
+    model = CodeModel.learned(both(0), both(1), targets=_TARGETS, feature_schema=_SCHEMA, seed=0)
+    model.save(tmp_path)
+    again = CodeModel.load(tmp_path)
+    assert again is not None
+    assert again.chips == {"fast", "slow"}
+    fast, slow = (again.parts_log_s(on("fast", vector, 2)) for vector in (1.0, 2.0))
+    new, other = (again.parts_log_s(on("new", vector, 2)) for vector in (1.0, 2.0))
+    for place in range(2):
+        assert np.median(slow[place] - fast[place]) > 0.3
+        assert np.array_equal(new[place], other[place])
+        assert np.median(fast[place]) < np.median(new[place]) < np.median(slow[place])
 
 
 @patch("cdmpp.predict.machine_code.net._EPOCHS", 3)
