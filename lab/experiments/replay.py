@@ -204,21 +204,27 @@ def drawn(
     write(asked, replayed(asked, drawn_files(seed)))
 
 
-def elsewhere(seed: int = 2039) -> None:
-    """Replays the drawn networks on this CPU, of which the shipped model knows nothing: as
-    `this-cpu`, and after `cdmpp device add`, with the same timings. Writes the page.
+def elsewhere(
+    seed: int = 2039, model: str = PRETRAINED, added: str = "runs/device-measured-here"
+) -> None:
+    """Replays the drawn networks on this CPU, of which a model knows nothing: as `this-cpu`, and
+    after `cdmpp device add`, with the same timings. Writes the page.
+
+    Args:
+        model: that does not know this CPU.
+        added: what `device add` made of it; made of the shipped model where it is missing.
     """
-    model = "runs/device-measured-here"
-    _added("measured-here", model)
+    _added("measured-here", added)
     untold = Replays(
-        "replay-drawn", "this-cpu", PRETRAINED, ROOT / "runs" / f"replay-drawn-{seed}",
+        "replay-drawn", "this-cpu", model, ROOT / "runs" / f"replay-drawn-{seed}",
         ROOT / "runs" / "replay-untold", is_predicted_again=True, seed=seed,
     )  # fmt: skip
-    added = replace(
-        untold, device="measured-here", model=model, folder=ROOT / "runs" / "replay-added"
+    told = replace(
+        untold, device="measured-here", model=added, folder=ROOT / "runs" / "replay-added"
     )
     before = replayed(untold, drawn_files(seed))
-    write_elsewhere(_in_order(before), _in_order(replayed(added, drawn_files(seed), before)))
+    after = replayed(told, drawn_files(seed), before)
+    write_elsewhere(_in_order(before), _in_order(after), model)
 
 
 def _added(device: str, model: str) -> None:
@@ -346,7 +352,9 @@ def write(asked: Replays, found: Rows) -> None:
     write_page(asked.name, page(rows, asked, command), values, origin, folder=asked.folder)
 
 
-def write_elsewhere(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> None:
+def write_elsewhere(
+    before: list[dict[str, Any]], after: list[dict[str, Any]], model: str = PRETRAINED
+) -> None:
     """Writes the page of the same networks before and after `device add`."""
     parts = [row["stamp"] for row in (*before, *after)]
     untold, added = ([row for row in rows if not row["is_calibrating"]] for rows in (before, after))
@@ -354,8 +362,8 @@ def write_elsewhere(before: list[dict[str, Any]], after: list[dict[str, Any]]) -
     lines = {"untold": _summary(untold), "added": _summary(added)}
     text = sections("replay-elsewhere", summary=_lines(lines))
     values = {"architecture": architecture, "lines": lines, "untold": untold, "added": added}
-    found = stamp("python -m lab run replay-elsewhere", schemas=COMPILED, models=["pretrained"],
-                  parts=parts)  # fmt: skip
+    command = "python -m lab run replay-elsewhere"
+    found = stamp(command, schemas=COMPILED, models=[model], parts=parts)
     write_page("replay-elsewhere", text, values, found)
 
 
