@@ -11,10 +11,9 @@ from cdmpp.datasets.extraction.machine_code import read_machine_code
 from cdmpp.devices.device_file import load_device_spec
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import sha256_file, write_text
-from cdmpp.files.places import package_folder
 from cdmpp.predict.estimates import load_trained
 from cdmpp.predict.machine_code.known import has_code
-from cdmpp.pretrained import DEFAULT, PRETRAINED, model_folder
+from cdmpp.pretrained import PRETRAINED, model_folder
 from cdmpp.report.device_curve import curve_page, curve_svg
 from cdmpp.report.page import Section
 from cdmpp.report.tables import Table, plain_table
@@ -34,21 +33,22 @@ _HELD_OUT = {
 _TIERS = {"fast": "nothing compiled", "compiled": "with machine code"}
 
 
-def is_of_shipped(run: Path) -> bool:
-    """Returns whether a run started from the weights of the shipped model."""
-    base, shipped = run / "base", package_folder("cdmpp.pretrained") / DEFAULT
+def is_of(run: Path, model: str) -> bool:
+    """Returns whether a run started from the weights of a model."""
+    base = run / "base"
     files = [path for path in base.rglob("*") if path.is_file()]
     return bool(files) and all(
-        (other := shipped / path.relative_to(base)).is_file()
+        (other := model_folder(model) / path.relative_to(base)).is_file()
         and sha256_file(other) == sha256_file(path)
         for path in files
     )
 
 
-def held_out_table(run: Path, tables: Path) -> tuple[Table, list[dict[str, Any]]]:
+def held_out_table(run: Path, tables: Path, model: str) -> tuple[Table, list[dict[str, Any]]]:
     """Returns the errors on held-out programs of the added chip, before and after it was added.
 
     Args:
+        model: from which the run started.
         tables: folder with the held-out campaigns' tables.
 
     Raises:
@@ -67,11 +67,11 @@ def held_out_table(run: Path, tables: Path) -> tuple[Table, list[dict[str, Any]]
             )
         own = replace(code, targets={label: code.targets[device.name]})
         cases = (
-            ("zero-shot", PRETRAINED, measured, code),
+            ("zero-shot", model, measured, code),
             ("after device add", str(run), replace(measured, devices=(added,)), own),
         )
-        for when, model, programs, table in cases:
-            trained = load_trained(model_folder(model), with_code=True)
+        for when, asked, programs, table in cases:
+            trained = load_trained(model_folder(asked), with_code=True)
             samples = held_out_part(trained, programs)
             samples = samples.take(has_code(samples, table))
             lines = judge_tiers(trained, samples, [table], trained.estimate(samples))
@@ -85,27 +85,28 @@ def held_out_table(run: Path, tables: Path) -> tuple[Table, list[dict[str, Any]]
 
 
 def experiment(
-    run: Path = ROOT / "runs" / "device-measured-here", tables: Path = ROOT / "cache" / "data"
+    run: Path = ROOT / "runs" / "device-measured-here",
+    tables: Path = ROOT / "cache" / "data",
+    model: str = PRETRAINED,
 ) -> None:
     """Adds this machine if needed, and writes the page of the run (after `make tables`).
 
     Args:
         tables: folder with the held-out campaigns' tables.
+        model: that does not know this machine's chip, from which the run started.
 
     Raises:
-        DataError: the run started from another model than the shipped one.
+        DataError: the run started from another model.
     """
     if not run.is_dir():
-        cdmpp("device add", run.name.removeprefix("device-"), threads=1)
+        cdmpp("device add", run.name.removeprefix("device-"), "--from", model, threads=1)
     curve = read_curve(run)
-    if curve["model"] != "pretrained" or not is_of_shipped(run):
-        raise DataError(
-            f"{run}: started from another model than the shipped one; add the device again"
-        )
+    if not is_of(run, model):
+        raise DataError(f"{run}: started from another model than {model}; add the device again")
     write_text(PAGES / "device-add.svg", curve_svg(curve))
     command = "python -m lab run device-add"
-    found = stamp(command, schemas=PROGRAMS, models=["pretrained"])
-    table, held_out = held_out_table(run, tables)
+    found = stamp(command, schemas=PROGRAMS, models=[model])
+    table, held_out = held_out_table(run, tables, model)
     page = curve_page(curve, command=command, plot="device-add.svg")
     page = replace(page, sections=[*page.sections, Section("Held-out programs", tables=[table])])
     print(write_page("device-add", page, {**curve, "held_out": held_out}, found))
