@@ -157,7 +157,8 @@ def _version_order(name: str) -> tuple[str, float]:
 
 def _of_left_out_devices(measured: Measured, seed: int) -> Iterator[Score]:
     measured_s, seconds = measured.table.latency_s, measured.left_out_s(seed)
-    is_covered = _is_covered(measured, np.log(measured_s / seconds))
+    apart = np.log(measured_s / measured.chip_left_out_s(seed))
+    is_covered = _is_covered(measured, np.log(measured_s / seconds), apart)
     for label in measured.devices:
         own = measured.table.device == label
         found = {
@@ -176,17 +177,21 @@ def _of_left_out_devices(measured: Measured, seed: int) -> Iterator[Score]:
                 )
 
 
-def _is_covered(measured: Measured, logs: FloatArray) -> BoolArray:
+def _is_covered(measured: Measured, logs: FloatArray, apart: FloatArray) -> BoolArray:
     """Returns bool [N], whether a row's error log(measured / predicted) is inside the interval from
     the errors on the other devices, computed like the model's intervals.
+
+    Args:
+        logs, apart: as in `left_out_errors`.
     """
     found = np.zeros(len(logs), np.bool_)
     table, fitted = measured.table, measured.devices
     for label in fitted:
         others = [other for other in fitted if other != label]
         known = left_out_errors(
-            logs, table.device, measured.groups, fitted, but=label, is_near=measured.is_near
-        )
+            logs, apart, table.device, measured.groups, fitted, but=label,
+            is_near=measured.is_near,
+        )  # fmt: skip
         for group in map(str, np.unique(measured.groups)):
             errors = errors_of(known, group, get_device(label), others)
             rows = (table.device == label) & (measured.groups == group)

@@ -16,6 +16,7 @@ from cdmpp.analytic.gpu_kernels.families import error_groups, whose_kernels, wor
 from cdmpp.analytic.gpu_kernels.frameworks import Frameworks
 from cdmpp.analytic.gpu_kernels.nearest import NearRows
 from cdmpp.analytic.gpu_kernels.table import GpuKernelTable, read_kernels
+from cdmpp.analytic.gpu_kernels.unseen import siblings_of
 from cdmpp.analytic.intervals import LogErrors
 from cdmpp.arrays import BoolArray, FloatArray, TextArray
 from cdmpp.devices.registry import get_device
@@ -131,6 +132,23 @@ class Measured:
         for label in self.devices:
             own = self.table.device == label
             seconds[own] = self.predicted_s(self.fit_part(~own, seed=seed), own)
+        return seconds
+
+    def chip_left_out_s(self, seed: int) -> FloatArray:
+        """Returns float64 [N], the seconds of every row predicted by the fit without its device and
+        the device's siblings; NaN without siblings, and if the family has no other device.
+        """
+        seconds = np.full(len(self.table), np.nan)
+        fits: dict[frozenset[str], Efficiency] = {}
+        for label in self.devices:
+            chip = frozenset([label, *siblings_of(label, self.devices, self.family)])
+            left_out = np.isin(self.table.device, list(chip))
+            if len(chip) == 1 or not np.any(~left_out & ~self.is_evaluated_only):
+                continue
+            if chip not in fits:
+                fits[chip] = self.fit_part(~left_out, seed=seed)
+            own = self.table.device == label
+            seconds[own] = self.predicted_s(fits[chip], own)
         return seconds
 
     def version_left_out_s(self, seed: int) -> FloatArray:

@@ -33,8 +33,8 @@ def fit_kernels(
     """Fits the models to a folder of measured kernels.
 
     The errors of a device in the fit are from a fit that holds out a fifth of the shapes; those of
-    unseen devices are from fits that each hold out one device (`left_out_errors`). A family with a
-    single device has no intervals for other devices.
+    unseen devices are from fits that each hold out one device, or all boards of a chip
+    (`left_out_errors`). A family with a single device has no intervals for other devices.
 
     Args:
         about: facts to store with the model.
@@ -87,11 +87,15 @@ def _errors(measured: Measured, seed: int) -> DeviceErrors:
     logs = np.log(measured.table.latency_s[held] / predicted[held])
     found: DeviceErrors = {}
     if measured.has_several_devices:
-        left_out = np.log(measured.table.latency_s / measured.left_out_s(seed))
+        table_s = measured.table.latency_s
         found = left_out_errors(
-            left_out, measured.table.device, measured.groups, measured.devices,
+            np.log(table_s / measured.left_out_s(seed)),
+            np.log(table_s / measured.chip_left_out_s(seed)),
+            measured.table.device,
+            measured.groups,
+            measured.devices,
             is_near=measured.is_near,
-        )  # fmt: skip
+        )
     for label in measured.devices:
         own = measured.table.device[held] == label
         for group in map(str, np.unique(measured.groups)):

@@ -9,7 +9,7 @@ still in their fit count.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from cdmpp.analytic.gpu_kernels.account.chip import chip_of
 from cdmpp.analytic.gpu_kernels.calls import LINKED
 from cdmpp.analytic.gpu_kernels.serving_calls import DIRECT_LINK_BYTES_PER_S
 from cdmpp.analytic.intervals import UNSEEN, DeviceErrors, LogErrors
-from cdmpp.arrays import FloatArray
+from cdmpp.arrays import BoolArray, FloatArray
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec, architecture_of
 
@@ -45,6 +45,13 @@ def unseen_as(device: DeviceSpec, fitted: Sequence[str], family: str) -> str:
     return RELATIVE if is_relative else UNSEEN
 
 
+def siblings_of(label: str, fitted: Sequence[str], family: str) -> list[str]:
+    """Returns the siblings of a device among the labels of a fit, without itself."""
+    device = get_device(label)
+    others = [other for other in fitted if other != label]
+    return [other for other in others if are_siblings(device, get_device(other), family)]
+
+
 def errors_of(
     errors: DeviceErrors, group: str, device: DeviceSpec, fitted: Sequence[str]
 ) -> LogErrors | None:
@@ -67,6 +74,7 @@ def errors_of(
 
 def left_out_errors(
     logs: FloatArray,
+    apart: FloatArray,
     device: NDArray[np.str_],
     groups: NDArray[np.str_],
     fitted: Sequence[str],
@@ -78,6 +86,8 @@ def left_out_errors(
 
     Args:
         logs: float64 [N], log(measured / predicted) by a fit without the row's device.
+        apart: float64 [N], the same by a fit without the device's siblings too; NaN in rows of
+            devices without siblings.
         device: text [N], labels.
         groups: text [N].
         fitted: labels of the fit, each of which was held out once.
@@ -88,22 +98,52 @@ def left_out_errors(
     found: DeviceErrors = {}
     labels = [label for label in fitted if label != but]
     for group in map(str, np.unique(groups)):
-        kind = {one: unseen_as(get_device(one), fitted, group.split()[0]) for one in labels}
-        with_sibling = [label for label in labels if kind[label] == SIBLING]
-        related = [label for label in labels if kind[label] != UNSEEN]
-        own = {label: logs[(groups == group) & (device == label)] for label in labels}
-        each = {label: LogErrors.of(rows) for label, rows in own.items()}
+        family = group.split()[0]
+        rows = {one: (groups == group) & (device == one) for one in labels}
+        each = _of_devices(logs, rows)
+        with_sibling = {one for one in each if siblings_of(one, fitted, family)}
+        is_apart = len(with_sibling) == len(each)
+        others = _of_devices(apart, rows) if is_apart else each
+        related = {
+            label: one
+            for label, one in others.items()
+            if _has_relative(label, fitted, family, is_apart=is_apart)
+        }
+        everywhere = np.concatenate([*(logs[own] for own in rows.values()), np.empty(0)])
         ends = {
-            SIBLING: LogErrors.of(np.concatenate([*own.values(), np.empty(0)])),
-            RELATIVE: LogErrors.widest(each[label] for label in related),
-            UNSEEN: LogErrors.widest(each.values()),
+            SIBLING: LogErrors.of(everywhere),
+            RELATIVE: _widest(related, family),
+            UNSEEN: _widest(others, family),
         }
         if is_near:
             ends[SIBLING] = LogErrors.widest(each[one] for one in with_sibling) or ends[SIBLING]
-        for name, one in ends.items():
-            if one is not None:
-                found.setdefault(name, {})[group] = one
+        for name, errors in ends.items():
+            if errors is not None:
+                found.setdefault(name, {})[group] = errors
     return found
+
+
+def _of_devices(logs: FloatArray, rows: Mapping[str, BoolArray]) -> dict[str, LogErrors]:
+    """Returns device -> errors of its rows (bool [N]) with an error, if there are enough."""
+    each = {label: LogErrors.of(logs[own & np.isfinite(logs)]) for label, own in rows.items()}
+    return {label: one for label, one in each.items() if one is not None}
+
+
+def _has_relative(label: str, fitted: Sequence[str], family: str, *, is_apart: bool) -> bool:
+    """Returns whether the fit without a device, or also without its siblings, has its vendor."""
+    near = siblings_of(label, fitted, family) if is_apart else []
+    others = [other for other in fitted if other not in near]
+    return unseen_as(get_device(label), others, family) != UNSEEN
+
+
+def _widest(each: Mapping[str, LogErrors], family: str) -> LogErrors | None:
+    """Returns the widest ends over devices; of a single chip, the farther end on both sides."""
+    one = LogErrors.widest(each.values())
+    labels = list(each)
+    if one is None or len(siblings_of(labels[0], labels, family)) < len(labels) - 1:
+        return one
+    far = max(-one.low, one.high)
+    return LogErrors(-far, far, one.count)
 
 
 def are_siblings(first: DeviceSpec, second: DeviceSpec, family: str) -> bool:

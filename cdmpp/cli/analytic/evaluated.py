@@ -32,7 +32,8 @@ _KERNEL_NOTES = (
     "In the interval: share of the calls in the interval of 90 % that a device has which was not "
     "measured. The other devices were left out of a fit each: a sibling of one (b200, b300, gb300) "
     "has the interval of all their errors together, another device the widest of theirs, of its "
-    "vendor's where there are others of it. The rule was made when this column of simpler ones was "
+    "vendor's where there are others of it, and on both sides the farther end where all others are "
+    "boards of one chip. The rule was made when this column of simpler ones was "
     "known.",
     "Neighbour: the same call on the device whose numbers are nearest, times the factor with "
     "the least error on the device itself, which is unknown without measurements there; only "
@@ -82,7 +83,8 @@ _SERVING_NOTES = (
     "`one_shot` rows of machines on which large messages reach less than 0.3 of the GPU's links "
     "(four or eight l40s on one of two machines, two rtx-pro-6000 on one of two) are evaluated, "
     "but no fit uses them.",
-    "In the interval: of a device as on the page of gpu-kernels; of a version the ends of 90 % of "
+    "In the interval: of a device as on the page of gpu-kernels (where all others are siblings of "
+    "each other, from the fit without any of them); of a version the ends of 90 % of "
     "the errors of all other versions, each left out of a fit of its own.",
 )
 

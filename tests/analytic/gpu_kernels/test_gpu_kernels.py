@@ -11,6 +11,7 @@ import pytest
 from cdmpp.analytic.gpu_kernels.calls import Collective, DecodeAttention, Gemm, PrefillAttention
 from cdmpp.analytic.gpu_kernels.evaluate import mean_over_seeds
 from cdmpp.analytic.gpu_kernels.families import columns_of, work_on
+from cdmpp.analytic.gpu_kernels.measured import Measured, read_measured
 from cdmpp.analytic.gpu_kernels.model import MODEL_FILE, GpuKernels
 from cdmpp.analytic.gpu_kernels.references import best_factor, nearest_device
 from cdmpp.analytic.gpu_kernels.training import fit_kernels
@@ -84,17 +85,53 @@ def test_intervals_of_what_was_not_measured_are_those_of_its_like():
     widths = {"b200": 0.1, "b300": 0.2, "h100": 0.5, "b60": 2.0}
     logs = np.concatenate([np.linspace(-width, width, 1001) for width in widths.values()])
     device, groups = np.repeat(list(widths), 1001), np.full(len(logs), "decode")
-    errors = left_out_errors(logs, device, groups, fitted)
+    apart = np.full(len(logs), np.nan)
+    errors = left_out_errors(logs, apart, device, groups, fitted)
     ends = {name: own["decode"].high for name, own in errors.items()}
     assert ends == pytest.approx({"sibling": 1.205, "relative": 0.45, UNSEEN: 1.8}, rel=0.01)
     alone = device == "b60"
-    found = left_out_errors(logs[alone], device[alone], groups[alone], fitted)
+    found = left_out_errors(logs[alone], apart[alone], device[alone], groups[alone], fitted)
     assert set(found) == {"sibling", UNSEEN}
-    found = left_out_errors(logs, device, groups, fitted, but="b60")
+    found = left_out_errors(logs, apart, device, groups, fitted, but="b60")
     assert found[UNSEEN]["decode"].high == pytest.approx(0.45, rel=0.01)
     h20 = errors_of(errors, "decode", get_device("h20"), fitted)
     assert h20 == errors["relative"]["decode"]
     assert errors_of(errors, "gemm fp8", get_device("h20"), fitted) is None
+
+
+def test_boards_with_siblings_in_the_fit_do_not_make_intervals_of_another_chip():
+    """The all-to-all of an H100 was outside every third interval: B200, B300 and GB300, each
+    predicted by a fit with the others, err little; without the others they take longer than
+    predicted from an H100, so the H100 takes less than predicted from them.
+    """
+    fitted = ("b200", "b300", "h100")
+    device, groups = np.repeat(fitted, 1001), np.full(3003, "exchange")
+    logs = np.concatenate([np.linspace(-0.1, 0.1, 1001)] * 2 + [np.linspace(-0.5, 0.2, 1001)])
+    apart = np.concatenate([np.linspace(0.0, 0.4, 1001)] * 2 + [np.full(1001, np.nan)])
+    found = left_out_errors(logs, apart, device, groups, fitted, but="h100")
+    for name in ("relative", UNSEEN):
+        assert found[name]["exchange"].high == pytest.approx(0.38, rel=0.01)
+        assert found[name]["exchange"].low == -found[name]["exchange"].high
+    assert found["sibling"]["exchange"].high == pytest.approx(0.09, rel=0.01)
+    found = left_out_errors(logs, apart, device, groups, fitted)
+    ends = found["relative"]["exchange"]
+    assert (ends.low, ends.high) == pytest.approx((-0.465, 0.165), rel=0.01), "as measured"
+
+
+def test_a_chip_is_left_out_with_all_of_its_boards(tmp_path, monkeypatch):
+    measured = read_measured(write_kernels(tmp_path, systems=("b200_sxm", "b300_sxm")), "decode")
+    assert np.isnan(measured.chip_left_out_s(0)).all(), "nothing is left for a fit"
+    systems = ("b200_sxm", "b300_sxm", "h100_sxm")
+    measured = read_measured(write_kernels(tmp_path, systems=systems), "decode")
+    fits = []
+    fit = Measured.fit_part
+    monkeypatch.setattr(
+        Measured, "fit_part",
+        lambda self, rows, **options: fits.append(rows) or fit(self, rows, **options),
+    )  # fmt: skip
+    is_other = measured.table.device == "h100"
+    assert np.array_equal(np.isnan(measured.chip_left_out_s(0)), is_other)
+    assert [rows.tolist() for rows in fits] == [is_other.tolist()]
 
 
 def test_nothing_is_faster_than_the_device_allows(fitted):
