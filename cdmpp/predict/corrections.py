@@ -31,7 +31,8 @@ class MachineCodeCorrection:
 
     Attributes:
         code: float32 [N, columns], see `cdmpp.programs.code_layout`; NaN if the code is unknown or
-            the device is unsupported: these estimates stay.
+            the device is unsupported: these estimates stay, as do those of parallel programs on
+            more threads than a device in the training data of the machine-code model.
         kind: kind of the devices that the code runs on.
         are_fastest: whether each program is the fastest of many measured programs of its task.
         in_network: whether the programs are kernels of a network, which have wider intervals.
@@ -49,6 +50,9 @@ class MachineCodeCorrection:
         assert reader is not None
         samples = check_schema(reader.feature_schema, samples)
         is_compiled = ~np.isnan(self.code[:, 0])
+        if (most := reader.most_threads) is not None:  # serial programs are on one thread here
+            is_few = np.array([(one.threads or 1) <= most for one in samples.devices], bool)
+            is_compiled &= is_few[samples.device]
         known = np.flatnonzero(is_compiled)
         if len(known) == 0:
             return found

@@ -249,6 +249,8 @@ class Predictor:
         # The machine-code models were not trained on integer arithmetic either.
         corrections, no_code = ([], "") if read.doubts else self._corrections(question, read)
         found = self.trained.estimate(samples, corrections)
+        if corrections and (found.is_compiled is None or not found.is_compiled[0]):
+            no_code = self._too_many_threads(question.device)
         one = estimated(asked, found, name=question.name)
         return replace(
             one,
@@ -263,6 +265,22 @@ class Predictor:
             code=corrections[0].code[0] if corrections else None,
             note="; ".join(filter(None, (question.note, one.note, no_code))),
         )
+
+    def _too_many_threads(self, device: DeviceSpec) -> str:
+        """Returns the note of a program on more threads than the model of machine code knows.
+
+        Raises:
+            ReplayError: its machine code must be used.
+        """
+        reader = self._reader(device)
+        assert reader is not None
+        reason = (
+            f"its loops run on {device.threads} threads, and the model of machine code was trained "
+            f"on at most {reader.most_threads}"
+        )
+        if self._must_compile:
+            raise ReplayError(reason)
+        return NO_CODE + reason
 
     def _corrections(
         self, question: _Question, read: ProgramReading

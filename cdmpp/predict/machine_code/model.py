@@ -9,6 +9,7 @@ its prediction has its own weights and a shift.
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -399,6 +400,12 @@ class CodeModel:
         if trees is not None:
             found.device_trees[label] = trees
         return found
+
+    @property
+    def most_threads(self) -> int | None:
+        """Largest number of threads of a device in `targets`; None if none says it."""
+        named = [json.loads(text).get("num-cores") for text in self.targets.values()]
+        return max((int(count) for count in named if count), default=None)
 
     def estimate(
         self, rows: CodeRows, *, are_fastest: bool = False

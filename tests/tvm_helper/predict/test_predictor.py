@@ -15,6 +15,7 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 from cdmpp.cli.main import main
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError
+from tests.paths import ROOT
 from tests.tvm_helper.predict.written import BOARD, SCRIPT
 from tests.tvm_helper.search.fixtures import DEVICE, train_into
 from tests.tvm_helper.tasks.test_network_tasks import onnx_file
@@ -287,3 +288,19 @@ def test_arguments_in_networks_come_at_the_memory_bandwidth_of_a_cpu() -> None:
     assert predictor.cold_s_per_byte(t4) == 0.0
     taught = Predictor(MODEL, ["epyc-avx512-1c"], compiles=True)
     assert taught.cold_s_per_byte(get_device("epyc-avx512-1c")) == pytest.approx(2e-11)
+
+
+def test_code_of_more_threads_than_anything_learned_is_not_used(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Divided by 192 threads, the time of one thread said 5 us for what takes 190 us on one."""
+    asked = ("--model", MODEL, "--program", ROOT / "examples" / "kernel.py", "--device")
+    (two,) = rows_of(capsys, *asked, "epyc-avx512-2c")
+    assert two["is_compiled"]
+    (many,) = rows_of(capsys, *asked, "epyc-9654")
+    (plain,) = rows_of(capsys, *asked, "epyc-9654", "--no-machine-code")
+    assert not many["is_compiled"]
+    assert many["latency_s"] == plain["latency_s"]
+    assert "run on 96 threads" in many["note"]
+    assert main(["predict", *map(str, asked), "epyc-9654", "--machine-code"]) == 3
+    assert "was trained on at most 2" in capsys.readouterr().err
