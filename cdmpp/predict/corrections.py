@@ -49,10 +49,9 @@ class MachineCodeCorrection:
         reader = trained.gpu_code if self.kind == "gpu" else trained.code
         assert reader is not None
         samples = check_schema(reader.feature_schema, samples)
-        is_compiled = ~np.isnan(self.code[:, 0])
-        if (most := reader.most_threads) is not None:  # serial programs are on one thread here
-            is_few = np.array([(one.threads or 1) <= most for one in samples.devices], bool)
-            is_compiled &= is_few[samples.device]
+        # Serial programs are on one thread here.
+        supports = np.array([reader.supports_threads(one) for one in samples.devices], bool)
+        is_compiled = ~np.isnan(self.code[:, 0]) & supports[samples.device]
         known = np.flatnonzero(is_compiled)
         if len(known) == 0:
             return found

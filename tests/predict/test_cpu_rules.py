@@ -117,7 +117,7 @@ def test_machine_code_keeps_the_wide_upper_end() -> None:
     asked = _strided()
     reader: Any = SimpleNamespace(
         feature_schema=model(ONE).card.feature_schema, strange_factor=None, network_widths=None,
-        most_threads=None,
+        supports_threads=lambda device: True,
         estimate=lambda rows, **options: (np.full(3, -7.0), np.full(3, 0.5)),
     )  # fmt: skip
     trained = replace(model(ONE), code=reader)

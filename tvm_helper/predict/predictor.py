@@ -24,6 +24,7 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.predict.corrections import MachineCodeCorrection
+from cdmpp.predict.cpu_rules import on_one_thread
 from cdmpp.predict.estimates import TrainedModel, load_trained
 from cdmpp.predict.explanation import explain
 from cdmpp.predict.machine_code.model import LEAST_MEASURED, CodeModel
@@ -247,10 +248,10 @@ class Predictor:
         asked = _asked(question, read)
         samples = assemble_samples([asked])
         # The machine-code models were not trained on integer arithmetic either.
-        corrections, no_code = ([], "") if read.doubts else self._corrections(question, read)
+        corrections, no_code = (
+            ([], "") if read.doubts else self._corrections(question, read, samples)
+        )
         found = self.trained.estimate(samples, corrections)
-        if corrections and (found.is_compiled is None or not found.is_compiled[0]):
-            no_code = self._too_many_threads(question.device)
         one = estimated(asked, found, name=question.name)
         return replace(
             one,
@@ -266,24 +267,8 @@ class Predictor:
             note="; ".join(filter(None, (question.note, one.note, no_code))),
         )
 
-    def _too_many_threads(self, device: DeviceSpec) -> str:
-        """Returns the note of a program on more threads than the model of machine code knows.
-
-        Raises:
-            ReplayError: its machine code must be used.
-        """
-        reader = self._reader(device)
-        assert reader is not None
-        reason = (
-            f"its loops run on {device.threads} threads, and the model of machine code was trained "
-            f"on at most {reader.most_threads}"
-        )
-        if self._must_compile:
-            raise ReplayError(reason)
-        return NO_CODE + reason
-
     def _corrections(
-        self, question: _Question, read: ProgramReading
+        self, question: _Question, read: ProgramReading, samples: Samples
     ) -> tuple[list[MachineCodeCorrection], str]:
         """Returns the corrections of a program's estimate, or a note why its machine code is not
         used although the model reads that of the device.
@@ -293,6 +278,16 @@ class Predictor:
             question.device, of_fastest=question.is_fastest
         ):
             return [], ""
+        used = on_one_thread(samples, self.trained.card)
+        device = used.devices[used.device[0]]
+        if not reader.supports_threads(device):
+            reason = (
+                f"its loops run on {device.threads} threads, and the model of machine code was "
+                f"trained on at most {reader.most_threads}"
+            )
+            if self._must_compile:
+                raise ReplayError(reason)
+            return [], NO_CODE + reason
         copies = _copies(read.tree)
         if copies > _MOST_COPIES and not self._must_compile:
             return [], (

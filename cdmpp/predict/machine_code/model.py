@@ -23,6 +23,7 @@ from cdmpp.arrays import BoolArray, FloatArray, TextArray
 from cdmpp.calibration.intervals import operator_kinds
 from cdmpp.calibration.left_out_kinds import strange_factor
 from cdmpp.datasets.samples import Samples
+from cdmpp.devices.spec import DeviceSpec
 from cdmpp.devices.vector import DEVICE_VECTOR_NAMES, device_vector
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import read_json, replaced_folder, write_json
@@ -406,6 +407,11 @@ class CodeModel:
         """Largest number of threads of a device in `targets`; None if none says it."""
         named = [json.loads(text).get("num-cores") for text in self.targets.values()]
         return max((int(count) for count in named if count), default=None)
+
+    def supports_threads(self, device: DeviceSpec) -> bool:
+        """Returns whether a device in `targets` has as many threads as a device, or more."""
+        most = self.most_threads
+        return most is None or (device.threads or 1) <= most
 
     def estimate(
         self, rows: CodeRows, *, are_fastest: bool = False
