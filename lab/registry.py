@@ -122,7 +122,9 @@ EXPERIMENTS = (
                options=("device=icelake-avx512-1c", "seed=2039", "trials=0"),
                is_pinned=True),
     Experiment("replay-elsewhere", "replays on an unseen CPU, zero-shot and after `cdmpp device "
-               "add`", "30 min, a quiet core", place="replay:elsewhere", is_pinned=True),
+               "add`", "30 min, a quiet core", place="replay:elsewhere",
+               options=("model=runs/without-icelake",
+                        "added=runs/left-out/device-measured-here"), is_pinned=True),
     Experiment("answers", "predictions of the replayed networks in every way of running", "30 min"),
     Experiment("explain", "explained shares of stores, checked by timing programs without them",
                "6 min, a quiet core", is_pinned=True),
@@ -162,7 +164,9 @@ EXPERIMENTS = (
     Experiment("embedding", "the embedding models on a CPU", "2 min"),
     # Devices and machine code.
     Experiment("adapting", "the model that fine-tuning selects, and every candidate", "16 min"),
-    Experiment("device-add", "adding an unseen CPU in ten minutes", "15 min, a quiet core"),
+    Experiment("device-add", "adding an unseen CPU in ten minutes", "15 min, a quiet core",
+               options=("run=runs/left-out/device-measured-here",
+                        "model=runs/without-icelake")),
     Experiment("device-add-gpu", "adding a GPU with a sweep of kernels, simulated: every measured "
                "GPU left out", "40 min"),
     Experiment("h200", "an H200 that no model has learned from: kernels, convolutions, programs",
