@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 #: A random schedule of a larger kernel can run for seconds.
 _MOST_FLOPS = 5e8
-_SIDES = (7, 8, 10, 14, 20, 28, 40, 56)
+_SIDES = (7, 8, 10, 14, 20, 28, 40, 56, 80, 112)
 
 
 def kernel_names(seed: int) -> Iterator[str]:

@@ -25,8 +25,11 @@ _MOST_BUILD_JOBS = 8
 #: Number of tasks whose first programs are drawn and measured before those of the next tasks: many
 #: tasks with a program each teach more than few tasks with many.
 _WAVE_TASKS = 128
-#: Schedules of drawn kernels; on other devices than CPUs only the first.
-_WAYS: tuple[Way, ...] = ("random", "random", "random", "default", "dlight", "hand")
+#: Schedules of drawn kernels, in turn; on other devices than CPUs only the first. A quarter are the
+#: loops as they are, in which untuned networks run.
+_WAYS: tuple[Way, ...] = (
+    "random", "default", "random", "hand", "random", "default", "random", "dlight"
+)  # fmt: skip
 
 
 class _TimeIsUpError(Exception):
