@@ -42,7 +42,7 @@ from tvm_helper.device_add.clock import StepClock
 from tvm_helper.device_add.curve import budgets, judged, knee
 from tvm_helper.device_add.describe import with_measured
 from tvm_helper.device_add.kernels import kernel_names
-from tvm_helper.device_add.measure import kernel_task_name, planned_tasks
+from tvm_helper.device_add.measure import kernel_task_name, measure_options, planned_tasks
 from tvm_helper.device_add.options import MOST_TASKS, DeviceAddOptions, task_counts
 from tvm_helper.device_add.plan import AddPlan, drawn_plan, make_plan
 from tvm_helper.device_add.run import CURVE_FILE, MEASUREMENTS, add_device, read_curve
@@ -186,6 +186,15 @@ def test_every_kernel_is_a_task_of_moderate_size() -> None:
     assert kernel_task_name(kernel, target) == f"{tasks[0].workload_key}|llvm"
     with pytest.raises(DataError, match="use the TVM that started this folder"):
         planned_tasks(MeasureOptions(sample=(kernel,)), target, ["another|llvm"])
+
+
+def test_a_cpu_is_timed_in_rounds_and_runs_loops_as_they_are_too() -> None:
+    cpu = MeasureTarget("box", {"kind": "llvm"}, 1)
+    asked = measure_options("box", cpu, kernels=("dense:m=8,n=8,k=8",), per_task=1, seed=0)
+    assert asked.rounds == 3
+    assert asked.schedules.count("default") / len(asked.schedules) == 0.25
+    gpu = measure_options("box", MeasureTarget("box", {"kind": "cuda"}, 1), per_task=1, seed=0)
+    assert (gpu.rounds, gpu.schedules) == (1, ("random",))
 
 
 def test_both_kinds_of_tasks_are_measured_in_turn() -> None:
