@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -94,7 +95,9 @@ def curve_svg(curve: Mapping[str, Any]) -> str:
         axes.axvline(knee, color=AXIS, lw=0.9, ls="--")
     counts = [row["tasks"] for row in curve["rows"]]
     axes.set_xscale("symlog", linthresh=1)
-    axes.set_xticks(counts, [str(count) for count in counts])
+    # Without the number of a tick that the next one would touch.
+    ticks = zip(counts, [*counts[1:], math.inf], strict=True)
+    axes.set_xticks(counts, [str(count) if 2 * count <= after else "" for count, after in ticks])
     axes.set_xlim(0, counts[-1] * 1.1)
     means = [row[start]["mape"] for row in curve["rows"] for start in STARTS if row.get(start)]
     is_cut = min(means) < _MOST_DRAWN < max(means)

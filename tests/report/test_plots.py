@@ -44,7 +44,10 @@ def test_a_useless_start_does_not_hide_the_others(worst, is_cut):
             "scratch": scratch and {"mape": worst, "mape_low": worst / 2, "mape_high": 2 * worst},
         }
 
-    svg = curve_svg({"rows": [row(0, None), row(1, True), row(3, True)], "knee": {"tasks": None}})
+    rows = [row(0, None), row(1, True), row(37, True), row(49, True)]
+    svg = curve_svg({"rows": rows, "knee": {"tasks": None}})
+    assert ">49<" in svg
+    assert ">37<" not in svg  # the numbers would touch
     assert (">1000<" in svg) == is_cut
     assert ("cut at 1000 %" in svg) == is_cut
     assert ">10⁴<" not in svg
