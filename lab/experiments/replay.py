@@ -205,7 +205,7 @@ def drawn(
 
 
 def elsewhere(
-    seed: int = 2039, model: str = PRETRAINED, added: str = "runs/device-measured-here"
+    seed: int = 2040, model: str = PRETRAINED, added: str = "runs/device-measured-here"
 ) -> None:
     """Replays the drawn networks on this CPU, of which a model knows nothing: as `this-cpu`, and
     after `cdmpp device add`, with the same timings. Writes the page.
