@@ -149,7 +149,8 @@ EXPERIMENTS = (
     Experiment("gpu-kernels", "kernels of serving frameworks on today's GPUs: devices left out, "
                "larger shapes", "5 min", place="analytic:gpu_kernels"),
     Experiment("llm-kernels", "kernels of LLM serving: devices and versions of frameworks left out",
-               "36 min", place="analytic:llm_kernels", options=("seeds=0,1,2",)),
+               "15 min", place="analytic:llm_kernels",
+               options=("families=moe,latent_prefill,linear,quantize,hyper", "seeds=0,1,2")),
     Experiment("latent-decode", "latent attention of one token, as llm-kernels judges it", "3 min",
                place="analytic:llm_kernels",
                options=("page=latent-decode", "families=latent_decode", "seeds=0,1,2")),

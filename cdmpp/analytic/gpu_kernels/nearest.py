@@ -27,6 +27,9 @@ _REACH = 4.0
 #: Distance in octaves of size of an earlier version, a later version, and an octave of a GPU's
 #: numbers.
 _VERSION, _LATER, _DEVICE = 0.5, 1.0, 0.5
+#: Share that counts of how much slower than the trees a call was in versions before an unmeasured
+#: one, as new versions speed up what was slow; minimum measurements of such a kind of call.
+_SLOWER, _LEAST_ROWS = 0.5, 100
 #: Resolution of log(measured / nominal) in the file.
 _STEP = 0.005
 
@@ -138,7 +141,7 @@ class NearRows:
             known = self._near(name.partition("@")[0], float(release[kind[0]]), device, family)
             if known is None:
                 continue
-            near, tree = known
+            near, tree, is_new = known
             distance, which = tree.query(
                 _octaves(columns, kind, np.zeros(len(kind))), k=_COUNT, p=1
             )
@@ -152,12 +155,16 @@ class NearRows:
             }
             there["release"] = columns["release"][asked]
             left = self.effort[which] - effort_of(there, software[asked]).reshape(which.shape)
+            if is_new:
+                is_before = self.sizes["release"][which] < release[kind[0]]
+                left = np.where(is_before & (left > 0.0), _SLOWER * left, left)
             found[kind] = np.sum(share * left * np.exp(-distance / _REACH), axis=1)
         return found
 
     def _near(self, words: str, release: float, device: DeviceSpec, family: str) -> Any:
-        """Returns the rows of a kind of calls on a GPU and its siblings, and a tree of their
-        coordinates relative to a release; None without rows.
+        """Returns the rows of a kind of calls on a GPU and its siblings, a tree of their
+        coordinates relative to a release, and whether only other releases were measured, and often
+        enough for the trees; None without rows.
         """
         from scipy.spatial import cKDTree
 
@@ -165,10 +172,12 @@ class NearRows:
         if asked not in self._trees:
             away = np.array([_between(device, label, family) for label in self.labels])
             rows = self.words.get(words, np.empty(0, np.intp))
+            measured = np.unique(self.sizes["release"][rows])
+            is_new = len(measured) > 1 and release not in measured and len(rows) >= _LEAST_ROWS
             rows = rows[np.isfinite(away[self.device[rows]])]
             own = away[self.device[rows]] + _versions(self.sizes["release"][rows], release)
             place = cKDTree(_octaves(self.sizes, rows, own)) if len(rows) else None
-            self._trees[asked] = (rows, place) if len(rows) else None
+            self._trees[asked] = (rows, place, is_new) if len(rows) else None
         return self._trees[asked]
 
 

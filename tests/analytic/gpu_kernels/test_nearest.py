@@ -57,6 +57,24 @@ def test_the_version_before_counts_more_than_a_later_one():
     assert np.all((before > 0.3) & (before < 0.4))  # of 0.5 - 0.1, as another version counts less
 
 
+@pytest.mark.parametrize(
+    ("release", "effort", "known", "copies", "share"),
+    [
+        (502, 0.9, (500, 501), 5, 0.5),
+        (502, -0.7, (500, 501), 5, 1.0),  # faster than the trees say
+        (499, 0.9, (500, 501), 5, 1.0),  # before all measured versions
+        (501, 0.9, (500, 501), 5, 1.0),  # measured
+        (502, 0.9, (501, 501), 5, 1.0),  # one version alone
+        (502, 0.9, (500, 501), 3, 1.0),  # too few measurements for the trees
+    ],
+)
+def test_an_unmeasured_version_speeds_up_what_was_slow(release, effort, known, copies, share):
+    parts = [(device, one, effort) for one in known for device in ("b200", *["h100"] * copies)]
+    found = _correction(_rows(*parts), "b200", release, trees=0.0)
+    whole = _correction(_rows(("b200", 501, effort)), "b200", release, trees=0.0)
+    assert found / whole == pytest.approx(share, rel=0.15)
+
+
 def test_a_sibling_answers_for_a_device_and_another_chip_does_not():
     rows = _rows(("b200", 500, 0.5))
     assert _correction(rows, "b300", 500) == pytest.approx(0.4, abs=0.05)
