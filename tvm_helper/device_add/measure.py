@@ -25,7 +25,8 @@ _MOST_BUILD_JOBS = 8
 #: Number of tasks whose first programs are drawn and measured before those of the next tasks: many
 #: tasks with a program each teach more than few tasks with many.
 _WAVE_TASKS = 128
-#: Shared CPUs are slower for seconds at a time: one round measured 25 % too much, three 2 %.
+#: Shared CPUs are slower for seconds at a time: single rounds measured 4 to 25 % too much, three
+#: rounds 2 % (`docs/lab/experiments.md`).
 _CPU_ROUNDS = 3
 #: Schedules of drawn kernels, in turn; on other devices than CPUs only the first. A quarter are the
 #: loops as they are, in which untuned networks run.
