@@ -210,7 +210,8 @@ class Campaign:
                 measured = self._journal.of_kind("measured")
                 self._done, self._total = len(measured), len(measured) + len(missing)
                 self._failed = sum(entry["error_code"] != 0 for entry in measured)
-                self._clock = Clock(len(missing))
+                # A program is built once and timed in each round.
+                self._clock = Clock(len(missing) * (1 + self._options.rounds))
                 part = _AGAIN_BATCHES * self._options.batch
                 for start in range(0, max(len(missing), 1), part):
                     self._measure_jobs(missing[start : start + part], lanes)
@@ -269,7 +270,9 @@ class Campaign:
             for name, outcome in trials.build(
                 {name: self._program(job.task, job.schedule) for name, job in batch.items()}
             ):
+                self._count_step(batch[name])
                 if outcome.error_code:
+                    self._count_step(batch[name], self._options.rounds)
                     self._note(batch[name], outcome, build_s=outcome.seconds, run_s=0.0)
                 else:
                     built.append((batch[name], outcome))
@@ -279,6 +282,7 @@ class Campaign:
                 if self._is_stopped:
                     return
                 before = rounds.setdefault(job.program_id, [])
+                self._count_step(job)
                 if before and before[-1].error_code:
                     continue
                 with timer("time a program"):
@@ -417,7 +421,6 @@ class Campaign:
         with self._lock:
             self._journal.append(entry)
             if not job.is_again:
-                self._clock.add()
                 self._done += 1
                 self._failed += outcome.error_code != 0
             if self._is_stopped:  # by another lane, which raises the error
@@ -470,6 +473,12 @@ class Campaign:
 
     def _program(self, task: MeasuredTask, schedule: Any) -> dict[str, Any]:
         return {"task": str(self._task_file(task)), "schedule": schedule}
+
+    def _count_step(self, job: _Job, steps: int = 1) -> None:
+        """Counts builds and rounds of timings for the remaining time."""
+        if not job.is_again:
+            with self._lock:
+                self._clock.add(steps)
 
     def _show_progress(self, stage: str) -> None:
         with self._lock:

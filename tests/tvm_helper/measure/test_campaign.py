@@ -551,6 +551,22 @@ def test_rounds_time_the_programs_of_a_batch_in_turn(
     assert not list((tmp_path / "out").glob("*.tmp"))
 
 
+def test_the_time_that_is_left_counts_builds_and_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan(monkeypatch, pause="0.02")
+    left: list[tuple[float, float]] = []
+
+    def show(now: CampaignProgress) -> None:
+        if now.stage == "timing" and now.seconds_left is not None:
+            left.append((time.monotonic(), now.seconds_left))
+
+    campaign(tmp_path / "out", rounds=3, batch=12, most_programs=12).run(show)
+    assert len(left) == 12
+    last = left[-1][0]
+    assert all(said < 3 * (last - now) + 0.2 for now, said in left)
+
+
 @pytest.mark.usefixtures("pinned")
 def test_one_fault_stops_both_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan(monkeypatch, **dict.fromkeys(program_ids(), "run-fail"))
