@@ -84,14 +84,16 @@ class MeasuredNetwork:
     """Timings of a network on this machine.
 
     A single thread (a device of one thread, and TVM_NUM_THREADS=1) is timed by CPU time, several
-    threads by wall time.
+    threads by wall time. As in measured programs, the fastest turn counts: other tenants of a
+    shared machine slow a core down for seconds.
 
     Attributes:
         costs_s: seconds of the whole network, one per repeat; the repeats alternate between the
             stack positions.
-        kernel_s: task key -> seconds of its kernel alone, averaged as in `latency_s`. The kernels
-            are called in the network's order, each call with its own weights, so that the caches
-            are in the same state as in the network; kernels below 10 µs are called repeatedly.
+        kernel_s: task key -> seconds of its kernel alone, the median of a turn's calls, otherwise
+            as in `latency_s`. The kernels are called in the network's order, each call with its own
+            weights, so that the caches are in the same state as in the network; kernels below 10 µs
+            are called repeatedly.
         unmeasured: task key -> reason why its kernel was not timed.
     """
 
@@ -101,7 +103,7 @@ class MeasuredNetwork:
 
     @property
     def latency_s(self) -> float:
-        """Seconds of the whole network: the mean of the medians at each stack position."""
+        """Seconds of the whole network: of the fastest turn, mean over the stack positions."""
         return _over_places([self.costs_s[place::_PLACES] for place in range(_PLACES)])
 
 
@@ -146,7 +148,7 @@ def measure_network(
                     costs_s.append(_deeper(depth, run))
                     for key, costs in _deeper(depth, timed).items():
                         of_places = kernel_costs_s.setdefault(key, [[] for _ in range(_PLACES)])
-                        of_places[place].extend(costs)
+                        of_places[place].append(float(np.median(costs)))
         except Exception as error:  # TVM and LLVM raise many types
             raise DeviceError(
                 f"the network cannot be compiled and run here ({last_line(error)}); check the "
@@ -310,7 +312,7 @@ def _deeper(depth: int, call: Callable[[], _T]) -> _T:
 
 
 def _over_places(costs_s: Sequence[Sequence[float]]) -> float:
-    return float(np.mean([np.median(costs) for costs in costs_s]))
+    return float(np.mean([min(costs) for costs in costs_s]))
 
 
 def _clock(*, is_alone: bool) -> Callable[[], float]:

@@ -30,7 +30,7 @@ from tests.tvm_helper.tasks.test_network_tasks import onnx_file
 from tvm_helper.compat import Target, tvm
 from tvm_helper.replay.costs import ProgramCosts, ScheduleChoice, choose_schedules
 from tvm_helper.replay.graph import DEVICE, KernelGraph, network_graph
-from tvm_helper.replay.measure import _calls, _deeper, _Kernel, measure_network
+from tvm_helper.replay.measure import MeasuredNetwork, _calls, _deeper, _Kernel, measure_network
 from tvm_helper.replay.outcome import measured_values, replay_network
 from tvm_helper.tasks.network_tasks import load_network
 from tvm_helper.tasks.sampling import valid_schedules
@@ -299,6 +299,10 @@ def test_predicted_beside_measured(network: KernelGraph) -> None:
     assert values["unmeasured"] == 0
     assert sum(row["calls"] for row in values["breakdown"]) == len(network.graph.operators)
     assert all(row["error"] == 0 for row in values["breakdown"])
+
+
+def test_the_fastest_turn_counts_at_each_stack_position() -> None:
+    assert MeasuredNetwork((3.0, 7.0, 2.0, 5.0, 9.0, 6.0), {}, {}).latency_s == (2 + 5) / 2
 
 
 def test_calls_share_activations_and_have_weights_of_their_own() -> None:
