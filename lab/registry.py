@@ -119,8 +119,7 @@ EXPERIMENTS = (
                "90 min, a quiet core", options=("device=measured-here",), is_pinned=True),
     Experiment("replay-drawn", "replays of networks that were drawn after the model was fixed",
                "12 min, a quiet core", place="replay:drawn",
-               options=("device=icelake-avx512-1c", "seed=2040", "trials=0"),
-               is_pinned=True),
+               options=("device=icelake-avx512-1c", "trials=0"), is_pinned=True),
     Experiment("replay-elsewhere", "replays on an unseen CPU, zero-shot and after `cdmpp device "
                "add`", "30 min, a quiet core", place="replay:elsewhere",
                options=("model=runs/without-icelake",

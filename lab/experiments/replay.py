@@ -47,6 +47,8 @@ from tvm_helper.tasks.target import device_target
 #: Candidates that TVM evolves for a round of a search: its 512 take most of the time on one core.
 _POPULATION = 128
 _CALIBRATING = "short-operators"
+#: Drew the networks of the pages, after the shipped model was fixed.
+_SEED = 2041
 
 #: (network, schedule) -> its row.
 Rows = dict[tuple[str, str], dict[str, Any]]
@@ -187,7 +189,7 @@ def experiment(
 def drawn(
     device: str = "this-cpu",
     model: str = PRETRAINED,
-    seed: int = 2029,
+    seed: int = _SEED,
     trials: int = 32,
     is_predicted_again: bool = False,
 ) -> None:
@@ -205,7 +207,7 @@ def drawn(
 
 
 def elsewhere(
-    seed: int = 2040, model: str = PRETRAINED, added: str = "runs/device-measured-here"
+    seed: int = _SEED, model: str = PRETRAINED, added: str = "runs/device-measured-here"
 ) -> None:
     """Replays the drawn networks on this CPU, of which a model knows nothing: as `this-cpu`, and
     after `cdmpp device add`, with the same timings. Writes the page.
