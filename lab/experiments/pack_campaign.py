@@ -3,7 +3,8 @@
 
 A folder is a measuring campaign or a search; several folders become one campaign. Tasks without
 measurements are dropped, and tasks of test networks (except reshapes, which every network has).
-To keep the archive small, tasks are sorted by operator and timings are rounded to five digits.
+To keep the archive small, tasks are sorted by operator and timings are rounded to five digits,
+the durations of building and running to three.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _FILTERS = [
     {"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 1 << 27, "lc": 4, "pb": 0, "nice_len": 273}
 ]
 _MAY_STAY = "reshape"
-_DIGITS = 5
+#: Field of a measured line -> digits that are kept.
+_DIGITS = {"costs_s": 5, "timings_s": 5, "build_s": 3, "run_s": 3}
 
 
 @dataclass
@@ -136,7 +138,9 @@ def _as_campaign(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         if line["kind"] == "round":  # time spent by a search
             continue
         if line["kind"] == "measured":
-            line["costs_s"] = [float(f"{cost:.{_DIGITS}g}") for cost in line["costs_s"]]
+            for name, digits in _DIGITS.items():
+                if name in line:
+                    line[name] = _rounded(line[name], digits)
             if "record" in line:
                 schedule = line.pop("record")[1][0]
                 del line["round"]
@@ -144,6 +148,12 @@ def _as_campaign(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 lines.append({"kind": "drawn", "task": line["task"], "programs": [program]})
         lines.append(line)
     return lines
+
+
+def _rounded(value: float | list[float], digits: int) -> float | list[float]:
+    if isinstance(value, list):
+        return [float(f"{one:.{digits}g}") for one in value]
+    return float(f"{value:.{digits}g}")
 
 
 def _judged(folder: Path) -> set[str]:
