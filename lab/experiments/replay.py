@@ -158,7 +158,7 @@ def experiment(
     networks: tuple[str, ...] = tuple(REPLAYED),
     searched_networks: tuple[str, ...] = ("dlrm", "resnet-18", "bert-encoder", "dcgan"),
     batches: tuple[int, ...] = (1,),
-    trials: int = 32,
+    trials: int = 16,
     is_predicted_again: bool = False,
 ) -> None:
     """Replays known networks, and writes the page.
