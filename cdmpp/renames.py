@@ -9,6 +9,7 @@ OPTIONS = {
     "--from-nothing": "--from-scratch",
     "--judge": "--evaluate",
     "--most-programs": "--max-programs",
+    "--sample": "--task",
 }
 #: Old key of `--json` -> current key; both are printed.
 JSON_KEYS = {"judged": "evaluated"}

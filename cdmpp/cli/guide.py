@@ -86,7 +86,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "serve": ("--port 8080", "--model pretrained --model runs/mine --token-file token"),
     "measure": (
         "--list-tasks",
-        "--out mine --device epyc-avx2-1c --sample dense:m=128,n=256,k=256",
+        "--out mine --device epyc-avx2-1c --task dense:m=128,n=256,k=256",
         "--out mine --device epyc-avx2-1c --network model.onnx",
     ),
     "search": (

@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_table(parser, """
         --out DIR: Path  output folder of the campaign and its dataset
         what to measure (may be mixed and repeated):
-        --sample TASK+ = []                 schedules of a task: KIND:SIZE=N,... (see --list-tasks)
+        --task TASK+ as sample = []         schedules of a task: KIND:SIZE=N,... (see --list-tasks)
             or a Python file with TVMScript
         --sample-random N: int              schedules of N random tasks: kinds, sizes and types are
             drawn from the seed

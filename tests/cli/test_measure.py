@@ -36,9 +36,7 @@ def test_the_command_wins_over_set_wins_over_the_file() -> None:
 
 def test_sources_may_be_mixed_and_repeated() -> None:
     options = measure_options(
-        parsed(
-            "--sample", "a", "b", "--sample", "c", "--replay", "d", "--network", "e.onnx", "f.pt2"
-        )
+        parsed("--task", "a", "b", "--task", "c", "--replay", "d", "--network", "e.onnx", "f.pt2")
     )
     assert options.sample == ("a", "b", "c")
     assert (options.replay, options.network) == (("d",), ("e.onnx", "f.pt2"))
@@ -69,18 +67,18 @@ def test_the_shipped_campaigns_tasks_exist() -> None:
     [
         (["--device", "epyc-avx2-1c"], 2, "nothing to measure"),
         (["--device", "epyc-avx2-1c", "--batch", "4"], 2, "--batch and --input are sizes of a net"),
-        (["--sample", "matmul"], 2, "no device label"),
-        (["--sample", "matmul", "--device", "this-cpu"], 2, "cdmpp device add NAME"),
-        (["--sample", "matmul", "--device", "nowhere"], 4, "unknown device 'nowhere'"),
-        (["--sample", "conv9d", "--device", "epyc-avx2-1c", "--force"], 2, "unknown task 'conv9d'"),
-        (["--sample", "dense:z=3", "--device", "epyc-avx2-1c", "--force"], 2, "cannot use 'z=3'"),
-        (["--sample", "matmul", "--device", "epyc-avx2-1c", "--threads", "4"], 2, "4 threads"),
-        (["--sample", "matmul", "--device", "x", "--target", "nonsense"], 2, "not a TVM target"),
-        (["--sample", "matmul", "--device", "epyc-avx2-1c", "--rpc", "h"], 2, "HOST:PORT:KEY"),
+        (["--task", "matmul"], 2, "no device label"),
+        (["--task", "matmul", "--device", "this-cpu"], 2, "cdmpp device add NAME"),
+        (["--task", "matmul", "--device", "nowhere"], 4, "unknown device 'nowhere'"),
+        (["--task", "conv9d", "--device", "epyc-avx2-1c", "--force"], 2, "unknown task 'conv9d'"),
+        (["--task", "dense:z=3", "--device", "epyc-avx2-1c", "--force"], 2, "cannot use 'z=3'"),
+        (["--task", "matmul", "--device", "epyc-avx2-1c", "--threads", "4"], 2, "4 threads"),
+        (["--task", "matmul", "--device", "x", "--target", "nonsense"], 2, "not a TVM target"),
+        (["--task", "matmul", "--device", "epyc-avx2-1c", "--rpc", "h"], 2, "HOST:PORT:KEY"),
         (["--replay", "nowhere", "--device", "epyc-avx2-1c", "--force"], 3, "nowhere"),
-        (["--sample", "matmul", "--device", ELSEWHERE], 4, "does not describe this machine"),
-        (["--sample", "matmul", "--device", "v10O"], 4, "did you mean 'v100'?"),
-        (["--sample", "matmul", "--device", "mi50"], 4, "TVM finds no such GPU"),
+        (["--task", "matmul", "--device", ELSEWHERE], 4, "does not describe this machine"),
+        (["--task", "matmul", "--device", "v10O"], 4, "did you mean 'v100'?"),
+        (["--task", "matmul", "--device", "mi50"], 4, "TVM finds no such GPU"),
         (["--network", "no.onnx", "--device", "epyc-avx2-1c", "--force"], 3, "no.onnx"),
     ],
 )

@@ -142,7 +142,7 @@ COMMANDS = {
     ),
     "measure": Command(
         _SMALL,
-        ("measure", "--sample", _TASK, "--per-task", "4", "--set", "batch=2", *_CPU, "--out",
+        ("measure", "--task", _TASK, "--per-task", "4", "--set", "batch=2", *_CPU, "--out",
          "{out}/m"),
         "the table of programs, to the byte; every program measured once, no line of the journal "
         "lost", _campaign, "m/journal.jsonl",

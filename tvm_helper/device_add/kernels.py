@@ -12,7 +12,7 @@ _SIDES = (7, 8, 10, 14, 20, 28, 40, 56, 80, 112)
 
 
 def kernel_names(seed: int) -> Iterator[str]:
-    """Yields names for `cdmpp measure --sample` without end: each kind in turn, at random sizes."""
+    """Yields names for `cdmpp measure --task` without end: each kind in turn, at random sizes."""
     rng = random.Random(seed)
     while True:
         for kind in _KINDS:

@@ -32,7 +32,7 @@ class AddPlan:
     Attributes:
         learn: training tasks, best first.
         test: test tasks; none shares a workload with a training task.
-        kernels: kernels of the tasks, for `cdmpp measure --sample`; empty if the programs come
+        kernels: kernels of the tasks, for `cdmpp measure --task`; empty if the programs come
             from a dataset.
     """
 

@@ -196,7 +196,7 @@ class MeasureOptions(TrialOptions):
         sources = (self.sample, self.sample_random, self.replay, self.network, self.tasks_of)
         if not any(sources):
             raise UsageError(
-                "nothing to measure: give --sample TASK (cdmpp measure --list-tasks), "
+                "nothing to measure: give --task TASK (cdmpp measure --list-tasks), "
                 "--sample-random N, --replay DATASET, --network FILE or --tasks-of CAMPAIGN"
             )
         if not self.schedules:

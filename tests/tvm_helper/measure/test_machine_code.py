@@ -93,7 +93,7 @@ def test_a_campaigns_table_is_completed(
 ) -> None:
     out = tmp_path / "out"
     words = ["measure", "--out", str(out), "--device", "epyc-avx2-1c", "--force", "--per-task", "3",
-             "--sample", "matmul:m=16,n=16,k=16", "--set", "timing.budget_s=0.2", "-q"]  # fmt: skip
+             "--task", "matmul:m=16,n=16,k=16", "--set", "timing.budget_s=0.2", "-q"]  # fmt: skip
     assert main(words) == 0
     capsys.readouterr()
     assert main(["measure", "--machine-code", "--out", str(out), "--json", "-q"]) == 0
@@ -130,7 +130,7 @@ def test_a_campaigns_table_is_completed(
 def test_a_campaign_keeps_the_code_of_what_it_builds(tmp_path: Path) -> None:
     out = tmp_path / "out"
     words = ["measure", "--out", str(out), "--device", "epyc-avx2-1c", "--force", "--per-task", "2",
-             "--sample", "matmul:m=16,n=16,k=16", "--set", "timing.budget_s=0.2",
+             "--task", "matmul:m=16,n=16,k=16", "--set", "timing.budget_s=0.2",
              "--set", "machine_code=true", "-q"]  # fmt: skip
     assert main(words) == 0
     (kept,) = read_machine_code(out)

@@ -73,7 +73,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "mine.py").write_text(USER_FILE, encoding="utf-8")
     words = [
         "measure", "--out", str(place / "out"), "--device", "epyc-avx2-1c", "--force",
-        "--per-task", "1", "--sample", NAMED, str(place / "mine.py"), "--replay",
+        "--per-task", "1", "--task", NAMED, str(place / "mine.py"), "--replay",
         str(small_dataset(place / "tenset")),
         "--set", "run_timeout_s=1", "--set", "build_timeout_s=300", "--set", "timing.budget_s=0.2",
         "--json", "-q",
@@ -363,7 +363,7 @@ def test_through_the_rpc_tracker(tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert server.poll() is None
         words = [
             "measure", "--out", str(tmp_path / "out"), "--device", "epyc-avx2-1c", "--per-task",
-            "2", "--sample", NAMED, "--rpc", f"127.0.0.1:{port}:board", "--json", "-q",
+            "2", "--task", NAMED, "--rpc", f"127.0.0.1:{port}:board", "--json", "-q",
             "--set", "run_timeout_s=120", "--set", "build_timeout_s=300",
         ]  # fmt: skip
         assert main(words) == 0
