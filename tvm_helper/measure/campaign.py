@@ -63,6 +63,7 @@ from tvm_helper.measure.trials import (
     Outcome,
     TrialRunner,
     joined_rounds,
+    rounds_agree,
 )
 
 _REFERENCE, _RANDOM = "reference", "random"
@@ -276,20 +277,28 @@ class Campaign:
                     self._note(batch[name], outcome, build_s=outcome.seconds, run_s=0.0)
                 else:
                     built.append((batch[name], outcome))
-        rounds: dict[str, list[Outcome]] = {}
-        for number in range(self._options.rounds, 0, -1):
+        rounds: dict[str, list[Outcome]] = {job.program_id: [] for job, _ in built}
+        for number in range(self._options.rounds + self._options.extra_rounds):
             for job, program in built:
                 if self._is_stopped:
                     return
-                before = rounds.setdefault(job.program_id, [])
-                self._count_step(job)
-                if before and before[-1].error_code:
+                if number < self._options.rounds:
+                    self._count_step(job)
+                timed = rounds[job.program_id]
+                if self._is_timed(timed):
                     continue
                 with timer("time a program"):
-                    before.append(trials.run(job.program_id, program.arguments, is_kept=True))
-                if number == 1 or before[-1].error_code:
+                    timed.append(trials.run(job.program_id, program.arguments, is_kept=True))
+                if self._is_timed(timed):
                     trials.remove(job.program_id)
-                    self._note_timed(job, program, before)
+                    self._note_timed(job, program, timed)
+
+    def _is_timed(self, rounds: Sequence[Outcome]) -> bool:
+        """Returns whether a program failed or needs no further round."""
+        missing = self._options.rounds - len(rounds)
+        if rounds and rounds[-1].error_code:
+            return True
+        return missing <= 0 and (missing <= -self._options.extra_rounds or rounds_agree(rounds))
 
     def _note_timed(self, job: _Job, program: Outcome, rounds: Sequence[Outcome]) -> None:
         """Records a program that was built and timed, in one or more rounds."""

@@ -153,6 +153,8 @@ class MeasureOptions(TrialOptions):
         batch: number of programs that are built before they are timed.
         rounds: number of passes over the programs of a batch, so that a disturbance of a second
             does not affect all timings of a program.
+        extra_rounds: maximum number of further rounds of a program whose two fastest rounds differ
+            by more than 5 %.
         again_share: share of the programs that are built and timed a second time, to estimate the
             noise.
         jobs: number of CPUs that measure in parallel and independently; for single-threaded
@@ -179,6 +181,7 @@ class MeasureOptions(TrialOptions):
     model: str = "pretrained"
     batch: int = 16
     rounds: int = 1
+    extra_rounds: int = 0
     again_share: float = 0.0
     jobs: int = 1
     draw_timeout_s: float = 900.0
@@ -206,7 +209,9 @@ class MeasureOptions(TrialOptions):
         for name in ("per_task", "choose_from", "batch", "rounds", "jobs"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("most_programs", "most_tasks", "least_flops", "sample_random"):
+        for name in (
+            "most_programs", "most_tasks", "least_flops", "sample_random", "extra_rounds"
+        ):  # fmt: skip
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must be at least 0, got {getattr(self, name)}")
         if not 0 <= self.again_share <= 1:

@@ -24,6 +24,8 @@ from tvm_helper.measure.target import MeasureTarget
 LEAST_FREE_BYTES = 64 << 20
 #: Bytes of a test file, about as large as a large program.
 _LARGE_PROGRAM = 1 << 20
+#: Largest ratio of the two fastest rounds of a program that was not disturbed in both.
+_AGREEMENT = 1.05
 #: Seconds that a builder has to end a slow program itself before the builder is killed.
 _GRACE_S = 2.0
 WORKER_COMMAND = (sys.executable, "-m", "tvm_helper.measure.worker")
@@ -76,6 +78,12 @@ def joined_rounds(rounds: Sequence[Outcome], keep: Literal["all", "minimum"]) ->
     if keep == "minimum":
         return replace(last, seconds=seconds, costs_s=(min(timings),), timings_s=timings)
     return replace(last, seconds=seconds, costs_s=timings)
+
+
+def rounds_agree(rounds: Sequence[Outcome]) -> bool:
+    """Returns whether the two fastest rounds of a program agree, or there is only one."""
+    fastest = sorted(min(one.timings_s or one.costs_s) for one in rounds)
+    return len(fastest) < 2 or fastest[1] <= _AGREEMENT * fastest[0]
 
 
 class TrialRunner:

@@ -551,6 +551,35 @@ def test_rounds_time_the_programs_of_a_batch_in_turn(
     assert not list((tmp_path / "out").glob("*.tmp"))
 
 
+def test_a_program_whose_rounds_differ_is_timed_in_further_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tvm_helper.measure.trials import TrialRunner
+
+    restless, never, steady, bad, *_ = program_ids()
+    plan(monkeypatch, **{bad: "run-fail"})
+    slower = {restless: [1.0, 1.2, 1.4, 1.04], never: [1.0, 1.1, 1.2, 1.3, 1.4]}
+    timed: list[str] = []
+    run = TrialRunner.run
+
+    def slowed(self: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        factor = slower.get(name, [1.0] * 5)[timed.count(name)]
+        timed.append(name)
+        outcome = run(self, name, *args, **kwargs)
+        return replace(outcome, costs_s=tuple(factor * cost for cost in outcome.costs_s))
+
+    monkeypatch.setattr(TrialRunner, "run", slowed)
+    campaign(tmp_path / "out", rounds=2, extra_rounds=3, batch=4, most_programs=4).run()
+    assert {name: timed.count(name) for name in timed} == {
+        restless: 4, never: 5, steady: 2, bad: 1,
+    }  # fmt: skip
+    entries = [one for one in read_journal(tmp_path / "out") if one["kind"] == "measured"]
+    assert {one["program_id"]: len(one["costs_s"]) for one in entries} == {
+        restless: 12, never: 15, steady: 6, bad: 0,
+    }  # fmt: skip
+    assert not list((tmp_path / "out").glob("*.tmp"))
+
+
 def test_the_time_that_is_left_counts_builds_and_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
