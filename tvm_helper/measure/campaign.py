@@ -295,10 +295,10 @@ class Campaign:
 
     def _is_timed(self, rounds: Sequence[Outcome]) -> bool:
         """Returns whether a program failed or needs no further round."""
-        missing = self._options.rounds - len(rounds)
         if rounds and rounds[-1].error_code:
             return True
-        return missing <= 0 and (missing <= -self._options.extra_rounds or rounds_agree(rounds))
+        extra = len(rounds) - self._options.rounds
+        return extra >= self._options.extra_rounds or (extra >= 0 and rounds_agree(rounds))
 
     def _note_timed(self, job: _Job, program: Outcome, rounds: Sequence[Outcome]) -> None:
         """Records a program that was built and timed, in one or more rounds."""
