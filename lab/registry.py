@@ -115,7 +115,7 @@ EXPERIMENTS = (
                "10 min, a quiet core", is_pinned=True),
     Experiment("search-drawing", "the cost of sampling the programs of a search, ours and TVM's",
                "10 min"),
-    Experiment("replay", "known networks, replayed and measured", "50 min, a quiet core",
+    Experiment("replay", "known networks, replayed and measured", "65 min, a quiet core",
                options=("device=icelake-avx512-1c", "model=pretrained"), is_pinned=True),
     Experiment("replay-drawn", "replays of networks that were drawn after the model was fixed",
                "12 min, a quiet core", place="replay:drawn",
