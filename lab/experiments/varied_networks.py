@@ -1,8 +1,8 @@
 """Random networks whose kernels a campaign measures.
 
 Drawn with a seed: convolutional networks, transformers and perceptrons of the generator (`cdmpp
-networks`), image generators of transposed convolutions, and recommenders with embedding tables. No
-test network of searches or replays is among them.
+networks`), image generators of transposed convolutions, recommenders with embedding tables, and
+single products of all sizes. No test network of searches or replays is among them.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ _WIDE_SPACE = dataclasses.replace(
     _SPACE, resolutions=(112, 128, 160, 192, 208, 240, 256), width=(16, 1280),
     tokens=(16, 256), sequence_width=(64, 1024), stages=(3, 5), transformer_share=0.2,
 )  # fmt: skip
+
+#: Of a product: naive loops run 0.2 to 8 ns each.
+_MOST_MULTIPLY_ADDS = 1.5e8
 
 
 class _Recommender(nn.Module):
@@ -86,6 +89,7 @@ def experiment(
     batches: tuple[int, ...] = (1, 2, 4),
     most_flops: float = 2e9,
     wide: bool = False,
+    products: int = 0,
 ) -> None:
     """Writes the exported networks.
 
@@ -94,11 +98,15 @@ def experiment(
         batches: candidates for the batch.
         most_flops: maximum of a generated network.
         wide: whether to draw more channels and larger images.
+        products: number of networks with one product.
     """
     make_folder(out, what="networks")
     torch.manual_seed(seed)
     for name, network, inputs in networks(count, seed, batches, most_flops, wide):
         export(network.eval(), inputs, out / f"{name}.pt2")
+    rng = np.random.default_rng(seed)
+    for number in range(products):
+        export(*_product(rng), out / f"product-{number:03d}.pt2")
 
 
 def export(network: nn.Module, inputs: tuple[Tensor, ...], path: Path) -> None:
@@ -131,6 +139,21 @@ def _image_generator(
         co //= 2
     layers += [nn.Conv2d(co, 3, 5, 1, 2), nn.Tanh()]
     return nn.Sequential(*layers), (torch.zeros(batch, ci, 1, 1),)
+
+
+def _product(rng: np.random.Generator) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Returns a linear layer: sizes log-uniform, half of its widths powers of two."""
+    while True:
+        rows, inputs, outputs = np.exp(rng.uniform(np.log([1, 48, 48]), np.log([256, 4096, 4096])))
+        widths = [
+            2 ** round(np.log2(one)) if rng.random() < 0.5 else int(one)
+            for one in (inputs, outputs)
+        ]
+        if rows * widths[0] * widths[1] < _MOST_MULTIPLY_ADDS:
+            break
+    linear = nn.Linear(widths[0], widths[1], bias=bool(rng.random() < 0.7))
+    activation = (nn.Identity(), nn.ReLU(), nn.GELU())[rng.integers(3)]
+    return nn.Sequential(linear, activation).eval(), (torch.zeros(int(rows), widths[0]),)
 
 
 def _save(program: torch.export.ExportedProgram, path: Path) -> None:
