@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 
 #: A random schedule of a larger kernel can run for seconds.
 _MOST_FLOPS = 5e8
+#: Loops as they are can take 8 ns for each multiply-add.
+_MOST_LAYER_FLOPS = 10**8
 _SIDES = (7, 8, 10, 14, 20, 28, 40, 56, 80, 112)
 
 
@@ -75,6 +77,18 @@ def _matmul(rng: random.Random) -> str:
     return f"matmul:m={m},n={n},k={k}"
 
 
+def _layer(rng: random.Random) -> str:
+    """Weights of up to 64 MiB; loops as they are read a column of them at a time."""
+    n, k = _width(rng), _width(rng)
+    return f"matmul:m={_size(rng, 1, max(1, _MOST_LAYER_FLOPS // (2 * n * k)), 1)},n={n},k={k}"
+
+
+def _width(rng: random.Random) -> int:
+    """Returns a layer's width, often a power of two: such rows share the sets of a cache."""
+    drawn = _size(rng, 256, 4096, 8)
+    return 2 ** round(math.log2(drawn)) if rng.random() < 0.4 else drawn
+
+
 def _rows(rng: random.Random, *kinds: str) -> str:
     kind = rng.choice(kinds)
     return f"{kind}:m={_size(rng, 64, 1536, 8)},n={_size(rng, 64, 1536, 8)}"
@@ -97,12 +111,14 @@ _KINDS: tuple[Callable[[random.Random], str], ...] = (
     lambda rng: _rows(rng, "softmax"),
     lambda rng: _conv2d(rng, 1),
     _batch_matmul,
+    _layer,
     _pool,
     lambda rng: _rows(rng, "add", "relu", "tanh", "sigmoid", "erf"),
     _group_conv2d,
     _matmul,
     lambda rng: _rows(rng, "layer_norm"),
     _conv2d_transpose,
+    _layer,
     lambda rng: _rows(rng, "reduce_sum", "reduce_max"),
     _conv1d,
     _transpose,
