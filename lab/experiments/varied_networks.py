@@ -90,6 +90,7 @@ def experiment(
     most_flops: float = 2e9,
     wide: bool = False,
     products: int = 0,
+    step: int = 1,
 ) -> None:
     """Writes the exported networks.
 
@@ -99,6 +100,7 @@ def experiment(
         most_flops: maximum of a generated network.
         wide: whether to draw more channels and larger images.
         products: number of networks with one product.
+        step: of their widths that are no powers of two.
     """
     make_folder(out, what="networks")
     torch.manual_seed(seed)
@@ -106,7 +108,7 @@ def experiment(
         export(network.eval(), inputs, out / f"{name}.pt2")
     rng = np.random.default_rng(seed)
     for number in range(products):
-        export(*_product(rng), out / f"product-{number:03d}.pt2")
+        export(*_product(rng, step), out / f"product-{number:03d}.pt2")
 
 
 def export(network: nn.Module, inputs: tuple[Tensor, ...], path: Path) -> None:
@@ -141,12 +143,12 @@ def _image_generator(
     return nn.Sequential(*layers), (torch.zeros(batch, ci, 1, 1),)
 
 
-def _product(rng: np.random.Generator) -> tuple[nn.Module, tuple[Tensor, ...]]:
+def _product(rng: np.random.Generator, step: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """Returns a linear layer: sizes log-uniform, half of its widths powers of two."""
     while True:
         rows, inputs, outputs = np.exp(rng.uniform(np.log([1, 48, 48]), np.log([256, 4096, 4096])))
         widths = [
-            2 ** round(np.log2(one)) if rng.random() < 0.5 else int(one)
+            2 ** round(np.log2(one)) if rng.random() < 0.5 else max(1, int(one) // step) * step
             for one in (inputs, outputs)
         ]
         if rows * widths[0] * widths[1] < _MOST_MULTIPLY_ADDS:
