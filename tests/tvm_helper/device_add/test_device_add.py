@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -186,6 +187,15 @@ def test_every_kernel_is_a_task_of_moderate_size() -> None:
     assert kernel_task_name(kernel, target) == f"{tasks[0].workload_key}|llvm"
     with pytest.raises(DataError, match="use the TVM that started this folder"):
         planned_tasks(MeasureOptions(sample=(kernel,)), target, ["another|llvm"])
+
+
+def test_layers_have_weights_beyond_caches_but_run_in_a_second() -> None:
+    names = [name for name in islice(kernel_names(0), 600) if name.startswith("matmul:")]
+    sizes = [[int(one) for one in re.findall(r"=(\d+)", name)] for name in names]
+    large = [(m, n, k) for m, n, k in sizes if n * k > 2**20]
+    assert len(large) > 10
+    assert any(n & (n - 1) == 0 for _, n, _ in large)
+    assert max(m * n * k for m, n, k in sizes) <= 512**3
 
 
 def test_a_cpu_is_timed_in_rounds_and_runs_loops_as_they_are_too() -> None:
