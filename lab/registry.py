@@ -185,7 +185,7 @@ EXPERIMENTS = (
     Experiment("extract-speed", "records read per second, and their outcomes", "2 min",
                pages=("extract-speed", "ansor-gpu"), is_one_thread=False),
     Experiment("scale", "extraction and training on more and more synthetic records: seconds and "
-               "memory of every step", "9 min"),
+               "memory of every step", "30 min"),
     Experiment("model-speed", "training and prediction speed of all models", "8 min"),
     Experiment("tvm-releases", "which releases of TVM and tvm-ffi work", "20 min", pages=()),
     Experiment("serve", "a server under load", "10 min, two quiet cores"),

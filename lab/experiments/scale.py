@@ -509,7 +509,7 @@ def in_two(folder: Path, baselines: str) -> dict[str, Any]:
 
 
 def experiment(
-    sizes: tuple[int, ...] = (10_000, 100_000),
+    sizes: tuple[int, ...] = (10_000, 100_000, 1_000_000),
     walks: tuple[int, ...] = (100_000, 1_000_000, 10_000_000),
     tasks: int = 800,
     checked: int = 100_000,
