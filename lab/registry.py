@@ -112,7 +112,7 @@ EXPERIMENTS = (
     Experiment("search-elsewhere", "schedule searches on an unseen CPU", "100 min, a quiet core",
                place="search", options=("page=search-elsewhere",), is_pinned=True),
     Experiment("scoring", "candidates scored per second, ours and TVM's model",
-               "10 min, a quiet core", is_pinned=True),
+               "2 min, a quiet core", is_pinned=True),
     Experiment("search-drawing", "the cost of sampling the programs of a search, ours and TVM's",
                "10 min"),
     Experiment("replay", "known networks, replayed and measured", "65 min, a quiet core",
