@@ -43,14 +43,15 @@ def train_code(
     Args:
         cache_dir: folder for the arrays of the datasets.
         searched: datasets of programs that searches measured. The fastest program of each task
-            calibrates and tests the predictions for fastest programs; nothing is trained on them.
-            If they were also timed in their networks (`in_network.json`), the extra time is fitted.
+            calibrates and tests the predictions for fastest programs on its device; nothing is
+            trained on them. If they were also timed in their networks (`in_network.json`), the
+            extra time is fitted.
 
     Raises:
         UsageError: no dataset is given.
         DataError: a dataset has no machine code, the datasets mix CPUs and GPUs, a device has
-            several targets, the searches have several devices, or all tasks are training tasks of
-            the model.
+            several targets, a searched device is not in `folders`, or all tasks are training tasks
+            of the model.
     """
     if not folders:
         raise UsageError("no dataset given; expected --data DIR with machine code")
@@ -70,10 +71,10 @@ def train_code(
             raise DataError(
                 f"programs of {len(found)} targets ({text}) for {label}; expected those of one"
             )
-    if searched and not len(fastest.targets) == 1 == len(fastest.targets.keys() & parts.targets):
+    if strange := sorted(fastest.targets.keys() - parts.targets.keys()):
         raise DataError(
-            f"searches of {', '.join(sorted(fastest.targets))}; expected searches of one device "
-            f"in --data ({', '.join(sorted(parts.targets))})"
+            f"searches of {', '.join(strange)}; expected searches of devices in --data "
+            f"({', '.join(sorted(parts.targets))})"
         )
     if len(parts.kinds | fastest.kinds) != 1:
         raise DataError(
@@ -88,8 +89,7 @@ def train_code(
         kind=next(iter(parts.kinds)),
     )  # fmt: skip
     if searched:
-        (label,) = fastest.targets
-        code_model.calibrate_fastest(fastest.of("validation"), fastest.of("test"), device=label)
+        code_model.calibrate_fastest(fastest.of("validation"), fastest.of("test"))
         code_model.cold_s_per_byte, code_model.network_widths = in_network
     code_model.save(model_dir)
     return code_model
@@ -159,33 +159,43 @@ def _fastest(samples: Samples) -> NDArray[np.bool_]:
     return is_fastest
 
 
-def _in_network(folders: Sequence[Path], cache_dir: Path) -> tuple[float, NetworkWidths | None]:
-    """Returns the extra seconds per byte of kernels in networks and their intervals; 0 and None if
-    no kernel was timed in its network.
+def _in_network(
+    folders: Sequence[Path], cache_dir: Path
+) -> tuple[dict[str, float], NetworkWidths | None]:
+    """Returns `cold_s_per_byte` and `network_widths` of `CodeModel`; {} and None if no kernel was
+    timed in its network.
     """
-    pairs: list[tuple[float, KernelInNetwork]] = []
+    pairs: list[tuple[str, float, KernelInNetwork]] = []
     for folder in folders:
         kernels = read_in_network(folder)
         samples = load_samples(folder, cache_dir=cache_dir)
+        if kernels and len(samples.devices) != 1:
+            names = ", ".join(one.name for one in samples.devices)
+            raise DataError(f"{folder}: timings in networks of {names}; expected one device")
         tasks = np.array([str(task).rpartition("|")[0] for task in samples.programs.tasks])
         least_s = np.full(len(tasks), np.inf)
         np.minimum.at(least_s, samples.task_id, samples.latency_s)
         alone_s = dict(zip(tasks, least_s, strict=True))
         pairs += [
-            (float(alone_s[one.workload_key]), one)
+            (samples.devices[0].name, float(alone_s[one.workload_key]), one)
             for one in kernels
             if math.isfinite(alone_s.get(one.workload_key, math.inf))
         ]
     if not pairs:
-        return 0.0, None
-    alone = np.array([seconds for seconds, _ in pairs])
-    size = np.array([one.argument_bytes for _, one in pairs])
-    measured = np.array([one.latency_s for _, one in pairs])
-    cold_s_per_byte = fitted_cold_s_per_byte(alone, size, measured)
-    task = np.array([one.workload_key for _, one in pairs])
+        return {}, None
+    device = np.array([label for label, _, _ in pairs])
+    alone = np.array([seconds for _, seconds, _ in pairs])
+    size = np.array([one.argument_bytes for _, _, one in pairs])
+    measured = np.array([one.latency_s for _, _, one in pairs])
+    cold_s_per_byte = {
+        label: fitted_cold_s_per_byte(*(one[device == label] for one in (alone, size, measured)))
+        for label in np.unique(device).tolist()
+    }
+    task = np.array([one.workload_key for _, _, one in pairs])
     return cold_s_per_byte, network_widths(
-        alone, size, measured, task, cold_s_per_byte=cold_s_per_byte
-    )
+        alone, size, measured, task,
+        cold_s_per_byte=np.array([cold_s_per_byte[label] for label in device.tolist()]),
+    )  # fmt: skip
 
 
 def part_of_task(trained: TrainedModel, task: str) -> str:

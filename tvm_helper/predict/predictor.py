@@ -27,6 +27,7 @@ from cdmpp.predict.corrections import MachineCodeCorrection
 from cdmpp.predict.cpu_rules import on_one_thread
 from cdmpp.predict.estimates import TrainedModel, load_trained
 from cdmpp.predict.explanation import explain
+from cdmpp.predict.machine_code.cold_memory import COLD_SHARE
 from cdmpp.predict.machine_code.model import LEAST_MEASURED, CodeModel
 from cdmpp.predict.prediction import NO_CODE, Prediction, estimated, reads_no_code
 from cdmpp.predict.requested_device import asked_device, asked_devices
@@ -126,7 +127,7 @@ class Predictor:
         # The GPU model was not evaluated on kernels of networks.
         is_judged = code.kind == "cpu"
         return (
-            (code.fastest is not None or not of_fastest)
+            (bool(code.fastest) or not of_fastest)
             and (self._must_compile or is_judged)
             and reads_code(code.targets, device.name, device_target(device))
         )
@@ -138,17 +139,18 @@ class Predictor:
         """Returns the additional seconds per byte of arguments of a kernel in a network, compared
         with the kernel alone; 0 if unknown.
 
-        CPUs on which no networks were timed read the arguments at their memory bandwidth.
+        CPUs on which no networks were timed read `COLD_SHARE` of the arguments at their memory
+        bandwidth.
         """
         code = self._reader(device)
         if (
             code is not None
-            and code.searched == device.name
+            and device.name in code.cold_s_per_byte
             and self.reads_code_of(device, of_fastest=True)
         ):
-            return code.cold_s_per_byte
+            return code.cold_s_per_byte[device.name]
         bandwidth = device.mem_bandwidth_bytes_per_s if device.kind == "cpu" else None
-        return 1.0 / bandwidth if bandwidth else 0.0
+        return COLD_SHARE / bandwidth if bandwidth else 0.0
 
     def own_half_width(self, device: DeviceSpec, latency_s: float, one: Prediction) -> float:
         """Returns the part of a kernel's half width (of the log interval, combined in quadrature)

@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         --package                     allow changes to the model of the installed package
         --data DIR...: Path required  extracted dataset with machine code; may be repeated
         --searched DIR...: Path = []  dataset measured by searches, with machine code: how much
-            faster the fastest program of a task is than predicted; may be repeated
+            faster the fastest program of a task is than predicted on its device; may be repeated
         --cache DIR: Path = cache     cache folder of the datasets' arrays (default: ./cache)
     """)  # fmt: skip
     add_output_options(parser)
@@ -42,12 +42,11 @@ def run(args: argparse.Namespace) -> int:
     assert code.errors is not None
     if args.json:
         values: dict[str, Any] = {
-            "targets": code.targets, "searched": code.searched,
+            "targets": code.targets,
             "calibration": asdict(code.calibration), "test": asdict(code.errors),
         }  # fmt: skip
-        if code.fastest is not None and code.fastest_errors is not None:
-            values["fastest"] = asdict(code.fastest)
-            values["fastest_test"] = asdict(code.fastest_errors)
+        values["fastest"] = {label: asdict(one) for label, one in code.fastest.items()}
+        values["fastest_test"] = {label: asdict(one) for label, one in code.fastest_errors.items()}
         if code.of_records is not None and code.record_errors is not None:
             values["of_records"] = asdict(code.of_records)
             values["record_test"] = asdict(code.record_errors)
@@ -61,12 +60,11 @@ def run(args: argparse.Namespace) -> int:
         of_modules, of_records = "modules of held-out tasks", "measure records of held-out tasks"
         print(_text(devices, of_modules, code.errors, code.calibration))
         print(_text(devices, of_records, code.record_errors, code.of_records))
-    if code.fastest is not None and code.fastest_errors is not None:
+    for label, errors in code.fastest_errors.items():
         what = "fastest programs of held-out searched tasks"
-        print(_text(str(code.searched), what, code.fastest_errors, code.fastest))
-    if code.cold_s_per_byte:
-        cold = 1e9 * code.cold_s_per_byte
-        print(f"{code.searched}: in networks {cold:.4f} ns more for a byte of a kernel's arguments")
+        print(_text(label, what, errors, code.fastest[label]))
+    for label, cold_s in code.cold_s_per_byte.items():
+        print(f"{label}: in networks {1e9 * cold_s:.4f} ns more for a byte of a kernel's arguments")
     return 0
 
 

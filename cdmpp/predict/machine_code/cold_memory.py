@@ -21,6 +21,9 @@ from cdmpp.predict.machine_code.expected_error import COVERAGE, calibrated_width
 FORMAT = 1
 #: Shorter kernels are repeated when a network is measured too, so their extra time is unknown.
 LEAST_S = 1e-5
+#: Extra seconds per byte over those of reading a byte at the memory bandwidth: fitted alike on the
+#: two CPUs on which networks were timed, a Zen 4 and an Ice Lake (`docs/lab/experiments.md`).
+COLD_SHARE = 0.46
 #: Candidate seconds per byte: 0 to 0.1 ns in 200 steps.
 _TRIED = np.arange(201) * 5e-13
 _BANDS_LOG_S = np.log([1e-5, 1e-4, 1e-3, 1e-2])
@@ -142,7 +145,7 @@ def network_widths(
     in_network_s: FloatArray,
     task: TextArray,
     *,
-    cold_s_per_byte: float,
+    cold_s_per_byte: float | FloatArray,
 ) -> NetworkWidths:
     """Returns calibrated intervals for times in a network that are predicted from times alone.
 
@@ -151,7 +154,8 @@ def network_widths(
         argument_bytes: float64 [N].
         in_network_s: float64 [N], seconds in a network.
         task: str [N].
-        cold_s_per_byte: extra seconds per byte, for kernels of at least `LEAST_S`.
+        cold_s_per_byte: extra seconds per byte, for kernels of at least `LEAST_S`; float64 [N] or
+            one for all.
     """
     said_s = alone_s + np.where(alone_s >= LEAST_S, cold_s_per_byte * argument_bytes, 0.0)
     error = np.abs(np.log(said_s / in_network_s))

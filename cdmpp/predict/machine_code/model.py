@@ -52,7 +52,9 @@ if TYPE_CHECKING:  # torch takes long to import
 FOLDER = "machine_code"
 #: Folder in the model's folder by the kind of the devices.
 FOLDERS: Mapping[CodeKind, str] = MappingProxyType({"cpu": FOLDER, "gpu": f"{FOLDER}_gpu"})
-FORMAT = 7
+FORMAT = 8
+#: Had searches of one device.
+_ONE_SEARCHED = 7
 #: Minimum number of measured programs of a task for a correction of the fastest one.
 LEAST_MEASURED = 8
 #: Shares of trees and perceptron for an unseen device (an Ice Lake left out,
@@ -247,12 +249,11 @@ class CodeModel:
         device_trees: label of such a device -> trees over `error_columns`, whose prediction is
             added to the logarithm; only of devices with enough measured programs.
         errors: errors on the test part.
-        fastest: calibration for the fastest of at least `LEAST_MEASURED` measured programs of a
-            task on the searched device; None if it was not fitted.
-        searched: label of the device of these searches; None without searches.
-        fastest_errors: errors on the test part of the searches.
-        cold_s_per_byte: extra seconds per byte of a kernel's arguments in a network; 0 if not
-            fitted.
+        fastest: label of each searched device -> calibration for the fastest of at least
+            `LEAST_MEASURED` measured programs of a task.
+        fastest_errors: label of such a device -> errors on the test part of its searches.
+        cold_s_per_byte: label of such a device -> extra seconds per byte of a kernel's arguments in
+            a network, if kernels were timed in networks on it.
         network_widths: intervals of times in a network; None if not fitted.
         typical_error: expected error on an unseen device, whose parts disagree for other reasons
             than on the known ones: the median over the validation part.
@@ -277,15 +278,14 @@ class CodeModel:
     ) -> None:
         self.kind = kind
         self.targets = dict(targets)
-        self.searched: str | None = None
         self.calibration, self.errors = calibration, errors
         self.of_records: CodeCalibration | None = None
         self.of_device: dict[str, CodeCalibration] = {}
         self.device_trees: dict[str, Any] = {}
         self.record_errors: CodeErrors | None = None
-        self.fastest: CodeCalibration | None = None
-        self.fastest_errors: CodeErrors | None = None
-        self.cold_s_per_byte = 0.0
+        self.fastest: dict[str, CodeCalibration] = {}
+        self.fastest_errors: dict[str, CodeErrors] = {}
+        self.cold_s_per_byte: dict[str, float] = {}
         self.network_widths: NetworkWidths | None = None
         self.typical_error = 1.0
         self.strange_factor: float | None = None
@@ -369,20 +369,17 @@ class CodeModel:
         found.chips = chips
         return found
 
-    def calibrate_fastest(self, validation: CodeRows, test: CodeRows, *, device: str) -> None:
-        """Calibrates the predictions for fastest programs on those of searched tasks.
-
-        Args:
-            device: label of the searched device.
+    def calibrate_fastest(self, validation: CodeRows, test: CodeRows) -> None:
+        """Calibrates the predictions for fastest programs on those of searched tasks, device by
+        device.
 
         Raises:
-            DataError: a part is empty.
+            DataError: a part has no program of a device.
         """
-        check_fastest(validation, test)
-        self.searched = device
-        mixed = self._mixed(validation, is_shifted=True)
-        self.fastest = mixed.calibrated(self.expected_error(validation), validation.task)
-        self.fastest_errors = self._judged(test, are_fastest=True)
+        for label, (known, held_out) in check_fastest(validation, test).items():
+            mixed = self._mixed(known, is_shifted=True)
+            self.fastest[label] = mixed.calibrated(self.expected_error(known), known.task)
+            self.fastest_errors[label] = self._judged(held_out, are_fastest=True)
 
     def adapted(
         self, label: str, target: str, calibration: CodeCalibration, trees: Any | None = None
@@ -420,7 +417,8 @@ class CodeModel:
         interval.
 
         A device outside `targets` uses `NEW_DEVICE_SHARES`, `typical_error` and the width of
-        `calibration`. The shift of fastest programs also applies to devices that were not searched.
+        `calibration`. Fastest programs on devices that were not searched have the mean shift of the
+        searched ones.
 
         Args:
             are_fastest: whether each is the fastest of many measured programs of its task.
@@ -450,11 +448,10 @@ class CodeModel:
             if where.any():
                 log_s[where] += ask_trees(trees, columns[where])
         if are_fastest:
-            assert self.fastest is not None
-            log_s = log_s + self.fastest.shift
-            of_fastest = said(self.fastest)
-            is_searched = rows.device == self.searched
-            log_s, half_width = np.where(is_searched, of_fastest, (log_s, half_width))
+            log_s = log_s + np.mean([one.shift for one in self.fastest.values()])
+            for label, known in self.fastest.items():
+                own = said(known)
+                log_s, half_width = np.where(rows.device == label, own, (log_s, half_width))
         return log_s, half_width
 
     def parts_log_s(self, rows: CodeRows) -> tuple[FloatArray, FloatArray]:
@@ -547,7 +544,6 @@ class CodeModel:
         facts = {
             "format": FORMAT,
             "targets": self.targets,
-            "searched": self.searched,
             "feature_schema": self.feature_schema,
             "machine_code_schema": CODE_LAYOUTS[self.kind].version,
             "calibration": asdict(self.calibration),
@@ -555,8 +551,8 @@ class CodeModel:
             "of_device": {label: asdict(one) for label, one in self.of_device.items()},
             "record_test": _plain(self.record_errors),
             "test": _plain(self.errors),
-            "fastest": _plain(self.fastest),
-            "fastest_test": _plain(self.fastest_errors),
+            "fastest": {label: asdict(one) for label, one in self.fastest.items()},
+            "fastest_test": {label: asdict(one) for label, one in self.fastest_errors.items()},
             "cold_s_per_byte": self.cold_s_per_byte,
             "network_widths": _plain(self.network_widths),
             "strange_factor": self.strange_factor,
@@ -589,7 +585,7 @@ class CodeModel:
         facts = read_json(folder / _FACTS, what="model of machine code", hint=hint)
         versions = facts.get("format"), facts.get("machine_code_schema")
         expected = FORMAT, CODE_LAYOUTS[kind].version
-        if versions != expected:
+        if versions not in (expected, (_ONE_SEARCHED, expected[1])):
             raise DataError(f"{folder} has versions {versions}, expected {expected}; {hint}")
         from cdmpp.predict.machine_code.net import CodeNet
 
@@ -599,8 +595,9 @@ class CodeModel:
         error_trees = load_booster(error_file, hint=hint) if has_trees else None
         net = CodeNet.load(folder / _NET, hint=hint)
         try:
+            if facts["format"] == _ONE_SEARCHED:
+                facts = _by_device(facts)
             errors = facts["test"]
-            fastest, fastest_errors = facts.get("fastest"), facts.get("fastest_test")
             found = cls(
                 facts["targets"], facts["feature_schema"], booster, net,
                 from_json(CodeCalibration, facts["calibration"]),
@@ -618,11 +615,15 @@ class CodeModel:
             for number, label in enumerate(facts.get("device_trees", [])):
                 place = folder / _DEVICE_TREES.format(number)
                 found.device_trees[label] = load_booster(place, hint=hint)
-            found.searched = facts["searched"]
-            found.fastest = None if fastest is None else from_json(CodeCalibration, fastest)
-            if fastest_errors is not None:
-                found.fastest_errors = CodeErrors(**fastest_errors)
-            found.cold_s_per_byte = float(facts.get("cold_s_per_byte", 0.0))
+            found.fastest = {
+                label: from_json(CodeCalibration, one) for label, one in facts["fastest"].items()
+            }
+            found.fastest_errors = {
+                label: CodeErrors(**one) for label, one in facts["fastest_test"].items()
+            }
+            found.cold_s_per_byte = {
+                label: float(one) for label, one in facts["cold_s_per_byte"].items()
+            }
             found.strange_factor = facts.get("strange_factor")
             found.typical_error = float(facts["typical_error"])
             if facts["chips"] is not None:
@@ -632,6 +633,13 @@ class CodeModel:
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{folder} is damaged ({error}); {hint}") from None
         return found
+
+
+def _by_device(facts: dict[str, Any]) -> dict[str, Any]:
+    """Returns the facts of an earlier format in today's form."""
+    label = facts["searched"]
+    names = ("fastest", "fastest_test", "cold_s_per_byte")
+    return {**facts, **{name: {label: facts[name]} if facts.get(name) else {} for name in names}}
 
 
 def _hint(directory: Path) -> str:
@@ -665,18 +673,28 @@ def tried_shares() -> list[tuple[float, float]]:
     ]
 
 
-def check_fastest(validation: CodeRows, test: CodeRows) -> None:
-    """Checks that both parts have fastest programs.
+def check_fastest(validation: CodeRows, test: CodeRows) -> dict[str, tuple[CodeRows, CodeRows]]:
+    """Returns the fastest programs of both parts by the label of the device.
 
     Raises:
-        DataError: a part is empty.
+        DataError: a part has none, or none of a device.
     """
+    labels = {*validation.device.tolist(), *test.device.tolist()}
     for name, part in (("validation", validation), ("test", test)):
-        if len(part) == 0:
+        lacking = sorted(labels - {*part.device.tolist()})
+        if lacking or not labels:
+            where = f" on {', '.join(lacking)}" if lacking else ""
             raise DataError(
-                f"the {name} part has no searched task with {LEAST_MEASURED} measured programs "
-                "outside the training data; search more networks"
+                f"the {name} part has no searched task{where} with {LEAST_MEASURED} measured "
+                "programs outside the training data; search more networks"
             )
+    return {
+        label: (
+            validation.take(validation.device == label),
+            test.take(test.device == label),
+        )
+        for label in sorted(labels)
+    }
 
 
 def mixed_log_s(

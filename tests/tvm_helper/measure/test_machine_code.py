@@ -259,12 +259,11 @@ def test_the_fastest_of_many_is_judged_as_searches_have_taught(run_folder: Path)
 
     assert latency_s(predictor, 0) == latency_s(predictor, 7) == pytest.approx(2e-3)
     assert latency_s(predictor, 8) == latency_s(alone, 8)
-    code.searched = DEVICE
-    code.fastest = CodeCalibration(trees=1.0, perceptron=0.0, width=0.5, shift=-0.5)
+    code.fastest[DEVICE] = CodeCalibration(trees=1.0, perceptron=0.0, width=0.5, shift=-0.5)
     assert latency_s(predictor, 7) == pytest.approx(2e-3)
     assert latency_s(predictor, 8) == pytest.approx(2e-3 * math.exp(-0.5))
 
-    code.network_widths, code.searched = NetworkWidths(1.2), "another-cpu"
+    code.network_widths = NetworkWidths(1.2)
     widened = predictor.scheduled(task, schedule, spec)
     base = 2.0 * 0.5 if widened.is_far else 0.5
     assert widened.high_s == pytest.approx(2e-3 * math.exp(math.hypot(base, 1.2)))

@@ -15,6 +15,7 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 from cdmpp.cli.main import main
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError
+from cdmpp.predict.machine_code.cold_memory import COLD_SHARE
 from tests.paths import ROOT
 from tests.tvm_helper.predict.written import BOARD, SCRIPT
 from tests.tvm_helper.search.fixtures import DEVICE, train_into
@@ -278,16 +279,17 @@ def test_the_roofline_of_one_program_does_not_need_the_others(
     assert main(["roofline", str(program_file), "--device", "nosuch"]) == 4
 
 
-def test_arguments_in_networks_come_at_the_memory_bandwidth_of_a_cpu() -> None:
+def test_arguments_in_networks_come_at_a_share_of_the_memory_bandwidth() -> None:
     predictor = Predictor(MODEL, ["icelake-avx512-1c", "t4"])
     ice_lake, t4 = get_device("icelake-avx512-1c"), get_device("t4")
     assert ice_lake.mem_bandwidth_bytes_per_s is not None
     found = predictor.cold_s_per_byte(ice_lake)
-    assert found == pytest.approx(1.0 / ice_lake.mem_bandwidth_bytes_per_s)
+    assert found == pytest.approx(COLD_SHARE / ice_lake.mem_bandwidth_bytes_per_s)
     assert predictor.cold_s_per_byte(replace(ice_lake, mem_bandwidth_bytes_per_s=None)) == 0.0
     assert predictor.cold_s_per_byte(t4) == 0.0
-    taught = Predictor(MODEL, ["epyc-avx512-1c"], compiles=True)
+    taught = Predictor(MODEL, ["epyc-avx512-1c", "icelake-avx512-1c"], compiles=True)
     assert taught.cold_s_per_byte(get_device("epyc-avx512-1c")) == pytest.approx(2e-11)
+    assert taught.cold_s_per_byte(ice_lake) == pytest.approx(found, rel=0.05)
 
 
 def test_code_of_more_threads_than_anything_learned_is_not_used(
