@@ -108,7 +108,7 @@ golden: $(STAMP) ## compare replayed records with the original TVM's results (GO
 # Those that a model learns from have times as on a quiet core.
 PACKED = $(patsubst %/campaign.tar.xz,%,$(wildcard $(addsuffix /campaign.tar.xz,data/metaschedule-cpu* data/pasted-cpu-zen*)))
 # What searches of random networks measured: nothing learns from it, it says what the fastest programs take.
-SEARCHED = data/metaschedule-cpu-searched
+SEARCHED = $(filter data/metaschedule-cpu-searched%,$(PACKED))
 CAMPAIGNS = $(filter-out $(SEARCHED),$(PACKED))
 # Times on a GPU are not those of a shared core: they stay as measured.
 LEARNED = $(CAMPAIGNS:%=cache/%) cache/data/metaschedule-h200 $(AUTOTVM) data/ansor-gpu data/metaschedule-a100
@@ -122,7 +122,7 @@ cache/data/%/manifest.json: data/%/campaign.tar.xz $$(wildcard data/$$*/machine_
 	$(BIN)/cdmpp measure --tables-only $(if $(filter $(@D),$(CAMPAIGNS:%=cache/%)),--quiet-times) --out $(@D)
 
 # Programs that no model learns from: what experiments evaluate on.
-HELD_OUT = $(foreach d,sealed3-cpu sealed9-cpu pasted-cpu-sealed pasted-cpu-sealed9 zen5-records zen5-kernels icelake-kernels icelake-pasted sealed-gpu,cache/data/$(d)/manifest.json)
+HELD_OUT = $(foreach d,sealed3-cpu sealed9-cpu pasted-cpu-sealed pasted-cpu-sealed9 zen5-records zen5-kernels icelake-kernels icelake-pasted icelake-convolutions sealed-gpu,cache/data/$(d)/manifest.json)
 
 tables: $(TABLES) $(HELD_OUT) ## extract the campaigns that data/ keeps packed, into cache/data
 
