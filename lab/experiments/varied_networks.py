@@ -37,8 +37,9 @@ _WIDE_SPACE = dataclasses.replace(
     tokens=(16, 256), sequence_width=(64, 1024), stages=(3, 5), transformer_share=0.2,
 )  # fmt: skip
 
-#: Of a product: naive loops run 0.2 to 8 ns each.
+#: Of a layer: naive loops run 0.2 to 8 ns each.
 _MOST_MULTIPLY_ADDS = 1.5e8
+_MOST_OF_CONVOLUTION = 4e8
 
 
 class _Recommender(nn.Module):
@@ -90,6 +91,7 @@ def experiment(
     most_flops: float = 2e9,
     wide: bool = False,
     products: int = 0,
+    convolutions: int = 0,
     step: int = 1,
 ) -> None:
     """Writes the exported networks.
@@ -100,6 +102,7 @@ def experiment(
         most_flops: maximum of a generated network.
         wide: whether to draw more channels and larger images.
         products: number of networks with one product.
+        convolutions: number of networks with one convolution.
         step: of their widths that are no powers of two.
     """
     make_folder(out, what="networks")
@@ -109,6 +112,8 @@ def experiment(
     rng = np.random.default_rng(seed)
     for number in range(products):
         export(*_product(rng, step), out / f"product-{number:03d}.pt2")
+    for number in range(convolutions):
+        export(*_convolution(rng), out / f"convolution-{number:03d}.pt2")
 
 
 def export(network: nn.Module, inputs: tuple[Tensor, ...], path: Path) -> None:
@@ -156,6 +161,33 @@ def _product(rng: np.random.Generator, step: int) -> tuple[nn.Module, tuple[Tens
     linear = nn.Linear(widths[0], widths[1], bias=bool(rng.random() < 0.7))
     activation = (nn.Identity(), nn.ReLU(), nn.GELU())[rng.integers(3)]
     return nn.Sequential(linear, activation).eval(), (torch.zeros(int(rows), widths[0]),)
+
+
+def _convolution(rng: np.random.Generator) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Returns a convolution: sizes log-uniform, half powers of two."""
+    kernel = int(rng.choice([1, 1, 3, 5]))
+    while True:
+        low, high = np.log([1, 14, 3, 16]), np.log([4.5, 272, 640, 640])
+        batch, side, ci, co = np.exp(rng.uniform(low, high))
+        batch = int(batch)
+        side, ci, co = (
+            2 ** round(np.log2(one)) if rng.random() < 0.5 else int(one) // 8 * 8 or int(one)
+            for one in (side, ci, co)
+        )
+        stride = int(rng.choice([1, 1, 2]))
+        depthwise = kernel > 1 and rng.random() < 0.25
+        if depthwise:
+            co = ci
+        points = batch * (side // stride) ** 2
+        multiply_adds = points * co * kernel**2 * (1 if depthwise else ci)
+        if 1e6 < multiply_adds < _MOST_OF_CONVOLUTION:
+            break
+    layer = nn.Conv2d(
+        ci, co, kernel, stride, kernel // 2, groups=ci if depthwise else 1,
+        bias=bool(rng.random() < 0.9),
+    )  # fmt: skip
+    activation = (nn.Identity(), nn.ReLU(), nn.ReLU6(), nn.SiLU(), nn.GELU())[rng.integers(5)]
+    return nn.Sequential(layer, activation).eval(), (torch.zeros(batch, ci, side, side),)
 
 
 def _save(program: torch.export.ExportedProgram, path: Path) -> None:
