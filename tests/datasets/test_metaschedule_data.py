@@ -55,7 +55,7 @@ def test_they_load_without_an_extraction(
         ("pasted-cpu-zen4-opened-more", 427, 427),
         pytest.param("metaschedule-cpu-opened-more", 1100, 1100, marks=pytest.mark.exhaustive),
         ("metaschedule-cpu-icelake-kinds", 2249, 2249),
-        pytest.param("metaschedule-cpu-icelake", 3476, 1994, marks=pytest.mark.exhaustive),
+        pytest.param("metaschedule-cpu-icelake", 5536, 3229, marks=pytest.mark.exhaustive),
         pytest.param("sealed3-cpu", 499, 499, marks=pytest.mark.exhaustive),
         pytest.param("sealed9-cpu", 599, 599, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-kinds", 1824, 1824, marks=pytest.mark.exhaustive),
@@ -78,6 +78,8 @@ def test_they_load_without_an_extraction(
         ("zen5-kernels", 488, 268),
         ("icelake-kernels", 400, 400),
         ("icelake-pasted", 249, 249),
+        pytest.param("icelake-convolutions", 498, 498, marks=pytest.mark.exhaustive),
+        ("metaschedule-cpu-searched-icelake", 1646, 101),
         ("zen5-records", 3659, 307),
     ],
 )
@@ -92,7 +94,10 @@ def test_packed_campaigns_have_the_machine_code_of_their_programs(
     assert len(tables) == (name != "metaschedule-cpu-wide")
     for code in tables:
         wanted = {entry["program_id"] for entry in measured}
-        if name.endswith(
+        if "searched" in name:  # only the fastest of tasks with enough programs are asked about
+            assert code.columns.keys() <= wanted
+            assert tasks / 2 < len(code.columns) <= tasks
+        elif name.endswith(
             (
                 "wider",
                 "broad2",
@@ -113,19 +118,22 @@ def test_packed_campaigns_have_the_machine_code_of_their_programs(
         ):
             # Some only call memcpy.
             assert code.columns.keys() <= wanted
-            assert len(code.columns) > 0.97 * len(wanted)
-        elif name == "metaschedule-cpu-searched":  # only the fastest of a task are asked about
-            assert code.columns.keys() <= wanted
-            assert len(code.columns) == tasks
+            assert len(code.columns) > 0.95 * len(wanted)
         else:
             assert code.columns.keys() == wanted
 
 
-def test_the_fastest_searched_programs_were_timed_in_their_networks() -> None:
-    kernels = read_in_network(ROOT / "data" / "metaschedule-cpu-searched")
+@pytest.mark.parametrize(
+    ("name", "least", "rounds"),
+    [("metaschedule-cpu-searched", 150, 3), ("metaschedule-cpu-searched-icelake", 80, 2)],
+)
+def test_the_fastest_searched_programs_were_timed_in_their_networks(
+    name: str, least: int, rounds: int
+) -> None:
+    kernels = read_in_network(ROOT / "data" / name)
     measured = {one.workload_key for one in kernels}
-    assert len(measured) > 150
-    assert len(kernels) >= 3 * len(measured)
+    assert len(measured) > least
+    assert len(kernels) >= rounds * len(measured)
     assert all(one.latency_s > 0 and one.argument_bytes > 0 for one in kernels)
 
 
