@@ -448,6 +448,7 @@ class CodeModel:
             if where.any():
                 log_s[where] += ask_trees(trees, columns[where])
         if are_fastest:
+            assert self.fastest
             log_s = log_s + np.mean([one.shift for one in self.fastest.values()])
             for label, known in self.fastest.items():
                 own = said(known)
