@@ -18,6 +18,9 @@ from cdmpp.predict.machine_code.cold_memory import read_in_network
 from lab.experiments.search import TASKS
 from tests.paths import ROOT
 
+#: Number of searched programs whose machine code is kept: the fastest ones.
+_FASTEST = {"metaschedule-cpu-searched": 195, "metaschedule-cpu-searched-icelake": 62}
+
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
@@ -94,9 +97,9 @@ def test_packed_campaigns_have_the_machine_code_of_their_programs(
     assert len(tables) == (name != "metaschedule-cpu-wide")
     for code in tables:
         wanted = {entry["program_id"] for entry in measured}
-        if "searched" in name:  # only the fastest of tasks with enough programs are asked about
+        if name in _FASTEST:
             assert code.columns.keys() <= wanted
-            assert tasks / 2 < len(code.columns) <= tasks
+            assert len(code.columns) == _FASTEST[name]
         elif name.endswith(
             (
                 "wider",
@@ -118,7 +121,8 @@ def test_packed_campaigns_have_the_machine_code_of_their_programs(
         ):
             # Some only call memcpy.
             assert code.columns.keys() <= wanted
-            assert len(code.columns) > 0.95 * len(wanted)
+            least = 0.96 if name == "metaschedule-cpu-icelake" else 0.97  # in relax's loops
+            assert len(code.columns) > least * len(wanted)
         else:
             assert code.columns.keys() == wanted
 

@@ -43,14 +43,15 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         values: dict[str, Any] = {
             "targets": code.targets,
-            "calibration": asdict(code.calibration), "test": asdict(code.errors),
-        }  # fmt: skip
-        values["fastest"] = {label: asdict(one) for label, one in code.fastest.items()}
-        values["fastest_test"] = {label: asdict(one) for label, one in code.fastest_errors.items()}
+            "calibration": asdict(code.calibration),
+            "test": asdict(code.errors),
+            "fastest": {label: asdict(one) for label, one in code.fastest.items()},
+            "fastest_test": {label: asdict(one) for label, one in code.fastest_errors.items()},
+            "cold_s_per_byte": code.cold_s_per_byte,
+        }
         if code.of_records is not None and code.record_errors is not None:
             values["of_records"] = asdict(code.of_records)
             values["record_test"] = asdict(code.record_errors)
-        values["cold_s_per_byte"] = code.cold_s_per_byte
         print(json.dumps(values, allow_nan=False))
         return 0
     devices = ", ".join(code.targets)
