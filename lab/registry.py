@@ -118,10 +118,10 @@ EXPERIMENTS = (
     Experiment("replay", "known networks, replayed and measured", "65 min, a quiet core",
                options=("device=icelake-avx512-1c", "model=pretrained"), is_pinned=True),
     Experiment("replay-drawn", "replays of networks that were drawn after the model was fixed",
-               "12 min, a quiet core", place="replay:drawn",
+               "35 min, a quiet core", place="replay:drawn",
                options=("device=icelake-avx512-1c", "trials=0"), is_pinned=True),
     Experiment("replay-elsewhere", "replays on an unseen CPU, zero-shot and after `cdmpp device "
-               "add`", "30 min, a quiet core", place="replay:elsewhere",
+               "add`", "60 min, a quiet core", place="replay:elsewhere",
                options=("model=runs/without-icelake",
                         "added=runs/left-out/device-measured-here"), is_pinned=True),
     Experiment("answers", "predictions of the replayed networks in every way of running", "30 min"),
