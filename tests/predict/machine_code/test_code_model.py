@@ -167,7 +167,7 @@ def test_the_fastest_of_many_is_faster_than_it_looks(found, tmp_path):
     assert again.network_widths == NetworkWidths(0.5)
     assert (again.fastest, again.fastest_errors) == (found.fastest, found.fastest_errors)
     with pytest.raises(
-        DataError, match=r"no searched task on epyc-avx512-1c with 8 measured programs"
+        DataError, match="test part has no searched task on epyc-avx512-1c with 8 measured programs"
     ):
         found.calibrate_fastest(asked, rows(0, 1))
     facts = json.loads((tmp_path / FOLDER / "machine_code.json").read_text())
