@@ -49,6 +49,8 @@ _POPULATION = 128
 _CALIBRATING = "short-operators"
 #: Drew the networks of the pages, after the shipped model was fixed.
 _SEED = 2044
+#: Number of generated networks among them.
+_COUNT = 36
 
 #: (network, schedule) -> its row.
 Rows = dict[tuple[str, str], dict[str, Any]]
@@ -192,18 +194,21 @@ def drawn(
     seed: int = _SEED,
     trials: int = 32,
     is_predicted_again: bool = False,
+    count: int = _COUNT,
+    page: str = "replay-drawn",
 ) -> None:
     """Replays networks that no choice has seen, and writes the page.
 
     Args:
         device: label of this machine's CPU.
         seed: draws the networks.
+        count: of generated networks; recommenders and image generators are added.
     """
     asked = Replays(
-        "replay-drawn", device, model, ROOT / "runs" / f"replay-drawn-{seed}", trials=trials,
+        page, device, model, ROOT / "runs" / f"replay-drawn-{seed}", trials=trials,
         is_predicted_again=is_predicted_again, seed=seed,
     )  # fmt: skip
-    write(asked, replayed(asked, drawn_files(seed)))
+    write(asked, replayed(asked, drawn_files(seed, count)))
 
 
 def elsewhere(
@@ -234,11 +239,11 @@ def _added(device: str, model: str) -> None:
         cdmpp("device add", device, threads=1)
 
 
-def drawn_files(seed: int) -> dict[str, Callable[[], Path]]:
+def drawn_files(seed: int, count: int = _COUNT) -> dict[str, Callable[[], Path]]:
     """Returns the files of the drawn networks, made where they are missing."""
     folder = ROOT / "runs" / f"drawn-{seed}"
     if not folder.is_dir():
-        varied_networks.experiment(folder, 36, seed, (1, 2, 4), 4e9, wide=True)
+        varied_networks.experiment(folder, count, seed, (1, 2, 4), 4e9, wide=True)
     return {path.stem: partial(Path, path) for path in sorted(folder.glob("*.pt2"))}
 
 
