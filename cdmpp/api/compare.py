@@ -18,8 +18,9 @@ from cdmpp.comparison.cell import OBJECTIVES, CompareCell, Objective, ranked
 from cdmpp.comparison.compiled import compiled_cell
 from cdmpp.comparison.llm.config_file import read_model
 from cdmpp.comparison.llm.decoder import Decoder, Parallel
-from cdmpp.comparison.llm.load import BACKENDS, Backend, LoadCell
+from cdmpp.comparison.llm.load import LoadCell
 from cdmpp.comparison.llm.schedule import LEAST_SHARE, Load
+from cdmpp.comparison.llm.server_options import BACKENDS, Backend
 from cdmpp.comparison.llm.sweep import load_cells, sweep_json, sweep_notes, sweep_rows
 from cdmpp.comparison.plots import draw_front
 from cdmpp.comparison.prices import prices_of
@@ -201,6 +202,7 @@ def compare(
     input_tokens: int | None = None,
     output_tokens: int | None = None,
     backend: Backend = "vllm",
+    server_options: Mapping[str, Any] | None = None,
     measured: str | Path | None = None,
     objective: Objective = "latency",
     scale: Mapping[str, float] | None = None,
@@ -233,6 +235,7 @@ def compare(
         concurrency: requests in flight; predicts servers under load instead of single passes.
         input_tokens, output_tokens: lengths of a request.
         backend: serving framework; sets the scheduler and kernels.
+        server_options: launch options by the backend's names, e.g. `{"max_num_seqs": 64}`.
         measured: file with a few measured loads of the server, which calibrate the predictions;
             CSV or Parquet with `concurrency`, `isl`, `osl`, `ttft_ms` and `tpot_ms`.
         objective: criterion that ranks the rows: `latency`, `throughput`, `cost` or `energy`.
@@ -254,6 +257,7 @@ def compare(
     check_type("compiled", compiled, bool, "True or False")
     check_type("scale", scale, Mapping | None, "a mapping of values to factors, or None")
     check_type("provider", provider, str | None, "a provider of the shipped prices, or None")
+    check_type("server_options", server_options, Mapping | None, "names and values, or None")
     check_type("measured", measured, PATH | None, "a file of measured loads, or None")
     for name, value in (("input_tokens", input_tokens), ("output_tokens", output_tokens)):
         check_type(name, value, Integral | None, "a whole number or None")
@@ -286,7 +290,7 @@ def compare(
     }  # fmt: skip
     of_load = {
         "input_tokens": input_tokens, "output_tokens": output_tokens, "measured": measured,
-        "backend": backend != BACKENDS[0],
+        "backend": backend != BACKENDS[0], "server_options": server_options,
     }  # fmt: skip
     unused = [name for name, value in (of_passes if users else of_load).items() if value]
     if unused:
@@ -296,7 +300,7 @@ def compare(
         return _under_load(
             models, of_torch, parallels, devices, hypothetical, own_prices,
             _loads(users, input_tokens, output_tokens), backend,
-            None if measured is None else Path(measured),
+            None if measured is None else Path(measured), server_options,
         )  # fmt: skip
     batches = _numbers("batch", 1 if batch is None else batch)
     question = Question(
@@ -354,6 +358,7 @@ def _under_load(
     models: Sequence[Decoder], others: Sequence[TorchNetwork], parallels: Sequence[Parallel],
     devices: Sequence[DeviceSpec], hypothetical: frozenset[str], prices: Mapping[str, Any],
     loads: Sequence[Load], backend: Backend, measured: Path | None,
+    options: Mapping[str, Any] | None,
 ) -> LoadComparison:  # fmt: skip
     if others or not models:
         names = ", ".join(one.name for one in others) or "no network"
@@ -363,7 +368,7 @@ def _under_load(
         )
     cells = load_cells(
         models, parallels, devices, loads, backend, SweptKernels.packaged(), prices, hypothetical,
-        measured,
+        measured, options,
     )  # fmt: skip
     return LoadComparison(cells, notes=sweep_notes(cells, None))
 

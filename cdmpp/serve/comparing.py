@@ -18,8 +18,8 @@ from cdmpp.comparison.known_networks import BATCHES, KNOWN_NETWORKS, known_graph
 from cdmpp.comparison.llm.calibrate import table_of_rows
 from cdmpp.comparison.llm.config_file import decoder_of_config, known_models, read_model
 from cdmpp.comparison.llm.decoder import Decoder, Parallel
-from cdmpp.comparison.llm.load import Backend
 from cdmpp.comparison.llm.schedule import LEAST_SHARE, Load
+from cdmpp.comparison.llm.server_options import Backend
 from cdmpp.comparison.llm.sweep import load_cells, sweep_json
 from cdmpp.comparison.prices import prices_of
 from cdmpp.comparison.run import Question, asked_devices, compare
@@ -72,6 +72,9 @@ class UnderLoad(BaseModel):
     input_tokens: _TokensIn
     output_tokens: _TokensOut
     backend: Backend = "vllm"
+    server_options: dict[_Word, bool | int | float] = Field(
+        {}, max_length=12, description="launch options by the backend's names"
+    )
     measured: list[MeasuredRow] = Field(
         [], max_length=12, description="measured loads of this server, which calibrate the answers"
     )
@@ -178,6 +181,7 @@ def _answer(request: CompareRequest) -> CompareAnswer:
         found = load_cells(
             decoders, parallels, devices, loads, load.backend, SweptKernels.packaged(),
             prices, hypothetical, table_of_rows(measured, "measured") if measured else None,
+            load.server_options,
         )  # fmt: skip
         return CompareAnswer(cells=[], loads=sweep_json(found))
     asked = len(request.prefill) + len(request.decode_at)

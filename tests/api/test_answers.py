@@ -125,8 +125,12 @@ def test_servers_under_load_are_a_curve():
         input_tokens=512,
         output_tokens=64,
         precision="fp8",
+        server_options={"max_num_seqs": 8},
     )
     assert isinstance(found, cdmpp.LoadComparison)
+    assert found[1].reasons[0] == "at most 8 requests run at once: others wait for them"
+    with pytest.raises(UsageError, match="server_options can only be used with concurrency"):
+        cdmpp.compare(MODEL, "b200", decode_at=64, server_options={"max_num_seqs": 8})
     assert [cell.load.concurrency for cell in found] == [1, 16]
     axes = found.plot()
     assert [text.get_text() for text in axes.texts] == ["1", "16"]

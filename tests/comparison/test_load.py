@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +20,10 @@ from cdmpp.comparison.llm.config_file import known_models, read_model
 from cdmpp.comparison.llm.decoder import Parallel
 from cdmpp.comparison.llm.evaluate import evaluate_serving, groups, read_serving, scores
 from cdmpp.comparison.llm.kernels import ServingStep
-from cdmpp.comparison.llm.load import BACKENDS, Backend, HostFit, LoadCell, LoadedServer
+from cdmpp.comparison.llm.load import HostFit, LoadCell, LoadedServer
 from cdmpp.comparison.llm.memory import least_step_s
 from cdmpp.comparison.llm.schedule import Load, Rules, serve
+from cdmpp.comparison.llm.server_options import BACKENDS, Backend, rules_of
 from cdmpp.comparison.llm.step_table import StepTable
 from cdmpp.comparison.llm.sweep import on_front
 from cdmpp.comparison.llm.times import step_times
@@ -88,12 +90,12 @@ def test_requests_wait_until_the_server_looks_for_them() -> None:
 
 def test_new_prompts_wait_for_more_of_them() -> None:
     """A user who asks while the other is served waits for ten steps; one alone does not."""
-    load, rules = Load(2, 100, 101, 0.8), Rules(wait_steps=10, wait_tokens=1000)
+    load, rules = Load(2, 100, 101, 0.8), Rules(2000, wait_steps=10, wait_share=0.5)
     at_once = serve(load, Rules(), lambda *_: 0.1)
     waiting = serve(load, rules, lambda *_: 0.1)
     assert 0.6 < waiting.ttft_s - at_once.ttft_s < 1.0
     assert waiting.tpot_s == pytest.approx(at_once.tpot_s, rel=0.05)
-    enough = serve(load, replace(rules, wait_tokens=50), lambda *_: 0.1)
+    enough = serve(load, replace(rules, wait_share=0.025), lambda *_: 0.1)
     assert enough == at_once
     alone = serve(Load(1, 100, 101), rules, lambda *_: 0.1)
     assert alone.ttft_s == pytest.approx(0.1)
@@ -106,6 +108,59 @@ def test_a_full_cache_makes_requests_wait() -> None:
     free = serve(load, Rules(), lambda *_: 0.01)
     assert found.ttft_s > 3 * free.ttft_s
     assert free.waited == 0
+
+
+def test_a_limit_of_sequences_makes_requests_wait_for_others() -> None:
+    """Four users of one sequence at a time: each waits for the three others."""
+    load = Load(4, 100, 101)
+    found = serve(load, Rules(sequences=1), lambda *_: 0.1)
+    assert found.waited == 0
+    assert found.tpot_s == pytest.approx(0.1)
+    assert found.ttft_s == pytest.approx(3 * 10.1 + 0.1, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("backend", "options", "expected"),
+    [
+        ("vllm", {"max_num_seqs": 64, "max_num_batched_tokens": "2048"},
+         Rules(2048, sequences=64)),
+        ("vllm", {"--gpu-memory-utilization": "0.85"}, Rules(8192, memory_share=0.85)),
+        ("sglang", {"chunked-prefill-size": 4096, "enable_mixed_chunk": True},
+         Rules(2048, is_mixed=True)),
+        ("sglang", {"max_running_requests": 1, "scheduler_recv_interval": 10.0},
+         Rules(8192, is_mixed=False, sequences=1, poll_steps=10)),
+        ("trtllm", {"batch_wait_timeout_iters": 20, "batch_wait_max_tokens_ratio": 0.75},
+         Rules(8192, wait_steps=20, wait_share=0.75)),
+    ],
+)  # fmt: skip
+def test_launch_options_are_rules(
+    backend: Backend, options: dict[str, Any], expected: Rules
+) -> None:
+    """Two replicas of SGLang share the tokens of a chunk and the running requests."""
+    assert rules_of(backend, options, Parallel(data=2)) == expected
+
+
+@pytest.mark.parametrize(
+    ("backend", "options", "text"),
+    [
+        ("vllm", {"max_num_seq": 4}, "'max_num_seq' of vllm, did you mean 'max_num_seqs'"),
+        (
+            "sglang",
+            {"max_num_seqs": 4},
+            r"of sglang \(an option of vllm\); expected one of chunked",
+        ),
+        ("vllm", {"max_num_seqs": 0}, "max_num_seqs=0: expected a whole number from 1"),
+        ("vllm", {"max_num_seqs": "all"}, "max_num_seqs=all: expected a whole number"),
+        ("vllm", {"max_num_seqs": float("inf")}, "expected a whole number"),
+        ("vllm", {"gpu_memory_utilization": 90}, "=90: expected a share above 0, at most 1"),
+        ("sglang", {"enable_mixed_chunk": "yes"}, "enable_mixed_chunk=yes: expected true or false"),
+    ],
+)
+def test_launch_options_that_cannot_be(
+    backend: Backend, options: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(UsageError, match=text):
+        rules_of(backend, options, Parallel())
 
 
 @pytest.mark.parametrize(("numbers", "option"), [((0, 1, 2), "concurrency"), ((1, 1, 1), "output")])
@@ -143,6 +198,34 @@ def test_a_cell_has_ends_and_a_full_cache_has_no_first_token() -> None:
     assert "so queueing dominates" in late.reasons[0]
     assert late.tpot_s is not None
     assert late.tpot_s[2] / late.tpot_s[0] > early.tpot_s[2] / early.tpot_s[0]
+
+
+def test_memory_shares_count_as_their_backend_does() -> None:
+    one = server()
+    default, whole = one.free_bytes, 80 * 2**30
+    held = 0.9 * whole - default
+    cases: list[tuple[Backend, float, float]] = [
+        ("vllm", 0.9, default), ("vllm", 1.0, whole - held), ("trtllm", 0.5, (whole - held) / 2),
+    ]  # fmt: skip
+    for backend, share, expected in cases:
+        rules = Rules(8192, memory_share=share)
+        changed = replace(one, backend=backend, rules=rules)
+        assert changed.free_bytes == pytest.approx(expected)
+    part = replace(one, backend="sglang", rules=Rules(8192, memory_share=0.5)).free_bytes
+    assert 0.5 * whole - held < part < 0.5 * whole
+    least = replace(one, rules=Rules(8192, memory_share=0.05)).cell(Load(1, 512, 64))
+    assert "5% of h100 are 4 GiB" in least.reasons[0]
+
+
+def test_a_limit_below_the_users_is_said() -> None:
+    cell = replace(server(), rules=Rules(8192, sequences=2)).cell(Load(4, 512, 64))
+    assert cell.reasons[0] == "at most 2 requests run at once: others wait for them"
+    free = server().cell(Load(2, 512, 64))
+    assert cell.ttft_s is not None
+    assert free.ttft_s is not None
+    assert cell.ttft_s[0] > 5 * free.ttft_s[0]
+    waiting_s = cell.ttft_s[0] - free.ttft_s[0]
+    assert cell.ttft_s[2] == pytest.approx(free.ttft_s[2] + 1.25 * waiting_s, rel=0.05)
 
 
 def test_a_device_without_measured_servers_has_the_ends_of_systems_left_out() -> None:

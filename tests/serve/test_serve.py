@@ -229,8 +229,10 @@ def test_models_are_compared_as_by_the_command(
     assert main(["compare", "--model", model, "--decode-at", "512", *options]) == 0
     expected = json.loads(capsys.readouterr().out)
     assert client.ask("POST", "/v1/compare", {**request, "decode_at": [512]})["cells"] == expected
-    load = {"concurrency": [1, 4], "input_tokens": 128, "output_tokens": 32}
+    load: dict[str, Any] = {"concurrency": [1, 4], "input_tokens": 128, "output_tokens": 32}
+    load["server_options"] = {"max_num_seqs": 2, "gpu_memory_utilization": 0.8}
     under = ["--concurrency", "1,4", "--input-tokens", "128", "--output-tokens", "32"]
+    under += ["--server-options", "max_num_seqs=2,gpu_memory_utilization=0.8"]
     assert main(["compare", "--model", model, *under, *options]) == 0
     expected = json.loads(capsys.readouterr().out)
     assert client.ask("POST", "/v1/compare", {**request, "under_load": load})["loads"] == expected

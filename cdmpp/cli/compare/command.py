@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
         check_goes_with(
             "--concurrency", args.concurrency, input_tokens=args.input_tokens,
             output_tokens=args.output_tokens, backend=args.backend, target_tpot=args.target_tpot,
-            measured=args.measured,
+            measured=args.measured, server_options=args.server_options,
         )  # fmt: skip
         check_goes_with(
             "language models", not args.networks, ", ".join(args.networks),
@@ -160,7 +160,7 @@ def run(args: argparse.Namespace) -> int:
         print_load(
             models, parallels, devices, args.concurrency,
             (args.input_tokens, args.output_tokens), args.backend, prices, hypothetical,
-            args.target_tpot, args.measured, is_json=args.json,
+            args.target_tpot, args.measured, args.server_options, is_json=args.json,
         )  # fmt: skip
         return 0
     cells = compare(

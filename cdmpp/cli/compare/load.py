@@ -21,8 +21,8 @@ from cdmpp.comparison.llm.evaluate import (
     report_lines,
     scores,
 )
-from cdmpp.comparison.llm.load import BACKENDS, Backend
 from cdmpp.comparison.llm.schedule import LEAST_SHARE, Load
+from cdmpp.comparison.llm.server_options import BACKENDS, Backend, parse_server_options
 from cdmpp.comparison.llm.sweep import load_cells, sweep_json, sweep_notes, sweep_rows
 from cdmpp.comparison.prices import Price
 from cdmpp.comparison.tables import number
@@ -42,6 +42,8 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
         --input-tokens N: int   tokens of a prompt; lengths are drawn from 80 %% of N to N
         --output-tokens N: int  tokens of an answer; lengths are drawn in the same way
         --backend {"|".join(BACKENDS)}  serving framework: its scheduler and kernels (default: vllm)
+        --server-options NAME=VALUE,...  launch options of the servers by the backend's names, e.g.
+            max_num_seqs=64,gpu_memory_utilization=0.85; an unknown name lists the known ones
         --target-tpot TIME   also name the cheapest configuration within this time per token, e.g.
             20ms; with --json, by is_best_within_target
         --measured FILE: Path  a few measured loads of this server, which calibrate the predictions:
@@ -107,9 +109,12 @@ def print_load(
     models: Sequence[Decoder], parallels: Sequence[Parallel], devices: Sequence[DeviceSpec],
     concurrency: str, lengths: tuple[int, int], backend: Backend | None,
     prices: Mapping[str, Price], hypothetical: frozenset[str], target: str | None,
-    measured: Path | None, *, is_json: bool,
+    measured: Path | None, options: str | None, *, is_json: bool,
 ) -> None:  # fmt: skip
     """Prints a sweep over loads.
+
+    Args:
+        options: launch options of the servers, `NAME=VALUE,...`.
 
     Raises:
         CdmppError: a number is invalid, the devices cannot share a model, or no configuration has a
@@ -120,7 +125,7 @@ def print_load(
     loads = [Load(one, *lengths, LEAST_SHARE) for one in users]
     cells = load_cells(
         models, parallels, devices, loads, backend or "vllm", SweptKernels.packaged(), prices,
-        hypothetical, measured,
+        hypothetical, measured, parse_server_options(options) if options else None,
     )  # fmt: skip
     if is_json:
         print(json.dumps(sweep_json(cells, target_s), allow_nan=False))
@@ -128,6 +133,7 @@ def print_load(
     for name in dict.fromkeys(cell.network for cell in cells):
         part = [cell for cell in cells if cell.network == name]
         title = f"{name}, {lengths[0]:,} tokens in, {lengths[1]:,} out, {backend or 'vllm'}"
+        title += f" ({options})" if options else ""
         print(f"{title}\n\n{aligned(sweep_rows(part, number))}\n")
         said = sweep_notes(part, target_s)
         print("".join(f"  {note}\n" for note in said), end="\n" if said else "")

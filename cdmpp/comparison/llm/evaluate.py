@@ -13,16 +13,10 @@ import numpy as np
 from cdmpp.arrays import FloatArray
 from cdmpp.comparison.llm.config_file import known_models, read_model
 from cdmpp.comparison.llm.decoder import Decoder, Formats, LatentAttention, Parallel, check_parallel
-from cdmpp.comparison.llm.load import (
-    BACKENDS,
-    RULES,
-    HostFit,
-    LoadCell,
-    LoadedServer,
-    packaged_hosts,
-)
+from cdmpp.comparison.llm.load import HostFit, LoadCell, LoadedServer, packaged_hosts
 from cdmpp.comparison.llm.memory import cache_bytes, missing_rate, weight_bytes
 from cdmpp.comparison.llm.schedule import LEAST_SHARE, Load, Rules
+from cdmpp.comparison.llm.server_options import BACKENDS, SERVER_OPTIONS, rules_of
 from cdmpp.comparison.llm.step_table import StepTable
 from cdmpp.comparison.llm.times import KernelModel
 from cdmpp.devices.registry import get_device
@@ -36,11 +30,8 @@ _COLUMNS = (
     "moe_quant_mode", "mode", "isl", "osl", "concurrency", "tp_size", "pp_size",
     "attention_dp_size", "moe_tp_size", "moe_ep_size", "ttft_ms", "tpot_ms", "parallel_suspect",
 )  # fmt: skip
-#: Spread of repeats; options of SGLang and TensorRT-LLM; speculative decoding (null = no).
-_OPTIONAL = (
-    "tpot_min_ms", "tpot_max_ms", "scheduler_recv_interval", "max_num_tokens",
-    "batch_wait_timeout_iters", "batch_wait_max_tokens_ratio", "speculative",
-)  # fmt: skip
+#: Spread of repeats; launch options; speculative decoding (null = no).
+_OPTIONAL = ("tpot_min_ms", "tpot_max_ms", *SERVER_OPTIONS, "speculative")
 #: Columns that identify repeats; the version of the server may differ.
 _REPEATED = (
     "model_family", "system", "backend", "precision", "gemm_quant_mode", "moe_quant_mode", "isl",
@@ -162,7 +153,7 @@ def evaluate_serving(
             continue
         try:
             server = _server(row, kernels, models or {}, servers)
-            server = replace(server, hosts=hosts or packaged_hosts(), rules=_rules(row))
+            server = replace(server, hosts=hosts or packaged_hosts(), rules=_rules(row, server))
             load = Load(row["concurrency"], row["isl"], row["osl"], LEAST_SHARE)
             one = _measured(row, server, server.cell(load), _repeats(row, ranges))
         except CdmppError as error:
@@ -236,15 +227,10 @@ def _server(
     return known[key]
 
 
-def _rules(row: Mapping[str, Any]) -> Rules:
-    """Returns the scheduling rules from the options in a row; null = default."""
-    rules = RULES[row["backend"]]
-    tokens = row.get("max_num_tokens") or rules.step_tokens
-    return replace(
-        rules, step_tokens=tokens, poll_steps=row.get("scheduler_recv_interval") or 1,
-        wait_steps=row.get("batch_wait_timeout_iters") or 0,
-        wait_tokens=(row.get("batch_wait_max_tokens_ratio") or 0.0) * tokens,
-    )  # fmt: skip
+def _rules(row: Mapping[str, Any], server: LoadedServer) -> Rules:
+    """Returns the scheduling rules from the launch options in a row; null = default."""
+    given = {name: row[name] for name in SERVER_OPTIONS if row.get(name)}
+    return rules_of(server.backend, given, server.parallel)
 
 
 def _model(row: Mapping[str, Any], models: Mapping[str, Decoder]) -> Decoder:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Any, Literal
+from typing import Any
 
 from cdmpp.comparison.llm.decoder import Decoder, Parallel
 from cdmpp.comparison.llm.kernels import ServingStep
@@ -17,6 +17,7 @@ from cdmpp.comparison.llm.memory import (
     weight_bytes,
 )
 from cdmpp.comparison.llm.schedule import Load, Rules, Served, serve
+from cdmpp.comparison.llm.server_options import RULES, Backend
 from cdmpp.comparison.llm.step_table import StepTable
 from cdmpp.comparison.prices import Price
 from cdmpp.devices.spec import DeviceSpec
@@ -26,12 +27,6 @@ from cdmpp.files.places import package_folder
 from cdmpp.files.stored import from_json
 from cdmpp.text import counted, interval_text
 
-Backend = Literal["vllm", "sglang", "trtllm"]
-BACKENDS: tuple[Backend, ...] = ("vllm", "sglang", "trtllm")
-#: Backend -> its default scheduling rules: SGLang processes prompts in separate steps.
-RULES: Mapping[Backend, Rules] = {
-    "vllm": Rules(8192), "sglang": Rules(8192, is_mixed=False), "trtllm": Rules(8192),
-}  # fmt: skip
 #: Backends whose requests wait for every layer of experts, see `HostFit`.
 _SLOW_EXPERTS: frozenset[Backend] = frozenset({"sglang", "trtllm"})
 #: Default share of a device's memory that servers use.
@@ -152,6 +147,7 @@ class LoadCell:
         price: of one device; None = unknown.
         is_hypothetical: whether the device was scaled, or is described by the user.
         measured_points: number of measured loads that calibrate the prediction.
+        server_options: launch options of the server, `NAME=VALUE,...`; empty = defaults.
         reasons: why the prediction has low confidence or is missing.
     """
 
@@ -169,6 +165,7 @@ class LoadCell:
     price: Price | None = None
     is_hypothetical: bool = False
     measured_points: int = 0
+    server_options: str = ""
     reasons: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -206,7 +203,7 @@ class LoadCell:
             "cache_limit_bytes": self.cache_bytes,
             "price": None if self.price is None else self.price.text,
             "is_hypothetical": self.is_hypothetical, "measured_points": self.measured_points,
-            "reasons": list(self.reasons),
+            "server_options": self.server_options or None, "reasons": list(self.reasons),
         }  # fmt: skip
         ends = {
             "ttft_s": self.ttft_s, "tpot_s": self.tpot_s,
@@ -248,14 +245,31 @@ class LoadedServer:
         return self.rules or RULES[self.backend]
 
     @property
+    def _activation_bytes(self) -> float:
+        step = ServingStep(prompts=1, chunk=self._fills.step_tokens)
+        return activation_bytes(self.model, self.parallel, step)
+
+    @property
+    def _held_bytes(self) -> float:
+        """Bytes of weights and activations on one device."""
+        return weight_bytes(self.model, self.parallel) + self._activation_bytes
+
+    @property
     def free_bytes(self) -> float:
-        """Bytes of one device left for the cache; infinite if its memory is unknown."""
+        """Bytes of one device left for the cache; infinite if its memory is unknown.
+
+        A share of the memory given by an option includes weights and activations for vLLM, weights
+        only for SGLang, and neither for TensorRT-LLM.
+        """
         if self.device.mem_bytes is None:
             return math.inf
-        step = ServingStep(prompts=1, chunk=self._fills.step_tokens)
-        held = weight_bytes(self.model, self.parallel)
-        held += activation_bytes(self.model, self.parallel, step)
-        return _USED * self.device.mem_bytes - held
+        share, unheld = self._fills.memory_share, self.device.mem_bytes - self._held_bytes
+        if share is None:
+            return _USED * self.device.mem_bytes - self._held_bytes
+        if self.backend == "trtllm":
+            return share * unheld
+        outside = self._activation_bytes if self.backend == "sglang" else 0.0
+        return min(share * self.device.mem_bytes - self._held_bytes + outside, unheld)
 
     @property
     def slow_layers(self) -> int:
@@ -301,19 +315,19 @@ class LoadedServer:
         limit = self.device.mem_bytes
         cell = replace(
             cell, cache_bytes=None if limit is None else max(0.0, free),
-            memory_bytes=None if limit is None else _USED * limit - free,
+            memory_bytes=None if limit is None else self._held_bytes,
         )  # fmt: skip
         one = cache_bytes(self.model, self.parallel, load.input_tokens + load.output_tokens)
         if free < one:
             return replace(cell, reasons=(self._no_room(one),))
-        found = self.served(load)
+        found = self._corrected(load)
+        most = self._fills.sequences * groups
         frameworks = self.table.of_frameworks(-(-load.concurrency // groups))
         is_known = self.device.name in self.hosts.devices
         spread = self.hosts.models_out if is_known else self.hosts.systems_out
         kernels = (1.0, 1.0) if is_known or self.table.is_seen else self.table.spread
         said: tuple[str, ...] = ()
         if self.calibration is not None:
-            found = self.calibration.corrected(found, load)
             spread, kernels = self.hosts.calibrated[self.calibration.kind(load)], (1.0, 1.0)
             frameworks = (1.0, 1.0)
             cell = replace(cell, measured_points=self.calibration.points)
@@ -322,18 +336,29 @@ class LoadedServer:
         least_ttft_s, least_tpot_s = self.least_s(load)
         tpot = _around(found.tpot_s, (low, high), kernels)
         tpot = _not_below(_wider(tpot) if found.waited else tpot, least_tpot_s)
-        ttft = _not_below(_around(found.ttft_s, spread["ttft"], kernels), least_ttft_s)
+        ttft = _around(found.ttft_s, spread["ttft"], kernels)
+        if most < load.concurrency:
+            first_s = self._corrected(replace(load, concurrency=most)).ttft_s
+            ttft = _queued(_around(first_s, spread["ttft"], kernels), found.ttft_s - first_s, tpot)
+        ttft = _not_below(ttft, least_ttft_s)
         value = found.tokens_per_s
         rate = value, value * tpot[0] / tpot[2], value * tpot[0] / tpot[1]
         each = load.input_tokens + load.output_tokens
         reasons = said + self.table.reasons(load.concurrency * each, load.input_tokens)
         reasons += self.model.beyond_context(each) + (_NO_DRAFTS,) * self.model.has_drafts
+        if most < load.concurrency:
+            reasons = (f"at most {most:,} requests run at once: others wait for them", *reasons)
         if found.waited:
             reasons = (self._queues(found.waited, free / one), *reasons)
         return replace(
             cell, ttft_s=None if found.waited else ttft, tpot_s=tpot, tokens_per_s=rate,
             waited=found.waited, reasons=reasons,
         )  # fmt: skip
+
+    def _corrected(self, load: Load) -> Served:
+        """Simulates a load and applies the calibration, if there is one."""
+        found = self.served(load)
+        return found if self.calibration is None else self.calibration.corrected(found, load)
 
     def least_s(self, load: Load) -> tuple[float, float]:
         """Returns lower bounds of the time to the first token and per further token: those of its
@@ -349,11 +374,13 @@ class LoadedServer:
         return first, further
 
     def _no_room(self, one: float) -> str:
-        held = (_USED * (self.device.mem_bytes or 0) - self.free_bytes) / _GIB
+        held = self._held_bytes / _GIB
+        used = max(0.0, self._held_bytes + self.free_bytes)
         return (
             f"does not fit: weights and activations need {held:.3g} GiB on each of "
-            f"{self.parallel.gpus} and one request {one / _GIB:.3g} GiB, {_USED:.0%} of "
-            f"{self.device.name} are {_USED * (self.device.mem_bytes or 0) / _GIB:.3g} GiB"
+            f"{self.parallel.gpus} and one request {one / _GIB:.3g} GiB, "
+            f"{used / (self.device.mem_bytes or 1):.0%} of {self.device.name} are "
+            f"{used / _GIB:.3g} GiB"
         )
 
     def _queues(self, waited: float, fitting: float) -> str:
@@ -367,6 +394,14 @@ class LoadedServer:
 def _around(value: float, spread: tuple[float, float], kernels: tuple[float, float]) -> Ends:
     """Returns a value with the wider of two intervals: of servers' errors, and of the kernels'."""
     return value, value * min(spread[0], kernels[0]), value * max(spread[1], kernels[1])
+
+
+def _queued(first: Ends, waiting_s: float, tpot: Ends) -> Ends:
+    """Returns the time to the first token after others' answers, which err like times per token."""
+    value, low, high = (
+        one + waiting_s * token_s / tpot[0] for one, token_s in zip(first, tpot, strict=True)
+    )
+    return value, low, high
 
 
 def _not_below(ends: Ends, least_s: float) -> Ends:

@@ -71,7 +71,9 @@ class Rules:
             `--scheduler-recv-interval`).
         wait_steps: maximum steps that new prompts wait while sequences run, so that more of them
             share a step (TensorRT-LLM's `batch_wait_timeout_iters`).
-        wait_tokens: tokens of a step that end the wait.
+        wait_share: share of `step_tokens` that ends the wait.
+        memory_share: share of the device's memory that the server uses, as its backend counts it
+            (`LoadedServer.free_bytes`); None = the default.
     """
 
     step_tokens: int = 8192
@@ -80,7 +82,8 @@ class Rules:
     cache_tokens: float = float("inf")
     poll_steps: int = 1
     wait_steps: int = 0
-    wait_tokens: float = 0.0
+    wait_share: float = 0.0
+    memory_share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -162,8 +165,9 @@ class _Server:
         while self._waiting and self._waiting[0].ready_s <= self.now_s:
             one = self._waiting[0]
             inside = len(self._running) + len(self._reading)
-            is_full = self._reserved + one.prompt + one.output > rules.cache_tokens
-            if inside and (is_full or inside >= rules.sequences):
+            if inside >= rules.sequences:
+                return
+            if inside and self._reserved + one.prompt + one.output > rules.cache_tokens:
                 self._blocked_s = self.now_s
                 return
             self._waiting.popleft()
@@ -176,7 +180,8 @@ class _Server:
         rules = self._rules
         if not self._running or self._reading[0].read or self._held >= rules.wait_steps:
             return False
-        return sum(one.prompt for one in self._reading) + len(self._running) < rules.wait_tokens
+        tokens = sum(one.prompt for one in self._reading) + len(self._running)
+        return tokens < rules.wait_share * rules.step_tokens
 
     def _read(self) -> None:
         """Runs a step with parts of prompts, and with the running sequences if steps are mixed."""

@@ -10,9 +10,10 @@ from typing import Any
 from cdmpp.analytic.table_file import TableFile
 from cdmpp.comparison.llm.calibrate import calibrated
 from cdmpp.comparison.llm.decoder import Decoder, Parallel, check_names, check_parallel
-from cdmpp.comparison.llm.load import BACKENDS, Backend, Ends, LoadCell, LoadedServer
+from cdmpp.comparison.llm.load import Ends, LoadCell, LoadedServer
 from cdmpp.comparison.llm.memory import missing_rate
 from cdmpp.comparison.llm.schedule import Load
+from cdmpp.comparison.llm.server_options import BACKENDS, Backend, rules_of
 from cdmpp.comparison.llm.step_table import StepTable
 from cdmpp.comparison.llm.times import KernelModel
 from cdmpp.comparison.prices import Price
@@ -33,19 +34,22 @@ def load_cells(
     prices: Mapping[str, Price],
     hypothetical: frozenset[str] = frozenset(),
     measured: Path | TableFile | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> list[LoadCell]:
     """Returns the predictions by model, for every parallelism, device and load.
 
     Args:
         measured: loads of the only server, which calibrate its predictions, see `calibrated`.
+        options: launch options of the servers, see `rules_of`.
 
     Raises:
         UsageError: two models have the same name, devices cannot share a model in any of the given
-            ways, or there are several servers with measured loads.
+            ways, there are several servers with measured loads, or an unknown launch option.
         DataError: no device can be predicted, or the measured loads cannot be used.
     """
     check_names(models)
     found = []
+    said = ",".join(f"{name}={str(value).lower()}" for name, value in (options or {}).items())
     shared = [(model, parallel) for model in models for parallel in _possible(model, parallels)]
     if measured is not None and len(shared) * len(devices) != 1:
         raise UsageError(
@@ -56,6 +60,8 @@ def load_cells(
     for model, parallel in shared:
         for device in devices:
             server = _server(model, parallel, device, backend, kernels)
+            if options:
+                server = replace(server, rules=rules_of(backend, options, parallel))
             if measured is not None:
                 server = calibrated(server, measured)
             for load in loads:
@@ -63,7 +69,7 @@ def load_cells(
                     continue
                 cell = server.cell(load, prices.get(device.name))
                 is_hypothetical = device.name in hypothetical
-                found.append(replace(cell, is_hypothetical=is_hypothetical))
+                found.append(replace(cell, is_hypothetical=is_hypothetical, server_options=said))
     if shared and not found:
         least = min(parallel.data * parallel.pipeline for _, parallel in shared)
         raise UsageError(
