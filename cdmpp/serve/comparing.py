@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    model_validator,
+)
 
 from cdmpp.analytic.sweep.predict import SweptKernels
 from cdmpp.comparison.cell import CompareCell, Objective, ranked
@@ -72,7 +80,7 @@ class UnderLoad(BaseModel):
     input_tokens: _TokensIn
     output_tokens: _TokensOut
     backend: Backend = "vllm"
-    server_options: dict[_Word, bool | int | float] = Field(
+    server_options: dict[_Word, StrictBool | StrictInt | StrictFloat] = Field(
         {}, max_length=12, description="launch options by the backend's names"
     )
     measured: list[MeasuredRow] = Field(

@@ -16,11 +16,12 @@ import pytest
 
 from cdmpp.analytic.gpu_kernels.calls import GpuCall
 from cdmpp.cli.main import main
+from cdmpp.comparison.llm.calibrate import curve
 from cdmpp.comparison.llm.config_file import known_models, read_model
 from cdmpp.comparison.llm.decoder import Parallel
 from cdmpp.comparison.llm.evaluate import evaluate_serving, groups, read_serving, scores
 from cdmpp.comparison.llm.kernels import ServingStep
-from cdmpp.comparison.llm.load import HostFit, LoadCell, LoadedServer
+from cdmpp.comparison.llm.load import HostFit, LoadCell, LoadedServer, ServerCalibration
 from cdmpp.comparison.llm.memory import least_step_s
 from cdmpp.comparison.llm.schedule import Load, Rules, serve
 from cdmpp.comparison.llm.server_options import BACKENDS, Backend, rules_of
@@ -112,11 +113,15 @@ def test_a_full_cache_makes_requests_wait() -> None:
 
 def test_a_limit_of_sequences_makes_requests_wait_for_others() -> None:
     """Four users of one sequence at a time: each waits for the three others."""
-    load = Load(4, 100, 101)
-    found = serve(load, Rules(sequences=1), lambda *_: 0.1)
-    assert found.waited == 0
-    assert found.tpot_s == pytest.approx(0.1)
-    assert found.ttft_s == pytest.approx(3 * 10.1 + 0.1, rel=0.1)
+    found = serve(Load(4, 100, 101), Rules(sequences=1), lambda *_: 0.1)
+    alone = serve(Load(1, 100, 101), Rules(), lambda *_: 0.1)
+    assert replace(found, queued_s=0.0) == alone
+    assert found.queued_s == pytest.approx(3 * 10.1)
+
+
+def test_a_simulation_of_too_many_steps_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"about 1.6e\+08 steps to simulate, at most 3,000,000"):
+        serve(Load(1024, 2**20, 64), Rules(64), lambda *_: 0.1)
 
 
 @pytest.mark.parametrize(
@@ -124,13 +129,18 @@ def test_a_limit_of_sequences_makes_requests_wait_for_others() -> None:
     [
         ("vllm", {"max_num_seqs": 64, "max_num_batched_tokens": "2048"},
          Rules(2048, sequences=64)),
-        ("vllm", {"--gpu-memory-utilization": "0.85"}, Rules(8192, memory_share=0.85)),
+        ("vllm", {"max_num_batched_tokens": 128}, Rules(128, sequences=128)),
+        ("vllm", {"--gpu-memory-utilization": "0.85"},
+         Rules(8192, sequences=8192, memory_share=0.85)),
         ("sglang", {"chunked-prefill-size": 4096, "enable_mixed_chunk": True},
-         Rules(2048, is_mixed=True)),
-        ("sglang", {"max_running_requests": 1, "scheduler_recv_interval": 10.0},
+         Rules(2048, sequences=2048)),
+        ("sglang", {"max_running_requests": 3, "scheduler_recv_interval": 10.0},
          Rules(8192, is_mixed=False, sequences=1, poll_steps=10)),
+        ("sglang", {"chunked_prefill_size": -1}, Rules(2**23, is_mixed=False)),
         ("trtllm", {"batch_wait_timeout_iters": 20, "batch_wait_max_tokens_ratio": 0.75},
-         Rules(8192, wait_steps=20, wait_share=0.75)),
+         Rules(8192, sequences=8192, wait_steps=20, wait_share=0.75)),
+        ("trtllm", {"batch_wait_timeout_iters": 0, "batch_wait_max_tokens_ratio": 0},
+         Rules(8192, sequences=8192)),
     ],
 )  # fmt: skip
 def test_launch_options_are_rules(
@@ -152,7 +162,13 @@ def test_launch_options_are_rules(
         ("vllm", {"max_num_seqs": 0}, "max_num_seqs=0: expected a whole number from 1"),
         ("vllm", {"max_num_seqs": "all"}, "max_num_seqs=all: expected a whole number"),
         ("vllm", {"max_num_seqs": float("inf")}, "expected a whole number"),
+        ("vllm", {"max_num_seqs": "1_0"}, "max_num_seqs=1_0: expected a whole number"),
+        ("vllm", {"max_num_seqs": 8, "--max-num-seqs": 4}, "sets what max_num_seqs sets"),
+        ("vllm", {1: 2}, "unknown server option '1' of vllm"),
+        ("vllm", {"max_num_batched_tokens": 1}, "tokens=1: expected a whole number from 64"),
+        ("sglang", {"max_running_requests": 1}, "at least 2, because 2 replicas and stages share"),
         ("vllm", {"gpu_memory_utilization": 90}, "=90: expected a share above 0, at most 1"),
+        ("trtllm", {"batch_wait_max_tokens_ratio": -1}, "=-1: expected a share from 0 to 1"),
         ("sglang", {"enable_mixed_chunk": "yes"}, "enable_mixed_chunk=yes: expected true or false"),
     ],
 )
@@ -160,7 +176,7 @@ def test_launch_options_that_cannot_be(
     backend: Backend, options: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(UsageError, match=text):
-        rules_of(backend, options, Parallel())
+        rules_of(backend, options, Parallel(data=2))
 
 
 @pytest.mark.parametrize(("numbers", "option"), [((0, 1, 2), "concurrency"), ((1, 1, 1), "output")])
@@ -213,8 +229,10 @@ def test_memory_shares_count_as_their_backend_does() -> None:
         assert changed.free_bytes == pytest.approx(expected)
     part = replace(one, backend="sglang", rules=Rules(8192, memory_share=0.5)).free_bytes
     assert 0.5 * whole - held < part < 0.5 * whole
-    least = replace(one, rules=Rules(8192, memory_share=0.05)).cell(Load(1, 512, 64))
-    assert "5% of h100 are 4 GiB" in least.reasons[0]
+    least = replace(one, rules=Rules(8192, memory_share=0.05))
+    assert "5% of h100 are 4 GiB" in least.cell(Load(1, 512, 64)).reasons[0]
+    (reason,) = replace(least, backend="sglang").cell(Load(1, 512, 64)).reasons
+    assert "of the 80 GiB of h100, 0.05 as launched leave 0 GiB for the cache" in reason
 
 
 def test_a_limit_below_the_users_is_said() -> None:
@@ -226,6 +244,20 @@ def test_a_limit_below_the_users_is_said() -> None:
     assert cell.ttft_s[0] > 5 * free.ttft_s[0]
     waiting_s = cell.ttft_s[0] - free.ttft_s[0]
     assert cell.ttft_s[2] == pytest.approx(free.ttft_s[2] + 1.25 * waiting_s, rel=0.05)
+    assert cell.tpot_s == free.tpot_s
+    assert cell.tokens_per_s == free.tokens_per_s
+
+
+def test_a_calibration_scales_the_wait_for_others_as_their_answers() -> None:
+    """Its factor of first tokens was applied to the wait: more sequences than the limit ran."""
+    limited = replace(server(), rules=Rules(8192, sequences=2))
+    calibration = ServerCalibration(0.0, ttft=0.3, tpot=1.5)
+    found, free = (limited.served(Load(users, 512, 64)) for users in (8, 2))
+    corrected = calibration.corrected(found, Load(8, 512, 64))
+    alone = calibration.corrected(free, Load(2, 512, 64))
+    assert corrected.tokens_per_s == alone.tokens_per_s
+    assert corrected.queued_s == pytest.approx(3 * 2 * 64 / alone.tokens_per_s, rel=0.1)
+    assert np.isnan(curve(limited, Load(8, 512, 64))[0]).all()
 
 
 def test_a_device_without_measured_servers_has_the_ends_of_systems_left_out() -> None:

@@ -125,7 +125,7 @@ def print_load(
     loads = [Load(one, *lengths, LEAST_SHARE) for one in users]
     cells = load_cells(
         models, parallels, devices, loads, backend or "vllm", SweptKernels.packaged(), prices,
-        hypothetical, measured, parse_server_options(options) if options else None,
+        hypothetical, measured, None if options is None else parse_server_options(options),
     )  # fmt: skip
     if is_json:
         print(json.dumps(sweep_json(cells, target_s), allow_nan=False))

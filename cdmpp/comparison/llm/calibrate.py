@@ -98,10 +98,10 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]], name: str) -> TableFile:
 
 def curve(server: LoadedServer, load: Load) -> FloatArray:
     """Returns float64 [2, len(HOSTS_S)]: seconds to the first token (NaN if requests wait for room
-    in the cache) and seconds per further token, for each of `HOSTS_S` per request.
+    in the cache or for others) and seconds per further token, for each of `HOSTS_S` per request.
     """
     found = [replace(server, calibration=ServerCalibration(one)).served(load) for one in HOSTS_S]
-    ttft_s = [math.nan if one.waited else one.ttft_s for one in found]
+    ttft_s = [math.nan if one.waited or one.queued_s else one.ttft_s for one in found]
     return np.array([ttft_s, [one.tpot_s for one in found]])
 
 

@@ -31,7 +31,8 @@ _COLUMNS = (
     "attention_dp_size", "moe_tp_size", "moe_ep_size", "ttft_ms", "tpot_ms", "parallel_suspect",
 )  # fmt: skip
 #: Spread of repeats; launch options; speculative decoding (null = no).
-_OPTIONAL = ("tpot_min_ms", "tpot_max_ms", *SERVER_OPTIONS, "speculative")
+_LAUNCHED = tuple(dict.fromkeys(name for known in SERVER_OPTIONS.values() for name in known))
+_OPTIONAL = ("tpot_min_ms", "tpot_max_ms", *_LAUNCHED, "speculative")
 #: Columns that identify repeats; the version of the server may differ.
 _REPEATED = (
     "model_family", "system", "backend", "precision", "gemm_quant_mode", "moe_quant_mode", "isl",
@@ -189,7 +190,7 @@ def _ranges(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], tuple[fl
 
 
 def _configuration(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in _REPEATED)
+    return (*(row[name] for name in _REPEATED), *_launched(row))
 
 
 def _repeats(
@@ -229,8 +230,12 @@ def _server(
 
 def _rules(row: Mapping[str, Any], server: LoadedServer) -> Rules:
     """Returns the scheduling rules from the launch options in a row; null = default."""
-    given = {name: row[name] for name in SERVER_OPTIONS if row.get(name)}
+    given = {name: row[name] for name in SERVER_OPTIONS[server.backend] if row.get(name)}
     return rules_of(server.backend, given, server.parallel)
+
+
+def _launched(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row.get(name) for name in _LAUNCHED)
 
 
 def _model(row: Mapping[str, Any], models: Mapping[str, Decoder]) -> Decoder:
@@ -261,7 +266,8 @@ def _measured(
     baseline_s = read / (server.device.mem_bandwidth_bytes_per_s or np.nan)
     is_speculative = bool(row.get("speculative"))
     names = ("model_path", "system", "isl", "osl")
-    sweep = (server.model.formats, is_speculative, *(row[one] for one in names))
+    launched = _launched(row)
+    sweep = (server.model.formats, is_speculative, *(row[one] for one in names), *launched)
     return MeasuredLoad(
         row["model_family"], row["system"], row["backend"], sweep, cell, ttft_s, tpot_s,
         baseline_s, repeats, is_speculative, server.slow_layers,

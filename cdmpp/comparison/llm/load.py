@@ -118,8 +118,9 @@ class ServerCalibration:
         ttft_s, tpot_s = found.ttft_s * self.ttft, found.tpot_s * self.tpot
         longer = (ttft_s + more * tpot_s) / (found.ttft_s + more * found.tpot_s)
         return replace(
-            found, ttft_s=ttft_s, tpot_s=tpot_s, tokens_per_s=found.tokens_per_s / longer
-        )
+            found, ttft_s=ttft_s, tpot_s=tpot_s, tokens_per_s=found.tokens_per_s / longer,
+            queued_s=found.queued_s * longer,
+        )  # fmt: skip
 
 
 @lru_cache(maxsize=1)
@@ -294,7 +295,7 @@ class LoadedServer:
         prompt = round(load.input_tokens * (1 + load.least_share) / 2)
         of_kernels = partial(self.table.seconds, prompt=prompt)
         found = serve(own, rules, of_kernels, self.host_s)
-        replicas = load.concurrency / own.concurrency
+        replicas = groups if found.queued_s else load.concurrency / own.concurrency
         return replace(found, tokens_per_s=found.tokens_per_s * replicas)
 
     def cell(self, load: Load, price: Price | None = None) -> LoadCell:
@@ -320,14 +321,15 @@ class LoadedServer:
         one = cache_bytes(self.model, self.parallel, load.input_tokens + load.output_tokens)
         if free < one:
             return replace(cell, reasons=(self._no_room(one),))
-        found = self._corrected(load)
-        most = self._fills.sequences * groups
-        frameworks = self.table.of_frameworks(-(-load.concurrency // groups))
+        found = self.served(load)
+        running = min(load.concurrency, self._fills.sequences * groups)
+        frameworks = self.table.of_frameworks(-(-running // groups))
         is_known = self.device.name in self.hosts.devices
         spread = self.hosts.models_out if is_known else self.hosts.systems_out
         kernels = (1.0, 1.0) if is_known or self.table.is_seen else self.table.spread
         said: tuple[str, ...] = ()
         if self.calibration is not None:
+            found = self.calibration.corrected(found, load)
             spread, kernels = self.hosts.calibrated[self.calibration.kind(load)], (1.0, 1.0)
             frameworks = (1.0, 1.0)
             cell = replace(cell, measured_points=self.calibration.points)
@@ -336,29 +338,21 @@ class LoadedServer:
         least_ttft_s, least_tpot_s = self.least_s(load)
         tpot = _around(found.tpot_s, (low, high), kernels)
         tpot = _not_below(_wider(tpot) if found.waited else tpot, least_tpot_s)
-        ttft = _around(found.ttft_s, spread["ttft"], kernels)
-        if most < load.concurrency:
-            first_s = self._corrected(replace(load, concurrency=most)).ttft_s
-            ttft = _queued(_around(first_s, spread["ttft"], kernels), found.ttft_s - first_s, tpot)
-        ttft = _not_below(ttft, least_ttft_s)
+        ttft = _not_below(_around(found.ttft_s, spread["ttft"], kernels), least_ttft_s)
+        ttft = _queued(ttft, found.queued_s, tpot)
         value = found.tokens_per_s
         rate = value, value * tpot[0] / tpot[2], value * tpot[0] / tpot[1]
         each = load.input_tokens + load.output_tokens
-        reasons = said + self.table.reasons(load.concurrency * each, load.input_tokens)
+        reasons = said + self.table.reasons(running * each, load.input_tokens)
         reasons += self.model.beyond_context(each) + (_NO_DRAFTS,) * self.model.has_drafts
-        if most < load.concurrency:
-            reasons = (f"at most {most:,} requests run at once: others wait for them", *reasons)
+        if found.queued_s:
+            reasons = (f"at most {running:,} requests run at once: others wait for them", *reasons)
         if found.waited:
             reasons = (self._queues(found.waited, free / one), *reasons)
         return replace(
             cell, ttft_s=None if found.waited else ttft, tpot_s=tpot, tokens_per_s=rate,
             waited=found.waited, reasons=reasons,
         )  # fmt: skip
-
-    def _corrected(self, load: Load) -> Served:
-        """Simulates a load and applies the calibration, if there is one."""
-        found = self.served(load)
-        return found if self.calibration is None else self.calibration.corrected(found, load)
 
     def least_s(self, load: Load) -> tuple[float, float]:
         """Returns lower bounds of the time to the first token and per further token: those of its
@@ -374,13 +368,18 @@ class LoadedServer:
         return first, further
 
     def _no_room(self, one: float) -> str:
-        held = self._held_bytes / _GIB
-        used = max(0.0, self._held_bytes + self.free_bytes)
+        whole, share = self.device.mem_bytes or 0, self._fills.memory_share
+        if share is None or self.backend == "vllm":
+            share = _USED if share is None else share
+            limit = f"{share:.0%} of {self.device.name} are {share * whole / _GIB:.3g} GiB"
+        else:
+            limit = (
+                f"of the {whole / _GIB:.3g} GiB of {self.device.name}, {share:g} as launched leave "
+                f"{max(0.0, self.free_bytes) / _GIB:.3g} GiB for the cache"
+            )
         return (
-            f"does not fit: weights and activations need {held:.3g} GiB on each of "
-            f"{self.parallel.gpus} and one request {one / _GIB:.3g} GiB, "
-            f"{used / (self.device.mem_bytes or 1):.0%} of {self.device.name} are "
-            f"{used / _GIB:.3g} GiB"
+            f"does not fit: weights and activations need {self._held_bytes / _GIB:.3g} GiB on each "
+            f"of {self.parallel.gpus} and one request {one / _GIB:.3g} GiB, {limit}"
         )
 
     def _queues(self, waited: float, fitting: float) -> str:

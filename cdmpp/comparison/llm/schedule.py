@@ -9,7 +9,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,6 +23,8 @@ _ROUNDS = 10
 #: Published runs draw lengths from this share of the nominal length up (InferenceX).
 LEAST_SHARE = 0.8
 _MOST = 10_000
+#: Maximum number of steps of a simulation; a million take about a minute.
+_MOST_STEPS = 3_000_000
 _MOST_SIZE = 2**20
 #: Maximum growth of caches in tokens before a step's time is updated.
 _STRETCH = 64
@@ -65,7 +67,7 @@ class Rules:
         step_tokens: maximum tokens per step.
         is_mixed: whether prompts share steps with sequences that generate tokens; otherwise they
             have separate steps, which come first.
-        sequences: maximum number of running sequences.
+        sequences: maximum number of running sequences; other requests wait for their answers.
         cache_tokens: capacity of the cache in tokens.
         poll_steps: steps without prompts after which a server checks for new requests (SGLang's
             `--scheduler-recv-interval`).
@@ -91,16 +93,18 @@ class Served:
     """Result of a simulated load.
 
     Attributes:
-        ttft_s: seconds to the first token, mean of all requests.
+        ttft_s: seconds to the first token after `queued_s`, mean of all requests.
         tpot_s: seconds per token after the first, mean of all requests.
         tokens_per_s: output tokens per second of all requests.
         waited: share of requests that waited for room in the cache.
+        queued_s: seconds that a request waits for answers to others, because sequences are limited.
     """
 
     ttft_s: float
     tpot_s: float
     tokens_per_s: float
     waited: float
+    queued_s: float = 0.0
 
 
 @dataclass
@@ -120,7 +124,7 @@ class _Server:
     def __init__(self, load: Load, rules: Rules, seconds: StepSeconds, request_s: float) -> None:
         self._rules, self._seconds, self._request_s = rules, seconds, request_s
         rng = np.random.default_rng(0)
-        count = max(2 * load.concurrency, min(_MOST, _ROUNDS * load.concurrency))
+        count = _requests(load)
         share = rng.uniform(load.least_share, 1.0, size=(count, 2))
         sizes = share * [load.input_tokens, load.output_tokens]
         self._sizes = iter(np.maximum(np.round(sizes), [1, 2]).astype(int).tolist())
@@ -164,10 +168,8 @@ class _Server:
         rules = self._rules
         while self._waiting and self._waiting[0].ready_s <= self.now_s:
             one = self._waiting[0]
-            inside = len(self._running) + len(self._reading)
-            if inside >= rules.sequences:
-                return
-            if inside and self._reserved + one.prompt + one.output > rules.cache_tokens:
+            is_full = self._reserved + one.prompt + one.output > rules.cache_tokens
+            if is_full and (self._running or self._reading):
                 self._blocked_s = self.now_s
                 return
             self._waiting.popleft()
@@ -240,13 +242,30 @@ class _Server:
             self._arrive()
 
 
+def _requests(load: Load) -> int:
+    return max(2 * load.concurrency, min(_MOST, _ROUNDS * load.concurrency))
+
+
 def serve(load: Load, rules: Rules, seconds: StepSeconds, request_s: float = 0.0) -> Served:
     """Simulates a load on a server.
 
     Args:
         seconds: time of a step.
         request_s: seconds from a request until the server may process its prompt.
+
+    Raises:
+        UsageError: the simulation would take too many steps.
     """
+    users, running = load.concurrency, min(load.concurrency, rules.sequences)
+    load = replace(load, concurrency=running)
+    steps = _requests(load) * (load.input_tokens / rules.step_tokens + 1)
+    steps += _requests(load) * load.output_tokens / running / _STRETCH
+    if steps > _MOST_STEPS:
+        raise UsageError(
+            f"{users} users with {load.input_tokens} tokens in and {load.output_tokens} out take "
+            f"about {steps:.2g} steps to simulate, at most {_MOST_STEPS:,} are possible; ask for "
+            "shorter requests or fewer users, or allow more tokens in a step"
+        )
     server = _Server(load, rules, seconds, request_s)
     server.run()
     requests = [one for one, _ in server.done]
@@ -259,4 +278,5 @@ def serve(load: Load, rules: Rules, seconds: StepSeconds, request_s: float = 0.0
         float(np.mean((ends - first) / (outputs - 1))),
         float(outputs.sum() / server.now_s),
         float(np.mean([one.has_waited for one in requests])),
+        (users / running - 1) * float(np.mean(ends - arrived)),
     )

@@ -19,9 +19,10 @@ RULES: Mapping[Backend, Rules] = {
     "vllm": Rules(8192), "sglang": Rules(8192, is_mixed=False), "trtllm": Rules(8192),
 }  # fmt: skip
 _MOST = 2**24
-_EXAMPLE = {
-    "vllm": "max_num_seqs=256", "sglang": "max_running_requests=256", "trtllm": "max_batch_size=256"
-}  # fmt: skip
+#: Minimum tokens of a step; smaller steps would make simulations slow.
+_LEAST_TOKENS = 64
+#: Value of SGLang's `chunked_prefill_size` that reads prompts whole.
+_WHOLE_PROMPTS = -1
 
 
 @dataclass(frozen=True)
@@ -30,38 +31,42 @@ class _Option:
 
     Attributes:
         field: field of `Rules`.
-        kind: values that it takes: whole numbers from 1, shares (0, 1], or true and false.
-        is_shared: whether replicas of attention share the number equally.
+        kind: values that it takes: whole numbers from `least`, shares from 0 to 1 (above 0 if
+            `least` is), or true and false.
+        least: minimum.
+        shared_by: fields of `Parallel` whose parts share the number equally.
     """
 
     field: str
     kind: Literal["whole", "share", "flag"]
-    is_shared: bool = False
+    least: int = 1
+    shared_by: tuple[str, ...] = ()
 
 
-_OPTIONS: Mapping[Backend, Mapping[str, _Option]] = {
+_FRACTION = _Option("memory_share", "share")
+#: Backend -> name of an option -> what it sets.
+SERVER_OPTIONS: Mapping[Backend, Mapping[str, _Option]] = {
     "vllm": {
-        "max_num_batched_tokens": _Option("step_tokens", "whole"),
-        "max_num_seqs": _Option("sequences", "whole"),
-        "gpu_memory_utilization": _Option("memory_share", "share"),
+        "max_num_batched_tokens": _Option("step_tokens", "whole", _LEAST_TOKENS),
+        "max_num_seqs": _Option("sequences", "whole", shared_by=("pipeline",)),
+        "gpu_memory_utilization": _FRACTION,
     },
     "sglang": {
-        "chunked_prefill_size": _Option("step_tokens", "whole", is_shared=True),
-        "max_running_requests": _Option("sequences", "whole", is_shared=True),
-        "mem_fraction_static": _Option("memory_share", "share"),
+        "chunked_prefill_size": _Option("step_tokens", "whole", _LEAST_TOKENS, ("data",)),
+        "max_running_requests": _Option("sequences", "whole", shared_by=("data", "pipeline")),
+        "mem_fraction_static": _FRACTION,
         "enable_mixed_chunk": _Option("is_mixed", "flag"),
         "scheduler_recv_interval": _Option("poll_steps", "whole"),
     },
     "trtllm": {
-        "max_num_tokens": _Option("step_tokens", "whole"),
+        "max_num_tokens": _Option("step_tokens", "whole", _LEAST_TOKENS),
         "max_batch_size": _Option("sequences", "whole"),
-        "free_gpu_memory_fraction": _Option("memory_share", "share"),
-        "batch_wait_timeout_iters": _Option("wait_steps", "whole"),
-        "batch_wait_max_tokens_ratio": _Option("wait_share", "share"),
+        "free_gpu_memory_fraction": _FRACTION,
+        "kv_cache_free_gpu_memory_fraction": _FRACTION,
+        "batch_wait_timeout_iters": _Option("wait_steps", "whole", 0),
+        "batch_wait_max_tokens_ratio": _Option("wait_share", "share", 0),
     },
 }
-#: Names of all options of all backends.
-SERVER_OPTIONS: tuple[str, ...] = tuple(name for one in _OPTIONS.values() for name in one)
 
 
 def parse_server_options(text: str) -> dict[str, str]:
@@ -70,39 +75,66 @@ def parse_server_options(text: str) -> dict[str, str]:
     Raises:
         UsageError: the text has another form, or a name occurs twice.
     """
-    return named_values(text, "--server-options", f"NAME=VALUE,..., e.g. {_EXAMPLE['vllm']}")
+    return named_values(text, "--server-options", "NAME=VALUE,..., e.g. max_num_seqs=256")
+
+
+def read_options(backend: Backend, options: Mapping[str, Any]) -> dict[str, int | float | bool]:
+    """Returns name -> value of launch options.
+
+    Args:
+        options: by the backend's names, with `_` or `-`; numbers, booleans or texts.
+
+    Raises:
+        UsageError: an unknown option, one that is given twice, or a value out of range.
+    """
+    known, found = SERVER_OPTIONS[backend], {}
+    for given, value in options.items():
+        name = str(given).strip().lstrip("-").replace("-", "_")
+        if name not in known:
+            raise UsageError(_unknown(name, backend))
+        others = [one for one in found if known[one].field == known[name].field]
+        if others:
+            raise UsageError(f"server option {name} sets what {others[0]} sets; give one of them")
+        found[name] = _read(name, known[name], value)
+    return found
 
 
 def rules_of(backend: Backend, options: Mapping[str, Any], parallel: Parallel) -> Rules:
-    """Returns the scheduling rules of a server.
+    """Returns the scheduling rules of an attention replica and stage of a server.
 
     Args:
-        options: launch options by the backend's names, with `_` or `-`; numbers, booleans or texts.
-        parallel: its replicas share some numbers.
+        options: as in `read_options`.
+        parallel: its parts share some numbers.
 
     Raises:
-        UsageError: an unknown option, or a value out of range.
+        UsageError: as `read_options`; or a number is too small to be shared.
     """
-    known = _OPTIONS[backend]
     set_to: dict[str, Any] = {}
-    for given, value in options.items():
-        name = given.strip().lstrip("-").replace("-", "_")
-        if name not in known:
-            raise UsageError(_unknown(name, backend))
-        one = known[name]
-        number = _read(name, one, value)
-        set_to[one.field] = max(1, number // parallel.data) if one.is_shared else number
-    return replace(RULES[backend], **set_to)
+    for name, value in read_options(backend, options).items():
+        one = SERVER_OPTIONS[backend][name]
+        parts = 1
+        for field in one.shared_by:
+            parts *= getattr(parallel, field)
+        if one.shared_by and value < one.least * parts:
+            raise UsageError(
+                f"server option {name}={value}: expected at least {one.least * parts}, because "
+                f"{parts} replicas and stages share it"
+            )
+        set_to[one.field] = value // parts if one.shared_by else value
+    found = replace(RULES[backend], **set_to)
+    if not found.is_mixed:
+        return found
+    return replace(found, sequences=min(found.sequences, found.step_tokens))
 
 
 def _unknown(name: str, backend: Backend) -> str:
-    known = _OPTIONS[backend]
-    others = [other for other, options in _OPTIONS.items() if name in options]
+    known = SERVER_OPTIONS[backend]
+    others = [other for other, options in SERVER_OPTIONS.items() if name in options]
     hint = f" (an option of {others[0]})" if others else nearest(name, known)
     return f"unknown server option {name!r} of {backend}{hint}; expected one of {', '.join(known)}"
 
 
-def _read(name: str, option: _Option, value: Any) -> Any:
+def _read(name: str, option: _Option, value: Any) -> int | float | bool:
     """Returns the value of an option as its field has it."""
     text = str(value).strip().lower()
     if option.kind == "flag":
@@ -111,12 +143,15 @@ def _read(name: str, option: _Option, value: Any) -> Any:
         return text == "true"
     is_whole = option.kind == "whole"
     try:
-        number = float(text)
+        number = float(text.replace("_", "?"))
     except ValueError:
         number = float("nan")
-    if is_whole and number.is_integer() and 1 <= number <= _MOST:
+    if name == "chunked_prefill_size" and number == _WHOLE_PROMPTS:
+        return _MOST
+    if is_whole and number.is_integer() and option.least <= number <= _MOST:
         return int(number)
-    if not is_whole and 0.0 < number <= 1.0:
+    if not is_whole and (0.0 < number <= 1.0 or number == option.least == 0):
         return number
-    expected = f"a whole number from 1 to {_MOST}" if is_whole else "a share above 0, at most 1"
+    share = "a share above 0, at most 1" if option.least else "a share from 0 to 1"
+    expected = f"a whole number from {option.least} to {_MOST}" if is_whole else share
     raise UsageError(f"server option {name}={value!s:.40}: expected {expected}")

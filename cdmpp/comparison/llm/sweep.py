@@ -13,7 +13,7 @@ from cdmpp.comparison.llm.decoder import Decoder, Parallel, check_names, check_p
 from cdmpp.comparison.llm.load import Ends, LoadCell, LoadedServer
 from cdmpp.comparison.llm.memory import missing_rate
 from cdmpp.comparison.llm.schedule import Load
-from cdmpp.comparison.llm.server_options import BACKENDS, Backend, rules_of
+from cdmpp.comparison.llm.server_options import BACKENDS, Backend, read_options, rules_of
 from cdmpp.comparison.llm.step_table import StepTable
 from cdmpp.comparison.llm.times import KernelModel
 from cdmpp.comparison.prices import Price
@@ -49,7 +49,8 @@ def load_cells(
     """
     check_names(models)
     found = []
-    said = ",".join(f"{name}={str(value).lower()}" for name, value in (options or {}).items())
+    read = read_options(backend, options or {})
+    said = ",".join(f"{name}={str(value).lower()}" for name, value in read.items())
     shared = [(model, parallel) for model in models for parallel in _possible(model, parallels)]
     if measured is not None and len(shared) * len(devices) != 1:
         raise UsageError(
@@ -60,8 +61,8 @@ def load_cells(
     for model, parallel in shared:
         for device in devices:
             server = _server(model, parallel, device, backend, kernels)
-            if options:
-                server = replace(server, rules=rules_of(backend, options, parallel))
+            if read:
+                server = replace(server, rules=rules_of(backend, read, parallel))
             if measured is not None:
                 server = calibrated(server, measured)
             for load in loads:
