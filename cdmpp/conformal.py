@@ -1,4 +1,4 @@
-"""Split-conformal half widths of intervals from correlated groups of errors.
+"""Conformal intervals from correlated groups of errors: half widths, and ends for an unseen group.
 
 Every error has an owner (a task, an architecture). The errors of one owner are correlated, so the
 effective sample size is the number of owners. Errors are also grouped by column (device) and kind
@@ -8,6 +8,7 @@ effective sample size is the number of owners. Errors are also grouped by column
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +101,44 @@ def owner_means(values: FloatArray, owner: IntArray) -> FloatArray:
 def owner_quantile(values: FloatArray, owner: IntArray, level: float) -> float:
     """Returns the quantile of the values with equal weight per owner."""
     return float(_quantiles(values, owner, np.array([level]))[0])
+
+
+def unseen_group_ends(groups: Sequence[FloatArray], coverage: float = 0.9) -> tuple[float, float]:
+    """Returns lower and upper logarithmic corrections of an interval for an unseen group, with
+    equal weight per group: quantiles of all groups, shifted to cover `coverage` of the errors of
+    each group by the quantiles of the others.
+
+    Args:
+        groups: float64 [rows, 2] each, at least one: log(measured / end) for both ends of a
+            prediction.
+
+    Source: conformalized quantile regression (arXiv 1905.03222).
+    """
+    levels = (1.0 - coverage) / 2, (1.0 + coverage) / 2
+    low, high = _end_quantiles(groups, levels)
+    if len(groups) > 1:
+        beside = []
+        for place, own in enumerate(groups):
+            least, most = _end_quantiles([*groups[:place], *groups[place + 1 :]], levels)
+            beside.append(np.maximum(least - own[:, 0], own[:, 1] - most))
+        margin = _group_quantile(beside, coverage)
+        low, high = low - margin, high + margin
+    return low, high
+
+
+def _end_quantiles(
+    groups: Sequence[FloatArray], levels: tuple[float, float]
+) -> tuple[float, float]:
+    low, high = (
+        _group_quantile([one[:, place] for one in groups], level)
+        for place, level in enumerate(levels)
+    )
+    return low, high
+
+
+def _group_quantile(groups: Sequence[FloatArray], level: float) -> float:
+    owner = np.repeat(np.arange(len(groups)), [len(one) for one in groups])
+    return owner_quantile(np.concatenate(groups), owner, level)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from cdmpp.arrays import BoolArray, FloatArray, TextArray
+from cdmpp.conformal import unseen_group_ends
 
 #: (lower end, upper end) of a value; None = unknown.
 Ends = tuple[float, float] | tuple[None, None]
@@ -51,6 +52,17 @@ class LogErrors:
         ordered = np.sort(errors)
         outside = max(1, math.floor((1.0 - COVERAGE) / 2 * (count + 1)))
         low, high = float(ordered[outside - 1]), float(ordered[count - outside])
+        return cls(min(low, 0.0), max(high, 0.0), count)
+
+    @classmethod
+    def of_unseen_group(cls, groups: Sequence[FloatArray]) -> LogErrors | None:
+        """Returns the interval for a group that is none of the given (float64 [rows] each), see
+        `unseen_group_ends`; None if they have fewer than `LEAST_ERRORS` errors in all.
+        """
+        count = sum(map(len, groups))
+        if count < LEAST_ERRORS:
+            return None
+        low, high = unseen_group_ends([np.stack([one, one], axis=1) for one in groups], COVERAGE)
         return cls(min(low, 0.0), max(high, 0.0), count)
 
     @classmethod

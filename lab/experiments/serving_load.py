@@ -30,7 +30,7 @@ from cdmpp.comparison.llm.evaluate import (
     scores,
 )
 from cdmpp.comparison.llm.load import HostFit, LoadedServer, Shrinkage, packaged_hosts
-from cdmpp.conformal import owner_quantile
+from cdmpp.conformal import unseen_group_ends
 from cdmpp.devices.registry import load_registry
 from cdmpp.files.atomic import write_json, write_text
 from cdmpp.files.places import package_folder
@@ -58,7 +58,6 @@ _BASE_S = 0.03
 _REQUESTS_S = np.linspace(0.0, 0.15, 31)
 #: Candidates for the seconds per expert layer.
 _EXPERTS_S = np.linspace(0.0, 3e-3, 16)
-_ENDS = (0.05, 0.95)
 #: Minimum |log factor| of an interval end: one percent.
 _LEAST_LOG = 0.01
 #: Minimum rows of a system for an estimate of its errors.
@@ -143,35 +142,13 @@ def of_systems_out(rows: Sequence[MeasuredLoad]) -> Spread:
 
 
 def conformal(groups: Sequence[FloatArray]) -> tuple[float, float]:
-    """Returns interval factors for an unseen group, with equal weight for every group: quantiles
-    of all groups, shifted to cover 90 % of the errors of each group by the quantiles of the others
-    (conformalized quantile regression, arXiv 1905.03222).
+    """Returns interval factors for an unseen group (`unseen_group_ends`), of at least one percent.
 
     Args:
         groups: float64 [rows, 2] each: log(measured / end) for both ends of a prediction.
     """
-    low, high = _quantiles(groups)
-    if len(groups) > 1:
-        beside = []
-        for place, own in enumerate(groups):
-            others = [*groups[:place], *groups[place + 1 :]]
-            least, most = _quantiles(others)
-            beside.append(np.maximum(least - own[:, 0], own[:, 1] - most))
-        margin = _quantile(beside, _ENDS[1] - _ENDS[0])
-        low, high = low - margin, high + margin
+    low, high = unseen_group_ends(groups)
     return math.exp(min(low, -_LEAST_LOG)), math.exp(max(high, _LEAST_LOG))
-
-
-def _quantiles(groups: Sequence[FloatArray]) -> tuple[float, float]:
-    low, high = (
-        _quantile([one[:, place] for one in groups], end) for place, end in enumerate(_ENDS)
-    )
-    return low, high
-
-
-def _quantile(groups: Sequence[FloatArray], share: float) -> float:
-    owner = np.repeat(np.arange(len(groups)), [len(one) for one in groups])
-    return owner_quantile(np.concatenate(groups), owner, share)
 
 
 def _logs(rows: Sequence[MeasuredLoad]) -> dict[str, FloatArray]:

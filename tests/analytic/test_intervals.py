@@ -36,3 +36,30 @@ def test_too_few_errors_are_no_interval() -> None:
     widest = LogErrors.widest([LogErrors(-0.1, 0.4, 20), None, LogErrors(-0.3, 0.2, 30)])
     assert widest == LogErrors(-0.3, 0.4, 50)
     assert Evidence("nobody measured it", False).sentence == "no interval: nobody measured it"
+
+
+def test_a_group_that_none_knows_is_held_as_often_as_said() -> None:
+    """Groups with biases of their own: quantiles of all rows hold less than 90 % of a new one."""
+    rng = np.random.default_rng(0)
+    held: list[list[float]] = [[], []]
+    for _ in range(200):
+        groups = [rng.normal(rng.normal(0, 0.5), 0.1, size) for size in (400, 20, 20, 20, 20, 20)]
+        new = rng.normal(rng.normal(0, 0.5), 0.1, 100)
+        pooled, equal = (
+            LogErrors.of(np.concatenate(groups)), LogErrors.of_unseen_group(groups)
+        )  # fmt: skip
+        assert pooled is not None
+        assert equal is not None
+        for shares, one in zip(held, (pooled, equal), strict=True):
+            shares.append(float(np.mean(one.holds(new))))
+    assert np.mean(held[0]) < 0.75
+    assert 0.8 < np.mean(held[1]) < 0.95
+
+
+def test_one_group_has_its_quantiles_and_few_errors_have_no_interval() -> None:
+    errors = np.linspace(-1.0, 1.0, 201)
+    found = LogErrors.of_unseen_group([errors])
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((-0.9, 0.9), abs=0.02)
+    assert LogErrors.of_unseen_group([errors[:9], errors[:9]]) is None
+    assert LogErrors.of_unseen_group([]) is None

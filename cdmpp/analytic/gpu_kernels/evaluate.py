@@ -126,11 +126,11 @@ def evaluate_packaged(folder: Path, model: GpuKernels) -> EvaluatedKernels:
 
 def _of_left_out_versions(measured: Measured, seed: int) -> Iterator[Score]:
     """Yields the errors on versions that were each held out of a fit, and those of the previous
-    version; the interval has the ends of the errors on all other versions together.
+    version; the interval is from the errors on the other versions (`LogErrors.of_unseen_group`).
     """
     table = measured.table
     seconds = measured.version_left_out_s(seed)
-    whose = np.char.add(np.char.add(table.software, " "), table.version)
+    whose = table.software_version
     before = {
         "version-before": version_before_s(measured),
         "version-before-as-is": version_before_s(measured, has_factor=False),
@@ -140,7 +140,9 @@ def _of_left_out_versions(measured: Measured, seed: int) -> Iterator[Score]:
     names = sorted(map(str, np.unique(whose[is_judged])), key=_version_order)
     for name in names:
         own = is_judged & (whose == name)
-        others = LogErrors.of(logs[is_judged & (whose != name)])
+        others = LogErrors.of_unseen_group(
+            [logs[is_judged & (whose == other)] for other in names if other != name]
+        )
         covered = None if others is None else float(np.mean(others.holds(logs[own])))
         score = _score(measured, "version-left-out", name, "all", "cdmpp", seed, seconds, own)
         yield replace(score, covered=covered)

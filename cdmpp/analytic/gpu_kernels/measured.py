@@ -156,8 +156,7 @@ class Measured:
         its software; NaN if the software has no other version.
         """
         seconds = np.full(len(self.table), np.nan)
-        software = self.table.software
-        whose = np.char.add(np.char.add(software, " "), self.table.version)
+        software, whose = self.table.software, self.table.software_version
         for name in map(str, np.unique(whose)):
             own = whose == name
             if np.any(software[~own] == name.split()[0]):

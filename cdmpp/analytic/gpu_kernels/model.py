@@ -85,8 +85,8 @@ class GpuKernels(AnalyticModel):
     Attributes:
         families: family -> efficiency of its kernels.
         devices: family -> labels of the devices in the fit.
-        errors: device label, one of `UNSEEN_NAMES` or `NEW_VERSION` -> `error_groups` -> errors on
-            rows held out of the fit.
+        errors: device label or one of `UNSEEN_NAMES` -> `error_groups` -> errors on rows held out
+            of the fit; `NEW_VERSION` -> family -> the same for versions.
         frameworks: family of `SERVING` -> versions and kernels of the frameworks in its data.
         about: free-form facts: data, seeds, versions.
     """
@@ -265,8 +265,7 @@ class GpuKernels(AnalyticModel):
     ) -> tuple[float, float]:
         one = errors_of(self.errors, group, device, self.devices[family])
         if is_new:
-            known = self.errors.get(NEW_VERSION, {})
-            one = LogErrors.widest([one, known.get(group, known.get(family))])
+            one = LogErrors.widest([one, self.errors.get(NEW_VERSION, {}).get(family)])
         if one is None:
             raise DataError(
                 f"the {self.what} has no errors of {group} for {device.name}; {self.again}, on "

@@ -180,6 +180,11 @@ class GpuKernelTable(Rows):
     latency_s: FloatArray
     fault: TextArray
 
+    @property
+    def software_version(self) -> TextArray:
+        """text [N], software and version of each row, e.g. `sglang 0.5.14`."""
+        return np.char.add(np.char.add(self.software, " "), self.version)
+
 
 def families_in(folder: Path) -> list[Family]:
     """Returns the families of a folder: those of `LIBRARIES` and `SERVING` with a file, and all of

@@ -108,11 +108,12 @@ def _errors(measured: Measured, seed: int) -> DeviceErrors:
 
 
 def _version_errors(measured: Measured, seed: int) -> dict[str, LogErrors]:
-    """Returns group or family -> errors on versions that were each held out of a fit."""
+    """Returns family -> errors on a version that is not in the fit, from versions that were each
+    held out of a fit; empty if there are too few.
+    """
     seconds = measured.version_left_out_s(seed)
     is_known = np.isfinite(seconds)
     logs = np.log(measured.table.latency_s[is_known] / seconds[is_known])
-    groups = measured.groups[is_known]
-    parts = {str(name): logs[groups == name] for name in np.unique(groups)}
-    ends = {name: LogErrors.of(own) for name, own in {**parts, measured.family: logs}.items()}
-    return {name: one for name, one in ends.items() if one is not None}
+    whose = measured.table.software_version[is_known]
+    found = LogErrors.of_unseen_group([logs[whose == name] for name in np.unique(whose)])
+    return {} if found is None else {measured.family: found}
