@@ -85,8 +85,8 @@ _SERVING_NOTES = (
     "but no fit uses them.",
     "In the interval: of a device as on the page of gpu-kernels (where all others are siblings of "
     "each other, from the fit without any of them); of a version the errors of the other versions, "
-    "each left out of a fit of its own: quantiles with equal weight for each version, widened until "
-    "they hold 90 % of a version that is left out.",
+    "each left out of a fit of its own: quantiles with equal weight for each version, widened "
+    "until they hold 90 % of a version that is left out.",
 )
 
 
