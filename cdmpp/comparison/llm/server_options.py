@@ -87,7 +87,8 @@ def read_options(backend: Backend, options: Mapping[str, Any]) -> dict[str, int 
     Raises:
         UsageError: an unknown option, one that is given twice, or a value out of range.
     """
-    known, found = SERVER_OPTIONS[backend], {}
+    known = SERVER_OPTIONS[backend]
+    found: dict[str, int | float | bool] = {}
     for given, value in options.items():
         name = str(given).strip().lstrip("-").replace("-", "_")
         if name not in known:
