@@ -163,7 +163,12 @@ def test_launch_options_are_rules(
         ("vllm", {"max_num_seqs": "all"}, "max_num_seqs=all: expected a whole number"),
         ("vllm", {"max_num_seqs": float("inf")}, "expected a whole number"),
         ("vllm", {"max_num_seqs": "1_0"}, "max_num_seqs=1_0: expected a whole number"),
-        ("vllm", {"max_num_seqs": 8, "--max-num-seqs": 4}, "sets what max_num_seqs sets"),
+        ("vllm", {"max_num_seqs": 8, "--max-num-seqs": 4}, "max_num_seqs is given twice"),
+        (
+            "trtllm",
+            {"free_gpu_memory_fraction": 0.9, "kv-cache-free-gpu-memory-fraction": 0.8},
+            "kv_cache_free_gpu_memory_fraction sets what free_gpu_memory_fraction sets",
+        ),
         ("vllm", {1: 2}, "unknown server option '1' of vllm"),
         ("vllm", {"max_num_batched_tokens": 1}, "tokens=1: expected a whole number from 64"),
         ("sglang", {"max_running_requests": 1}, "at least 2, because 2 replicas and stages share"),

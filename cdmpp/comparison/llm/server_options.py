@@ -93,9 +93,10 @@ def read_options(backend: Backend, options: Mapping[str, Any]) -> dict[str, int 
         name = str(given).strip().lstrip("-").replace("-", "_")
         if name not in known:
             raise UsageError(_unknown(name, backend))
-        others = [one for one in found if known[one].field == known[name].field]
-        if others:
-            raise UsageError(f"server option {name} sets what {others[0]} sets; give one of them")
+        other = next((one for one in found if known[one].field == known[name].field), None)
+        if other is not None:
+            what = "is given twice" if other == name else f"sets what {other} sets"
+            raise UsageError(f"server option {name} {what}; give one of them")
         found[name] = _read(name, known[name], value)
     return found
 
