@@ -30,8 +30,9 @@ _COLUMNS = (
     "moe_quant_mode", "mode", "isl", "osl", "concurrency", "tp_size", "pp_size",
     "attention_dp_size", "moe_tp_size", "moe_ep_size", "ttft_ms", "tpot_ms", "parallel_suspect",
 )  # fmt: skip
-#: Spread of repeats; launch options; speculative decoding (null = no).
+#: Launch options; null = default.
 _LAUNCHED = tuple(dict.fromkeys(name for known in SERVER_OPTIONS.values() for name in known))
+#: Spread of repeats; launch options; speculative decoding (null = no).
 _OPTIONAL = ("tpot_min_ms", "tpot_max_ms", *_LAUNCHED, "speculative")
 #: Columns that identify repeats; the version of the server may differ.
 _REPEATED = (

@@ -21,8 +21,6 @@ RULES: Mapping[Backend, Rules] = {
 _MOST = 2**24
 #: Minimum tokens of a step; smaller steps would make simulations slow.
 _LEAST_TOKENS = 64
-#: Value of SGLang's `chunked_prefill_size` that reads prompts whole.
-_WHOLE_PROMPTS = -1
 
 
 @dataclass(frozen=True)
@@ -148,8 +146,6 @@ def _read(name: str, option: _Option, value: Any) -> int | float | bool:
         number = float(text.replace("_", "?"))
     except ValueError:
         number = float("nan")
-    if name == "chunked_prefill_size" and number == _WHOLE_PROMPTS:
-        return _MOST
     if is_whole and number.is_integer() and option.least <= number <= _MOST:
         return int(number)
     if not is_whole and (0.0 < number <= 1.0 or number == option.least == 0):
