@@ -56,7 +56,7 @@ class LogErrors:
 
     @classmethod
     def of_unseen_group(cls, groups: Sequence[FloatArray]) -> LogErrors | None:
-        """Returns the interval for a group that is none of the given (float64 [rows] each), see
+        """Returns the interval for a group beside the given ones (float64 [rows] each), see
         `unseen_group_ends`; None if they have fewer than `LEAST_ERRORS` errors in all.
         """
         count = sum(map(len, groups))

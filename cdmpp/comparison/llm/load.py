@@ -262,15 +262,15 @@ class LoadedServer:
         A share of the memory given by an option includes weights and activations for vLLM, weights
         only for SGLang, and neither for TensorRT-LLM.
         """
-        if self.device.mem_bytes is None:
+        whole, held, share = self.device.mem_bytes, self._held_bytes, self._fills.memory_share
+        if whole is None:
             return math.inf
-        share, unheld = self._fills.memory_share, self.device.mem_bytes - self._held_bytes
         if share is None:
-            return _USED * self.device.mem_bytes - self._held_bytes
+            return _USED * whole - held
         if self.backend == "trtllm":
-            return share * unheld
+            return share * (whole - held)
         outside = self._activation_bytes if self.backend == "sglang" else 0.0
-        return min(share * self.device.mem_bytes - self._held_bytes + outside, unheld)
+        return min(share * whole + outside, whole) - held
 
     @property
     def slow_layers(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -112,9 +113,7 @@ def rules_of(backend: Backend, options: Mapping[str, Any], parallel: Parallel) -
     set_to: dict[str, Any] = {}
     for name, value in read_options(backend, options).items():
         one = SERVER_OPTIONS[backend][name]
-        parts = 1
-        for field in one.shared_by:
-            parts *= getattr(parallel, field)
+        parts = math.prod(getattr(parallel, field) for field in one.shared_by)
         if one.shared_by and value < one.least * parts:
             raise UsageError(
                 f"server option {name}={value}: expected at least {one.least * parts}, because "

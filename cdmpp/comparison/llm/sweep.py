@@ -59,10 +59,9 @@ def load_cells(
             "out"
         )
     for model, parallel in shared:
+        rules = rules_of(backend, read, parallel) if read else None
         for device in devices:
-            server = _server(model, parallel, device, backend, kernels)
-            if read:
-                server = replace(server, rules=rules_of(backend, read, parallel))
+            server = replace(_server(model, parallel, device, backend, kernels), rules=rules)
             if measured is not None:
                 server = calibrated(server, measured)
             for load in loads:
