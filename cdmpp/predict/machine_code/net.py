@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -55,22 +55,25 @@ class CodeNet:
         spread = columns.std(axis=0, dtype=np.float64)
         kept = np.flatnonzero(spread > _LEAST_DEVIATION)
         centre, deviation = float(log_s.mean()), float(log_s.std()) or 1.0
+        found = cls(
+            kept=kept,
+            mean=columns[:, kept].mean(axis=0, dtype=np.float64).astype(np.float32),
+            deviation=spread[kept].astype(np.float32),
+            label=(centre, deviation),
+            members=(),
+        )
+        wanted = torch.from_numpy(((log_s - centre) / deviation).astype(np.float32))
+        standardised = found._standardised(columns)
+        members = []
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            found = cls(
-                kept=kept,
-                mean=columns[:, kept].mean(axis=0, dtype=np.float64).astype(np.float32),
-                deviation=spread[kept].astype(np.float32),
-                label=(centre, deviation),
-                members=tuple(_network(len(kept)) for _ in range(_MEMBERS)),
-            )
-            wanted = torch.from_numpy(((log_s - centre) / deviation).astype(np.float32))
-            standardised = found._standardised(columns)
-            for network in found.members:
+            for place in range(_MEMBERS):
+                torch.manual_seed(seed + place)
+                network = _network(len(kept))
                 _train(network, standardised, wanted)
                 for weight in network.parameters():
                     weight.data = weight.data.half().float()
-        return found
+                members.append(network)
+        return replace(found, members=tuple(members))
 
     def log_s(self, columns: NDArray[np.float32]) -> FloatArray:
         """Returns float64 [N], log of the predicted seconds."""
