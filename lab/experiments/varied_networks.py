@@ -37,8 +37,6 @@ _WIDE_SPACE = dataclasses.replace(
     tokens=(16, 256), sequence_width=(64, 1024), stages=(3, 5), transformer_share=0.2,
 )  # fmt: skip
 
-#: Of a layer: naive loops run 0.2 to 8 ns each.
-_MOST_MULTIPLY_ADDS = 1.5e8
 _MOST_OF_CONVOLUTION = 4e8
 
 
@@ -93,6 +91,8 @@ def experiment(
     products: int = 0,
     convolutions: int = 0,
     step: int = 1,
+    most_rows: int = 256,
+    most_multiply_adds: float = 1.5e8,
 ) -> None:
     """Writes the exported networks.
 
@@ -103,7 +103,9 @@ def experiment(
         wide: whether to draw more channels and larger images.
         products: number of networks with one product.
         convolutions: number of networks with one convolution.
-        step: of their widths that are no powers of two.
+        step: of the products' widths that are no powers of two.
+        most_rows: of a product.
+        most_multiply_adds: of a product; naive loops take 0.2 to 8 ns for each.
     """
     make_folder(out, what="networks")
     torch.manual_seed(seed)
@@ -111,7 +113,8 @@ def experiment(
         export(network.eval(), inputs, out / f"{name}.pt2")
     rng = np.random.default_rng(seed)
     for number in range(products):
-        export(*_product(rng, step), out / f"product-{number:03d}.pt2")
+        layer = _product(rng, step, most_rows, most_multiply_adds)
+        export(*layer, out / f"product-{number:03d}.pt2")
     for number in range(convolutions):
         export(*_convolution(rng), out / f"convolution-{number:03d}.pt2")
 
@@ -148,15 +151,18 @@ def _image_generator(
     return nn.Sequential(*layers), (torch.zeros(batch, ci, 1, 1),)
 
 
-def _product(rng: np.random.Generator, step: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
+def _product(
+    rng: np.random.Generator, step: int, most_rows: int, most_multiply_adds: float
+) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """Returns a linear layer: sizes log-uniform, half of its widths powers of two."""
     while True:
-        rows, inputs, outputs = np.exp(rng.uniform(np.log([1, 48, 48]), np.log([256, 4096, 4096])))
+        low, high = np.log([1, 48, 48]), np.log([most_rows, 4096, 4096])
+        rows, inputs, outputs = np.exp(rng.uniform(low, high))
         widths = [
             2 ** round(np.log2(one)) if rng.random() < 0.5 else max(1, int(one) // step) * step
             for one in (inputs, outputs)
         ]
-        if rows * widths[0] * widths[1] < _MOST_MULTIPLY_ADDS:
+        if rows * widths[0] * widths[1] < most_multiply_adds:
             break
     linear = nn.Linear(widths[0], widths[1], bias=bool(rng.random() < 0.7))
     activation = (nn.Identity(), nn.ReLU(), nn.GELU())[rng.integers(3)]
