@@ -130,6 +130,13 @@ class TrainedModel:
         """The machine-code models."""
         return [one for one in (self.code, self.gpu_code) if one is not None]
 
+    @property
+    def learned_tasks(self) -> frozenset[str]:
+        """Digests (`task_digest`) of the tasks that the model and its machine-code models have
+        learned from.
+        """
+        return self.card.training_tasks.union(*(one.added_tasks for one in self.readers))
+
     def scorer(self, kind: str) -> CostModel | DistilledModel:
         """Returns the model that scores search candidates on devices of a kind.
 

@@ -93,7 +93,7 @@ def held_out_part(trained: TrainedModel, samples: Samples) -> Samples:
     Raises:
         DataError: all tasks were in the training part.
     """
-    known = trained.card.training_tasks
+    known = trained.learned_tasks
     is_new = np.array([task_digest(str(name)) not in known for name in samples.programs.tasks])
     found = samples.take(is_new[samples.task_id])
     if len(found) == 0:
@@ -108,6 +108,6 @@ def held_out_part(trained: TrainedModel, samples: Samples) -> Samples:
 def _counts(every: Samples, judged: Samples, trained: TrainedModel) -> dict[str, int]:
     return {
         "tasks": len(np.unique(judged.task_id)),
-        "overlap_with_training": len(task_digests(every) & trained.card.training_tasks),
+        "overlap_with_training": len(task_digests(every) & trained.learned_tasks),
         "left_out_samples": len(every) - len(judged),
     }

@@ -33,7 +33,12 @@ PARTS = ("training", "validation", "test")
 
 
 def train_code(
-    model_dir: Path, folders: Sequence[Path], *, cache_dir: Path, searched: Sequence[Path] = ()
+    model_dir: Path,
+    folders: Sequence[Path],
+    *,
+    cache_dir: Path,
+    further: Sequence[Path] = (),
+    searched: Sequence[Path] = (),
 ) -> CodeModel:
     """Trains a model of machine code on extracted datasets, and saves it in the model's folder.
 
@@ -42,6 +47,8 @@ def train_code(
 
     Args:
         cache_dir: folder for the arrays of the datasets.
+        further: datasets that the model did not learn from. Three fifths of their tasks (by a hash)
+            are learned from, a fifth each calibrates and tests.
         searched: datasets of programs that searches measured. The fastest program of each task
             calibrates and tests the predictions for fastest programs on its device; nothing is
             trained on them. If they were also timed in their networks (`in_network.json`), the
@@ -56,12 +63,13 @@ def train_code(
     if not folders:
         raise UsageError("no dataset given; expected --data DIR with machine code")
     trained = load_trained(model_dir)
-    parts = _Parts(trained, cache_dir)
-    fastest = _Parts(trained, cache_dir)
+    parts, fastest = _Parts(trained, cache_dir), _Parts(trained, cache_dir)
     for folder in folders:
-        parts.add(folder)
+        parts.add(folder, part_of_task)
+    for folder in further:
+        parts.add(folder, part_of_new_task)
     for folder in searched:
-        fastest.add(folder, chosen=_fastest)
+        fastest.add(folder, part_of_task, chosen=_fastest)
     if searched:  # fitting takes minutes: what is wrong is said before
         check_fastest(fastest.of("validation"), fastest.of("test"))
     for label in parts.targets:
@@ -82,14 +90,20 @@ def train_code(
             "kind, extracted into folders of their own: cdmpp dataset extract --device LABEL"
         )
     in_network = _in_network(searched, cache_dir)
+    train, validation, test = (parts.of(name) for name in PARTS)
+    train = train.take(~np.isin(train.task, [*validation.task, *test.task]))
     code_model = CodeModel.fit(
-        (parts.of("training"), parts.of("validation"), parts.of("test")),
+        (train, validation, test),
         targets={label: found.pop() for label, found in parts.targets.items()},
         feature_schema=parts.schema, seed=int(trained.card.split["seed"]),
         kind=next(iter(parts.kinds)),
     )  # fmt: skip
+    code_model.added_tasks = (
+        frozenset(map(task_digest, set(train.task.tolist()))) - trained.card.training_tasks
+    )
     if searched:
-        code_model.calibrate_fastest(fastest.of("validation"), fastest.of("test"))
+        asked = (fastest.of(name) for name in ("validation", "test"))
+        code_model.calibrate_fastest(*(one.take(~np.isin(one.task, train.task)) for one in asked))
         code_model.cold_s_per_byte, code_model.network_widths = in_network
     code_model.save(model_dir)
     return code_model
@@ -112,11 +126,16 @@ class _Parts:
         self.kinds: set[CodeKind] = set()
 
     def add(
-        self, folder: Path, *, chosen: Callable[[Samples], NDArray[np.bool_]] | None = None
+        self,
+        folder: Path,
+        part_of_task: Callable[[TrainedModel, str], str],
+        *,
+        chosen: Callable[[Samples], NDArray[np.bool_]] | None = None,
     ) -> None:
         """Adds a dataset.
 
         Args:
+            part_of_task: returns the part of a task.
             chosen: selects programs; None = all.
 
         Raises:
@@ -203,9 +222,19 @@ def part_of_task(trained: TrainedModel, task: str) -> str:
     `validation` and the rest is `test`.
     """
     digest = task_digest(task)
-    if digest in trained.card.training_tasks:
+    if digest in trained.learned_tasks:
         return "training"
     return "test" if int(digest, 16) % 3 == 0 else "validation"
+
+
+def part_of_new_task(trained: TrainedModel, task: str) -> str:
+    """Returns `training` for training tasks of a model; of the others, by a hash, three fifths are
+    `training` and a fifth each is `validation` and `test`.
+    """
+    digest = task_digest(task)
+    if digest in trained.learned_tasks:
+        return "training"
+    return {0: "validation", 1: "test"}.get(int(digest, 16) % 5, "training")
 
 
 def _rows(trained: TrainedModel, samples: Samples, code: MachineCode) -> CodeRows:

@@ -83,7 +83,7 @@ class Transferred:
         }
         values: dict[str, Any] = {
             "n": len(rows), "tasks": len(np.unique(both.task_id)),
-            "in_training": len(task_digests(both) & trained.card.training_tasks),
+            "in_training": len(task_digests(both) & trained.learned_tasks),
         }  # fmt: skip
         for name, predicted_s in lines.items():
             error = absolute_percentage_error(measured_s, predicted_s)

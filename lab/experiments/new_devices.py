@@ -83,7 +83,7 @@ def new_devices(
         code: machine code of the programs, used where it is known.
     """
     known = {spec.name for spec in trained.card.devices}
-    is_met = np.array([task_digest(str(name)) in trained.card.training_tasks
+    is_met = np.array([task_digest(str(name)) in trained.learned_tasks
                        for name in samples.programs.tasks])  # fmt: skip
     answers = []
     for index, spec in enumerate(samples.devices):

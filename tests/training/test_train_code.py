@@ -23,6 +23,8 @@ from cdmpp.predict.machine_code.cold_memory import (
     read_in_network,
     write_in_network,
 )
+from cdmpp.predict.machine_code.model import CodeModel, CodeRows
+from cdmpp.predict.saved_model import task_digest
 from cdmpp.programs.gpu_code.columns import GPU_CODE_NAMES
 from cdmpp.programs.machine_code.columns import MACHINE_CODE_NAMES
 from cdmpp.training import train_code as code_run
@@ -75,17 +77,50 @@ def test_searches_say_what_the_fastest_take(
         ],
     )
     answer = trained_code(run_folder, capsys, "--searched", str(tmp_path))
-    known = load_trained(run_folder).card.training_tasks
+    trained = load_trained(run_folder, with_code=True)
+    known = trained.card.training_tasks
     assert len(known) < len(fastest_s)
     (label,) = answer["fastest_test"]
     held_out = answer["fastest_test"][label]["programs"]
     assert 1 <= held_out < len(fastest_s) - len(known)
     assert answer["cold_s_per_byte"] == {label: pytest.approx(2e-11)}
-    assert answer["test"]["programs"] == PROGRAMS * held_out
-    code = load_trained(run_folder, with_code=True).code
+    code = trained.code
     assert code is not None
     assert code.fastest[label].shift == answer["fastest"][label]["shift"]
     assert code.cold_s_per_byte == answer["cold_s_per_byte"]
+
+
+def test_three_fifths_of_further_tasks_are_learned_from(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    parts: list[set[str]] = []
+    fit = CodeModel.fit.__func__  # type: ignore[attr-defined]
+
+    def fitted(cls: type[CodeModel], rows: tuple[CodeRows, ...], **facts: Any) -> CodeModel:
+        parts.extend(set(map(task_digest, part.task)) for part in rows)
+        found: CodeModel = fit(cls, rows, **facts)
+        return found
+
+    monkeypatch.setattr(CodeModel, "fit", classmethod(fitted))
+    samples = code_run.load_samples(tmp_path, cache_dir=tmp_path)
+    known = load_trained(run_folder).card.training_tasks
+    digests = [task_digest(str(task)) for task in samples.programs.tasks]
+    new = next(
+        place
+        for place, digest in enumerate(digests)
+        if digest not in known and int(digest, 16) % 5 > 1
+    )
+    shown = samples.take(samples.task_id != new)  # its tasks outside `known` stay held out
+    monkeypatch.setattr(
+        code_run, "load_samples", lambda folder, cache_dir: samples if folder == tmp_path else shown
+    )
+    trained_code(run_folder, capsys, "--further", str(tmp_path))
+    trained = load_trained(run_folder, with_code=True)
+    assert trained.code is not None
+    assert trained.code.added_tasks == {digests[new]}
+    assert parts[0] == trained.learned_tasks == known | {digests[new]}
+    assert parts[1] | parts[2] == set(digests) - parts[0]
 
 
 def test_without_searches_nothing_is_said_of_the_fastest(

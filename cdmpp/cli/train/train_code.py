@@ -28,6 +28,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             `pretrained` with --package
         --package                     allow changes to the model of the installed package
         --data DIR...: Path required  extracted dataset with machine code; may be repeated
+        --further DIR...: Path = []   dataset with machine code that the model did not learn from:
+            three fifths of its tasks train, the others calibrate and test; may be repeated
         --searched DIR...: Path = []  dataset measured by searches, with machine code: how much
             faster the fastest program of a task is than predicted on its device; may be repeated
         --cache DIR: Path = cache     cache folder of the datasets' arrays (default: ./cache)
@@ -38,7 +40,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
     folder = own_model_folder(args.model, is_package=args.package)
-    code = train_code(folder, args.data, cache_dir=args.cache, searched=args.searched)
+    code = train_code(
+        folder, args.data, cache_dir=args.cache, further=args.further, searched=args.searched
+    )
     assert code.errors is not None
     if args.json:
         values: dict[str, Any] = {

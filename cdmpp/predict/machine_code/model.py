@@ -252,6 +252,8 @@ class CodeModel:
         fastest: label of each searched device -> calibration for the fastest of at least
             `LEAST_MEASURED` measured programs of a task.
         fastest_errors: label of such a device -> errors on the test part of its searches.
+        added_tasks: digests (`task_digest`) of the tasks that were learned from, but not by the
+            cost model.
         cold_s_per_byte: label of such a device -> extra seconds per byte of a kernel's arguments in
             a network, if kernels were timed in networks on it.
         network_widths: intervals of times in a network; None if not fitted.
@@ -285,6 +287,7 @@ class CodeModel:
         self.record_errors: CodeErrors | None = None
         self.fastest: dict[str, CodeCalibration] = {}
         self.fastest_errors: dict[str, CodeErrors] = {}
+        self.added_tasks: frozenset[str] = frozenset()
         self.cold_s_per_byte: dict[str, float] = {}
         self.network_widths: NetworkWidths | None = None
         self.typical_error = 1.0
@@ -554,6 +557,7 @@ class CodeModel:
             "test": _plain(self.errors),
             "fastest": {label: asdict(one) for label, one in self.fastest.items()},
             "fastest_test": {label: asdict(one) for label, one in self.fastest_errors.items()},
+            "added_tasks": sorted(self.added_tasks),
             "cold_s_per_byte": self.cold_s_per_byte,
             "network_widths": _plain(self.network_widths),
             "strange_factor": self.strange_factor,
@@ -622,6 +626,7 @@ class CodeModel:
             found.fastest_errors = {
                 label: CodeErrors(**one) for label, one in facts["fastest_test"].items()
             }
+            found.added_tasks = frozenset(facts.get("added_tasks", ()))
             found.cold_s_per_byte = {
                 label: float(one) for label, one in facts["cold_s_per_byte"].items()
             }
