@@ -21,6 +21,9 @@ from tests.paths import ROOT
 #: Number of searched programs whose machine code is kept: the fastest ones.
 _FASTEST = {"metaschedule-cpu-searched": 195, "metaschedule-cpu-searched-icelake": 62}
 
+#: Least share of programs with machine code, of sets with loops as relax leaves them.
+_LEAST_CODE = {"metaschedule-cpu-icelake": 0.96, "metaschedule-cpu-zen4-untuned": 0.94}
+
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
@@ -70,6 +73,7 @@ def test_they_load_without_an_extraction(
         pytest.param("metaschedule-cpu-zen4-third", 3456, 3456, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-zen4-fourth", 3491, 3491, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-zen4-fifth", 2603, 2603, marks=pytest.mark.exhaustive),
+        pytest.param("metaschedule-cpu-zen4-untuned", 2175, 2175, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-sealed", 198, 198, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-zen3", 3355, 3355, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-sealed9", 294, 294, marks=pytest.mark.exhaustive),
@@ -117,12 +121,12 @@ def test_packed_campaigns_have_the_machine_code_of_their_programs(
                 "icelake-pasted",
                 "icelake-kinds",
                 "icelake",
+                "untuned",
             )
         ):
             # Some only call memcpy.
             assert code.columns.keys() <= wanted
-            least = 0.96 if name == "metaschedule-cpu-icelake" else 0.97  # in relax's loops
-            assert len(code.columns) > least * len(wanted)
+            assert len(code.columns) > _LEAST_CODE.get(name, 0.97) * len(wanted)
         else:
             assert code.columns.keys() == wanted
 
