@@ -91,7 +91,7 @@ def experiment(
     products: int = 0,
     convolutions: int = 0,
     step: int = 1,
-    most_rows: int = 256,
+    rows: tuple[int, ...] = (1, 256),
     most_multiply_adds: float = 1.5e8,
 ) -> None:
     """Writes the exported networks.
@@ -104,7 +104,7 @@ def experiment(
         products: number of networks with one product.
         convolutions: number of networks with one convolution.
         step: of the products' widths that are no powers of two.
-        most_rows: of a product.
+        rows: fewest and most rows of a product.
         most_multiply_adds: of a product; naive loops take 0.2 to 8 ns for each.
     """
     make_folder(out, what="networks")
@@ -113,7 +113,7 @@ def experiment(
         export(network.eval(), inputs, out / f"{name}.pt2")
     rng = np.random.default_rng(seed)
     for number in range(products):
-        layer = _product(rng, step, most_rows, most_multiply_adds)
+        layer = _product(rng, step, rows, most_multiply_adds)
         export(*layer, out / f"product-{number:03d}.pt2")
     for number in range(convolutions):
         export(*_convolution(rng), out / f"convolution-{number:03d}.pt2")
@@ -152,21 +152,21 @@ def _image_generator(
 
 
 def _product(
-    rng: np.random.Generator, step: int, most_rows: int, most_multiply_adds: float
+    rng: np.random.Generator, step: int, rows: tuple[int, ...], most_multiply_adds: float
 ) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """Returns a linear layer: sizes log-uniform, half of its widths powers of two."""
     while True:
-        low, high = np.log([1, 48, 48]), np.log([most_rows, 4096, 4096])
-        rows, inputs, outputs = np.exp(rng.uniform(low, high))
+        low, high = np.log([rows[0], 48, 48]), np.log([rows[1], 4096, 4096])
+        count, inputs, outputs = np.exp(rng.uniform(low, high))
         widths = [
             2 ** round(np.log2(one)) if rng.random() < 0.5 else max(1, int(one) // step) * step
             for one in (inputs, outputs)
         ]
-        if rows * widths[0] * widths[1] < most_multiply_adds:
+        if count * widths[0] * widths[1] < most_multiply_adds:
             break
     linear = nn.Linear(widths[0], widths[1], bias=bool(rng.random() < 0.7))
     activation = (nn.Identity(), nn.ReLU(), nn.GELU())[rng.integers(3)]
-    return nn.Sequential(linear, activation).eval(), (torch.zeros(int(rows), widths[0]),)
+    return nn.Sequential(linear, activation).eval(), (torch.zeros(int(count), widths[0]),)
 
 
 def _convolution(rng: np.random.Generator) -> tuple[nn.Module, tuple[Tensor, ...]]:
