@@ -42,7 +42,8 @@ def distil(model_dir: Path, folders: Sequence[Path], *, cache_dir: Path) -> Dist
     samples = samples.take(is_known[samples.device])
     tables = [table for folder in folders for table in read_machine_code(folder)]
     taught_s = _taught_s(trained, samples, tables)
-    part = np.array([part_of_task(trained, str(task)) for task in samples.programs.tasks])
+    learned = trained.learned_tasks
+    part = np.array([part_of_task(learned, str(task)) for task in samples.programs.tasks])
     train, validation, test = (part[samples.task_id] == name for name in PARTS)
     model = DistilledModel.fit(
         (samples.take(train), samples.take(validation), samples.take(test)),

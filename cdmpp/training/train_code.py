@@ -30,6 +30,9 @@ from cdmpp.programs.code_layout import CodeKind
 
 #: Parts of the tasks, see `part_of_task`.
 PARTS = ("training", "validation", "test")
+#: Parts of tasks that a model did not learn from, by a hash: held-out ones, and those of new data.
+_HELD_OUT = ("test", "validation", "validation")
+_NEW = ("validation", "test", "training", "training", "training")
 
 
 def train_code(
@@ -65,13 +68,11 @@ def train_code(
     trained = load_trained(model_dir)
     parts, fastest = _Parts(trained, cache_dir), _Parts(trained, cache_dir)
     for folder in folders:
-        parts.add(folder, part_of_task)
+        parts.add(folder)
     for folder in further:
-        parts.add(folder, part_of_new_task)
+        parts.add(folder, shares=_NEW)
     for folder in searched:
-        fastest.add(folder, part_of_task, chosen=_fastest)
-    if searched:  # fitting takes minutes: what is wrong is said before
-        check_fastest(fastest.of("validation"), fastest.of("test"))
+        fastest.add(folder, chosen=_fastest)
     for label in parts.targets:
         found = parts.targets[label] | fastest.targets.get(label, set())
         if len(found) != 1:
@@ -92,6 +93,10 @@ def train_code(
     in_network = _in_network(searched, cache_dir)
     train, validation, test = (parts.of(name) for name in PARTS)
     train = train.take(~np.isin(train.task, [*validation.task, *test.task]))
+    asked = [fastest.of(name) for name in ("validation", "test")] if searched else []
+    asked = [part.take(~np.isin(part.task, train.task)) for part in asked]
+    if searched:  # fitting takes minutes: what is wrong is said before
+        check_fastest(*asked)
     code_model = CodeModel.fit(
         (train, validation, test),
         targets={label: found.pop() for label, found in parts.targets.items()},
@@ -102,8 +107,7 @@ def train_code(
         frozenset(map(task_digest, set(train.task.tolist()))) - trained.card.training_tasks
     )
     if searched:
-        asked = (fastest.of(name) for name in ("validation", "test"))
-        code_model.calibrate_fastest(*(one.take(~np.isin(one.task, train.task)) for one in asked))
+        code_model.calibrate_fastest(*asked)
         code_model.cold_s_per_byte, code_model.network_widths = in_network
     code_model.save(model_dir)
     return code_model
@@ -128,14 +132,14 @@ class _Parts:
     def add(
         self,
         folder: Path,
-        part_of_task: Callable[[TrainedModel, str], str],
         *,
+        shares: tuple[str, ...] = _HELD_OUT,
         chosen: Callable[[Samples], NDArray[np.bool_]] | None = None,
     ) -> None:
         """Adds a dataset.
 
         Args:
-            part_of_task: returns the part of a task.
+            shares: of `part_of_task`.
             chosen: selects programs; None = all.
 
         Raises:
@@ -150,7 +154,8 @@ class _Parts:
         found = load_samples(folder, cache_dir=self._cache_dir)
         everything = as_learned(self._trained.card.feature_schema, found)
         self.schema = dict(everything.programs.feature_schema)
-        names = [part_of_task(self._trained, str(task)) for task in everything.programs.tasks]
+        learned = self._trained.learned_tasks
+        names = [part_of_task(learned, str(task), shares) for task in everything.programs.tasks]
         part_of = np.array(names)[everything.task_id]
         is_wanted = np.ones(len(everything), bool) if chosen is None else chosen(everything)
         for code in tables:
@@ -217,24 +222,15 @@ def _in_network(
     )  # fmt: skip
 
 
-def part_of_task(trained: TrainedModel, task: str) -> str:
-    """Returns `training` for training tasks of a model; of the others, by a hash, two thirds are
-    `validation` and the rest is `test`.
+def part_of_task(learned: frozenset[str], task: str, shares: tuple[str, ...] = _HELD_OUT) -> str:
+    """Returns `training` for a task that a model learned from, else one of `shares`, chosen by a
+    hash of the task.
+
+    Args:
+        learned: digests (`task_digest`) of these tasks.
     """
     digest = task_digest(task)
-    if digest in trained.learned_tasks:
-        return "training"
-    return "test" if int(digest, 16) % 3 == 0 else "validation"
-
-
-def part_of_new_task(trained: TrainedModel, task: str) -> str:
-    """Returns `training` for training tasks of a model; of the others, by a hash, three fifths are
-    `training` and a fifth each is `validation` and `test`.
-    """
-    digest = task_digest(task)
-    if digest in trained.learned_tasks:
-        return "training"
-    return {0: "validation", 1: "test"}.get(int(digest, 16) % 5, "training")
+    return "training" if digest in learned else shares[int(digest, 16) % len(shares)]
 
 
 def _rows(trained: TrainedModel, samples: Samples, code: MachineCode) -> CodeRows:

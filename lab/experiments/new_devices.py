@@ -83,8 +83,8 @@ def new_devices(
         code: machine code of the programs, used where it is known.
     """
     known = {spec.name for spec in trained.card.devices}
-    is_met = np.array([task_digest(str(name)) in trained.learned_tasks
-                       for name in samples.programs.tasks])  # fmt: skip
+    learned = trained.learned_tasks
+    is_met = np.array([task_digest(str(name)) in learned for name in samples.programs.tasks])
     answers = []
     for index, spec in enumerate(samples.devices):
         own = samples.take((samples.device == index) & ~is_met[samples.task_id])
