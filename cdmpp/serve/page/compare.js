@@ -20,6 +20,8 @@ const SETTINGS = [
   ["tokens", "Tokens in the cache or prompt", ["decode_at", "prefill"], 4096],
   ["input_tokens", "Tokens of a request", ["load"], 1024],
   ["output_tokens", "Tokens of its answer", ["load"], 512],
+  ["backend", "Served by", ["load"], [["vllm", "vLLM"], ["sglang", "SGLang"], ["trtllm", "TensorRT-LLM"]]],
+  ["server_options", "Launch options", ["load"], ""],
   ["batch", "Sequences at once", ["decode_at", "prefill"], 1],
   ["images", "Batch", ["network"], [["1", "1"], ["8", "8"], ["32", "32"]]],
   ["gpus", "Devices that share it", ["language"], [["1", "1"], ["2", "2"], ["4", "4"], ["8", "8"]]],
@@ -34,7 +36,7 @@ export function wireCompare(devices) {
   chips.choose(USUAL);
   $("compare-settings").replaceChildren(...SETTINGS.map(([name, title, , values]) => el("label", { "data-setting": name }, title,
     Array.isArray(values) ? el("select", { id: `compare-${name}` }, ...values.map(([value, text]) => el("option", { value }, text)))
-      : el("input", { id: `compare-${name}`, type: "number", min: 1, value: values }))));
+      : el("input", { id: `compare-${name}`, ...(values ? { type: "number", min: 1, value: values } : { placeholder: "max_num_seqs=64" }) }))));
   setting("pass").addEventListener("change", fit);
   onFile("compare-file", readCompared);
   $("compare").addEventListener("submit", (event) => { event.preventDefault(); run(); });
@@ -75,7 +77,7 @@ function fit() {
 }
 
 export async function restoreCompare(asked) {
-  for (const [name] of SETTINGS) if (asked.has(name)) setting(name).value = asked.get(name);
+  for (const [name, , , values] of SETTINGS) if (asked.has(name) || values === "") setting(name).value = asked.get(name) ?? "";
   if (asked.has("devices")) chips.choose(asked.get("devices").split(","));
   const preset = PRESETS.find((one) => one.id === asked.get("network"));
   try {
@@ -122,9 +124,19 @@ function question() {
   const shared = { ...what, tensor_parallel: [gpus], expert_parallel: hasExperts() ? gpus : 1 };
   const number = (name) => Number(setting(name).value);
   if (setting("pass").value === "load") {
-    return { ...shared, under_load: { concurrency: CONCURRENCY, input_tokens: number("input_tokens"), output_tokens: number("output_tokens") } };
+    const options = launchOptions(setting("server_options").value);
+    return { ...shared, under_load: { concurrency: CONCURRENCY, input_tokens: number("input_tokens"), output_tokens: number("output_tokens"), backend: setting("backend").value, server_options: options } };
   }
   return { ...shared, [setting("pass").value]: [number("tokens")], batch: [number("batch")], objective: setting("objective").value };
+}
+
+/** NAME=VALUE,... as numbers and booleans by name. */
+function launchOptions(text) {
+  return Object.fromEntries(text.split(",").filter((one) => one.trim()).map((one) => {
+    const [, name, value] = /^\s*(\w+)\s*=\s*(true|false|[\d.]+)\s*$/i.exec(one) ?? [];
+    if (!name) throw new Error(`Launch options: got ${one.trim()}; expected NAME=VALUE,..., e.g. max_num_seqs=64`);
+    return [name, /\d/.test(value) ? Number(value) : value.toLowerCase() === "true"];
+  }));
 }
 
 function hasExperts() {
@@ -186,7 +198,8 @@ function missing(cells) {
 function notes(known) {
   const all = Map.groupBy(known.flatMap((one) => one.reasons.map((text) => [text.replaceAll(one.device, "it"), one.device])), ([text]) => text);
   if (!all.size) return el("span", {});
-  return el("details", {}, el("summary", {}, `Notes on ${new Set([...all.values()].flat().map(([, device]) => device)).size} devices`), el("ul", { class: "soft" }, ...[...all].map(([text, some]) =>
+  const count = new Set([...all.values()].flat().map(([, device]) => device)).size;
+  return el("details", {}, el("summary", {}, `Notes on ${count} device${count > 1 ? "s" : ""}`), el("ul", { class: "soft" }, ...[...all].map(([text, some]) =>
     el("li", {}, `${[...new Set(some.map(([, device]) => device))].join(", ")}: ${text}`))));
 }
 
@@ -200,8 +213,9 @@ function underLoad(loads) {
     { key: "rate", title: "tokens/s per device", value: (one) => one.tokens_per_s_gpu, show: (one) => significant(one.tokens_per_s_gpu) },
     { key: "cost", title: "$ per million tokens", unit: "USD", value: (one) => one.cost_usd_per_million, show: (one) => (one.cost_usd_per_million === null ? "no price" : dollars(one.cost_usd_per_million)) },
   ];
+  const server = [setting("backend").selectedOptions[0].text, setting("server_options").value.trim()].filter(Boolean).join(", ");
   return [
-    el("h2", {}, `${loads[0].network} under load: ${loads[0].input_tokens} tokens in, ${loads[0].output_tokens} out`),
+    el("h2", {}, `${loads[0].network} under load: ${loads[0].input_tokens} tokens in, ${loads[0].output_tokens} out, ${server}`),
     ...(known.length ? [...loadCharts(known), sortable("Devices under load", columns, known, { name: "load", sort: { key: "device" }, tools: [copyLink()] })] : []),
     missing(loads.map((one) => ({ ...one, latency_s: one.tpot_s }))),
     notes(known),
