@@ -145,13 +145,13 @@ class _Parts:
         Raises:
             DataError: the dataset has no machine code.
         """
+        found = load_samples(folder, cache_dir=self._cache_dir)
         tables = read_machine_code(folder)
         if not tables:
             raise DataError(
                 f"{folder}: has no machine code; add it with: cdmpp measure --machine-code --out "
                 f"{folder}, of records with: cdmpp dataset extract --machine-code"
             )
-        found = load_samples(folder, cache_dir=self._cache_dir)
         everything = as_learned(self._trained.card.feature_schema, found)
         self.schema = dict(everything.programs.feature_schema)
         learned = self._trained.learned_tasks
