@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import lzma
 import os
 import sys
@@ -19,6 +20,8 @@ from cdmpp.errors import IS_COMMAND, DataError
 from cdmpp.files.atomic import write_bytes
 
 _MOST_BYTES = 256_000_000
+#: Statistics of the training of each node, which predictions do not use.
+_STATISTICS = ("base_weights", "loss_changes", "sum_hessian")
 _DAMAGED = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
 
 
@@ -101,10 +104,17 @@ def ask_trees(booster: Any, columns: ArrayLike) -> FloatArray:
 def save_booster(booster: Any, path: Path) -> None:
     """Writes a booster as XZ-compressed UBJSON, XGBoost's own format.
 
+    Statistics of the training become zeros: predictions are the same, files half as large.
+
     Raises:
         DataError: the file cannot be written.
     """
-    write_bytes(path, lzma.compress(bytes(booster.save_raw("ubj")), preset=9))
+    content = json.loads(bytes(booster.save_raw("json")))
+    for tree in content["learner"]["gradient_booster"]["model"]["trees"]:
+        for name in _STATISTICS:
+            tree[name] = [0.0] * len(tree[name])
+    small = _xgboost().Booster(model_file=bytearray(json.dumps(content).encode()))
+    write_bytes(path, lzma.compress(bytes(small.save_raw("ubj")), preset=9))
 
 
 def load_booster(path: Path, *, hint: str) -> Any:
