@@ -66,11 +66,11 @@ _ERROR_TREES, _DEVICE_TREES = "expected_error.ubj.xz", "device-{}.ubj.xz"
 _TENTHS = 10
 _PARAMETERS = {
     "objective": "reg:squarederror",
-    "max_depth": 6,
+    "max_depth": 9,
     "eta": 0.04,
     "subsample": 0.8,
-    "colsample_bytree": 0.2,
-    "min_child_weight": 8,
+    "colsample_bytree": 0.4,
+    "min_child_weight": 4,
     "nthread": 1,
 }
 _MOST_TREES, _PATIENCE = 1200, 60
