@@ -505,16 +505,17 @@ class CodeModel:
 
     def _strange_factor(self, train: CodeRows, validation: CodeRows, *, seed: int) -> float | None:
         """Returns the factor on half widths for kinds of operators outside the training data."""
-        rows = CodeRows.joined([train.take(~train.is_record), validation])
-        if len(rows) > _MOST_LEFT_OUT:
-            chosen = np.zeros(len(rows), bool)
+        pool = CodeRows.joined([train.take(~train.is_record), validation])
+        if len(pool) > _MOST_LEFT_OUT:
             draw = np.random.default_rng(seed)
-            chosen[draw.choice(len(rows), _MOST_LEFT_OUT, replace=False)] = True
-            rows = rows.take(chosen)
-        half_width = self.calibration.width * self.expected_error(rows)
+            chosen = np.zeros(len(pool), bool)
+            chosen[draw.choice(len(pool), _MOST_LEFT_OUT, replace=False)] = True
+            pool = pool.take(chosen)
+        half_width = self.calibration.width * self.expected_error(validation)
 
         def error_of(is_left_out: BoolArray) -> FloatArray:
-            known, strange = rows.take(~is_left_out), rows.take(is_left_out)
+            strange = validation.take(is_left_out)
+            known = pool.take(~np.isin(pool.kind, strange.kind))
             trees = grow_trees(
                 {**_PARAMETERS, "eta": 0.1, "seed": seed},
                 tree_rows(known.columns, known.log_s - known.core_log_s, threads=1),
@@ -523,7 +524,7 @@ class CodeModel:
             said = ask_trees(trees, strange.columns)
             return np.asarray(np.abs(strange.core_log_s + said - strange.log_s))
 
-        return strange_factor(rows.kind, rows.task, half_width, error_of)
+        return strange_factor(validation.kind, validation.task, half_width, error_of)
 
     def _judged(self, test: CodeRows, *, are_fastest: bool = False) -> CodeErrors:
         log_s, half_width = self.estimate(test, are_fastest=are_fastest)
