@@ -58,6 +58,18 @@ def trained_code(
     return answer
 
 
+def test_a_dataset_without_machine_code(
+    run_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["train-code", "--model", str(run_folder), "--data", "any"]
+    monkeypatch.setattr(code_run, "read_machine_code", lambda folder: ())
+    assert main(words) == 3
+    assert "any: has no machine code; add it with: cdmpp measure" in capsys.readouterr().err
+    monkeypatch.setattr(code_run, "load_samples", load_samples)
+    assert main(words) == 3
+    assert "any: not a complete extracted dataset" in capsys.readouterr().err
+
+
 def test_searches_say_what_the_fastest_take(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

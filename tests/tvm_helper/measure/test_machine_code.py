@@ -155,16 +155,6 @@ def test_a_folder_without_a_campaign(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "no campaign at" in capsys.readouterr().err
 
 
-def test_a_dataset_without_machine_code(
-    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    words = ["train-code", "--model", str(run_folder), "--data", str(data)]
-    assert main(words) == 3
-    assert "cdmpp measure --machine-code" in capsys.readouterr().err
-
-
 @pytest.mark.exhaustive
 def test_predict_compiles_where_it_is_asked_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
