@@ -27,7 +27,7 @@ from cdmpp.comparison.llm.calibrate import table_of_rows
 from cdmpp.comparison.llm.config_file import decoder_of_config, known_models, read_model
 from cdmpp.comparison.llm.decoder import Decoder, Parallel
 from cdmpp.comparison.llm.schedule import LEAST_SHARE, Load
-from cdmpp.comparison.llm.server_options import Backend
+from cdmpp.comparison.llm.server_options import Backend, parse_server_options
 from cdmpp.comparison.llm.sweep import load_cells, sweep_json
 from cdmpp.comparison.prices import prices_of
 from cdmpp.comparison.run import Question, asked_devices, compare
@@ -50,6 +50,7 @@ _TokensIn = Annotated[int, Field(ge=1, le=2**20)]
 _TokensOut = Annotated[int, Field(ge=2, le=2**16)]
 _Time = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Word = Annotated[str, Field(min_length=1, max_length=400)]
+_Options = Annotated[dict[_Word, StrictBool | StrictInt | StrictFloat], Field(max_length=12)]
 
 
 class ModelConfig(BaseModel):
@@ -80,8 +81,8 @@ class UnderLoad(BaseModel):
     input_tokens: _TokensIn
     output_tokens: _TokensOut
     backend: Backend = "vllm"
-    server_options: dict[_Word, StrictBool | StrictInt | StrictFloat] = Field(
-        {}, max_length=12, description="launch options by the backend's names"
+    server_options: _Options | _Word = Field(
+        {}, description="launch options by the backend's names, or as NAME=VALUE,..."
     )
     measured: list[MeasuredRow] = Field(
         [], max_length=12, description="measured loads of this server, which calibrate the answers"
@@ -186,10 +187,12 @@ def _answer(request: CompareRequest) -> CompareAnswer:
             for users in load.concurrency
         ]
         measured = [row.model_dump() for row in load.measured]
+        given = load.server_options
+        options = parse_server_options(given) if isinstance(given, str) else given
         found = load_cells(
             decoders, parallels, devices, loads, load.backend, SweptKernels.packaged(),
             prices, hypothetical, table_of_rows(measured, "measured") if measured else None,
-            load.server_options,
+            options,
         )  # fmt: skip
         return CompareAnswer(cells=[], loads=sweep_json(found))
     asked = len(request.prefill) + len(request.decode_at)

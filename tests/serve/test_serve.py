@@ -235,7 +235,9 @@ def test_models_are_compared_as_by_the_command(
     under += ["--server-options", "max_num_seqs=2,gpu_memory_utilization=0.8"]
     assert main(["compare", "--model", model, *under, *options]) == 0
     expected = json.loads(capsys.readouterr().out)
-    assert client.ask("POST", "/v1/compare", {**request, "under_load": load})["loads"] == expected
+    for given in (load["server_options"], under[-1]):
+        asked = {**request, "under_load": {**load, "server_options": given}}
+        assert client.ask("POST", "/v1/compare", asked)["loads"] == expected
 
 
 def test_measured_loads_calibrate_as_by_the_command(

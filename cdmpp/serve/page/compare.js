@@ -124,19 +124,9 @@ function question() {
   const shared = { ...what, tensor_parallel: [gpus], expert_parallel: hasExperts() ? gpus : 1 };
   const number = (name) => Number(setting(name).value);
   if (setting("pass").value === "load") {
-    const options = launchOptions(setting("server_options").value);
-    return { ...shared, under_load: { concurrency: CONCURRENCY, input_tokens: number("input_tokens"), output_tokens: number("output_tokens"), backend: setting("backend").value, server_options: options } };
+    return { ...shared, under_load: { concurrency: CONCURRENCY, input_tokens: number("input_tokens"), output_tokens: number("output_tokens"), backend: setting("backend").value, server_options: setting("server_options").value.trim() || {} } };
   }
   return { ...shared, [setting("pass").value]: [number("tokens")], batch: [number("batch")], objective: setting("objective").value };
-}
-
-/** NAME=VALUE,... as numbers and booleans by name. */
-function launchOptions(text) {
-  return Object.fromEntries(text.split(",").filter((one) => one.trim()).map((one) => {
-    const [, name, value] = /^\s*(\w+)\s*=\s*(true|false|[\d.]+)\s*$/i.exec(one) ?? [];
-    if (!name) throw new Error(`Launch options: got ${one.trim()}; expected NAME=VALUE,..., e.g. max_num_seqs=64`);
-    return [name, /\d/.test(value) ? Number(value) : value.toLowerCase() === "true"];
-  }));
 }
 
 function hasExperts() {
