@@ -64,7 +64,8 @@ def test_a_dataset_without_machine_code(
     words = ["train-code", "--model", str(run_folder), "--data", "any"]
     monkeypatch.setattr(code_run, "read_machine_code", lambda folder: ())
     assert main(words) == 3
-    assert "any: has no machine code; add it with: cdmpp measure" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "any: has no machine code; add it with: cdmpp measure --machine-code" in said
     monkeypatch.setattr(code_run, "load_samples", load_samples)
     assert main(words) == 3
     assert "any: not a complete extracted dataset" in capsys.readouterr().err
