@@ -258,7 +258,7 @@ class Model:
         trained = self.trained(machine_code=machine_code)
         labels, files = split_devices(device)
         devices = asked_devices(labels, files, trained.card) if labels or files else ()
-        source = _source_of_tvm(path, measured_on, target, prepare, trained.card.leaf_extra_version)
+        source = _source_of_tvm(path, measured_on, target, prepare, trained.leaf_extra_version)
         if source is None:
             found = predict_records(
                 trained, path, devices=devices,

@@ -22,6 +22,7 @@ from cdmpp.predict.distilled import DistilledModel
 from cdmpp.predict.gpu_schedules import schedule_estimates
 from cdmpp.predict.machine_code.model import CodeModel
 from cdmpp.predict.saved_model import ModelCard, load_model
+from cdmpp.programs.compact_ast import LEAF_EXTRA_SCHEMA_VERSION
 
 STRANGE_FACTOR = 2.0
 #: Factor on the widest interval of a device family for an unseen device of that family: the lowest
@@ -131,6 +132,19 @@ class TrainedModel:
         return [one for one in (self.code, self.gpu_code) if one is not None]
 
     @property
+    def feature_schema(self) -> dict[str, int]:
+        """Versions of the leaf columns of programs to predict: the newest of the model's and its
+        machine-code models'. A model reads the columns of a newer version, too.
+        """
+        schemas = [self.card.feature_schema, *(one.feature_schema for one in self.readers)]
+        return max(schemas, key=lambda schema: schema.get("leaf_extra", 0))
+
+    @property
+    def leaf_extra_version(self) -> int:
+        """Version of the added leaf columns of programs to predict."""
+        return self.feature_schema.get("leaf_extra") or LEAF_EXTRA_SCHEMA_VERSION
+
+    @property
     def learned_tasks(self) -> frozenset[str]:
         """Digests (`task_digest`) of the tasks that the model and its machine-code models have
         learned from.
@@ -178,6 +192,7 @@ class TrainedModel:
             UsageError: a correction does not support the model or the devices.
             DataError: the leaf features differ from the model's.
         """
+        programs = samples.programs
         asked = check_schema(self.card.feature_schema, samples)
         samples = on_one_thread(asked, self.card)
         if latency_s is None:
@@ -207,7 +222,7 @@ class TrainedModel:
             is_seen = True if doubtful is None else ~doubtful[samples.program]
             found = _by_schedule(samples, found, floor_s, is_seen)
         for step in corrections:
-            found = step.apply(self, samples, found)
+            found = step.apply(self, replace(samples, programs=programs), found)
         is_slow = shares_set(samples)
         return replace(
             found, on_one_thread=samples.device != asked.device, shares_set=is_slow,

@@ -12,7 +12,7 @@ from cdmpp.programs.schema import ACCESS_SLOT_COUNT
 __all__ = [
     "ACROSS_THREADS_COLUMN", "CAPACITIES", "EXTRA_BLOCKS", "LEAF_EXTRA_COUNT", "LEAF_EXTRA_NAMES",
     "LEAF_EXTRA_SCHEMA_VERSION", "MEMORIES", "NEAR_CAPACITY", "NEST_KINDS",
-    "NEST_LEVEL_COUNT", "PAGE_ENTRIES", "TRAFFIC_COLUMNS",
+    "NEST_LEVEL_COUNT", "PAGE_ENTRIES", "SET_COUNTS", "TRAFFIC_COLUMNS",
 ]  # fmt: skip
 
 #: Kinds of memory, in the order of their columns.
@@ -27,6 +27,8 @@ CAPACITIES = tuple(1 << bits for bits in range(10, 29, 2))
 NEAR_CAPACITY = 1 << 16
 #: Numbers of TLB entries with a column.
 PAGE_ENTRIES = (64, 2048)
+#: Sets of an L1 and of an L2 cache whose lines are counted.
+SET_COUNTS = (64, 2048)
 
 _SLOTS = ("store", *(f"B{slot}" for slot in range(ACCESS_SLOT_COUNT)))
 
@@ -74,6 +76,12 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
             for operation in ("addsub", "mul", "other")
         ),
         "intrinsics", "program_ops",
+    ),
+    "sets": tuple(
+        f"N{level}.{name}_{sets}"
+        for level in range(NEST_LEVEL_COUNT)
+        for sets in SET_COUNTS
+        for name in ("fullest", "beyond")
     ),
 }  # fmt: skip
 

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 #: Version of the meaning of the 164 leaf columns; models reject features of other versions.
 LEAF_SCHEMA_VERSION = 1
 #: Version of the meaning of the additional `leaf_extra` columns (`cdmpp.programs.added_columns`).
-LEAF_EXTRA_SCHEMA_VERSION = 4
+LEAF_EXTRA_SCHEMA_VERSION = 5
 LEAF_FEATURE_COUNT = 164
+#: First version with the leaves of cross-thread reductions.
+FIRST_WITH_ACROSS_THREADS = 4
 #: Version -> number of columns. The columns of a version are the first of the next version, with
-#: the same values except for cross-thread reductions, whose leaves version 3 lacks.
-LEAF_EXTRA_COUNTS: Mapping[int, int] = MappingProxyType({3: 221, 4: 237})
+#: the same values except for cross-thread reductions (`FIRST_WITH_ACROSS_THREADS`).
+LEAF_EXTRA_COUNTS: Mapping[int, int] = MappingProxyType({3: 221, 4: 237, 5: 269})
 LEAF_EXTRA_COUNT = LEAF_EXTRA_COUNTS[LEAF_EXTRA_SCHEMA_VERSION]
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from cdmpp.errors import DataError
 from cdmpp.programs.added_columns import ACROSS_THREADS_COLUMN
 from cdmpp.programs.compact_ast import (
+    FIRST_WITH_ACROSS_THREADS,
     LEAF_EXTRA_COUNTS,
     LEAF_EXTRA_SCHEMA_VERSION,
     LEAF_FEATURE_COUNT,
@@ -81,7 +82,7 @@ def decode_asts(value: Mapping[str, Any], wanted: int | None = None) -> list[Com
         raise DataError("leaf columns that are not finite, or beyond any program's")
     features = features.reshape(leaves, LEAF_FEATURE_COUNT)
     extra = extra.reshape(leaves, columns)
-    differs = wanted < version and np.any(extra[:, ACROSS_THREADS_COLUMN] > 0)
+    differs = wanted < FIRST_WITH_ACROSS_THREADS and np.any(extra[:, ACROSS_THREADS_COLUMN] > 0)
     if wanted > version or differs:
         raise DataError(
             f"leaf tables of leaf_extra {version}, the model reads {wanted}; featurise the "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
 from cdmpp.datasets.extraction.merge import merged_folder
 from cdmpp.datasets.samples import Samples
-from cdmpp.models.parts.checks import as_learned
+from cdmpp.models.parts.checks import as_learned, check_schema
 from cdmpp.predict.distilled import DistilledModel
 from cdmpp.predict.estimates import TrainedModel, load_trained
 from cdmpp.predict.machine_code.known import code_columns, has_code
@@ -41,7 +42,7 @@ def distil(model_dir: Path, folders: Sequence[Path], *, cache_dir: Path) -> Dist
     is_known = np.array([spec.name in names for spec in samples.devices], bool)
     samples = samples.take(is_known[samples.device])
     tables = [table for folder in folders for table in read_machine_code(folder)]
-    taught_s = _taught_s(trained, samples, tables)
+    taught_s = _taught_s(trained, replace(samples, programs=merged.programs), tables)
     learned = trained.learned_tasks
     part = np.array([part_of_task(learned, str(task)) for task in samples.programs.tasks])
     train, validation, test = (part[samples.task_id] == name for name in PARTS)
@@ -62,9 +63,10 @@ def _taught_s(trained: TrainedModel, samples: Samples, tables: Sequence[MachineC
         is_known = has_code(samples, table)
         if table.kind not in readers or not is_known.any():
             continue
-        known = samples.take(is_known)
+        reader = readers[table.kind]
+        known = check_schema(reader.feature_schema, samples.take(is_known))
         code = code_columns(known, table)
         told = trained.card.as_told(known)
         rows = CodeRows.of(told, code, seconds[is_known], kind=table.kind)
-        seconds[is_known] = np.exp(readers[table.kind].estimate(rows)[0])
+        seconds[is_known] = np.exp(reader.estimate(rows)[0])
     return seconds

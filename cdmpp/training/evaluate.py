@@ -63,7 +63,8 @@ def evaluate(
     """
     known = {spec.name: spec for spec in (*trained.card.described, *trained.card.devices)}
     devices = tuple(known.get(spec.name, spec) for spec in samples.devices)
-    every = as_learned(trained.card.feature_schema, replace(samples, devices=devices))
+    schema = trained.feature_schema if code else trained.card.feature_schema
+    every = as_learned(schema, replace(samples, devices=devices))
     check_kinds([devices[index] for index in np.unique(every.device)], trained.card)
     samples = every if all_tasks else held_out_part(trained, every)
     estimates = trained.estimate(samples)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError, UsageError
-from cdmpp.models.parts.checks import as_learned
+from cdmpp.models.parts.checks import as_learned, as_read_by
 from cdmpp.predict.estimates import TrainedModel, load_trained
 from cdmpp.predict.machine_code.cold_memory import (
     KernelInNetwork,
@@ -152,8 +153,9 @@ class _Parts:
                 f"{folder}: has no machine code; add it with: cdmpp measure --machine-code --out "
                 f"{folder}, of records with: cdmpp dataset extract --machine-code"
             )
-        everything = as_learned(self._trained.card.feature_schema, found)
-        self.schema = dict(everything.programs.feature_schema)
+        known = as_learned(self._trained.card.feature_schema, found)
+        self.schema = self.schema or dict(found.programs.feature_schema)
+        everything = as_read_by(self.schema, replace(known, programs=found.programs))
         learned = self._trained.learned_tasks
         names = [part_of_task(learned, str(task), shares) for task in everything.programs.tasks]
         part_of = np.array(names)[everything.task_id]

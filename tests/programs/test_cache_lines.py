@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,17 @@ from hypothesis import strategies as st
 from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
 from cdmpp.programs.loops.expr import Buffer, int_var, load
 from cdmpp.programs.loops.loop_tree import Loop, LoopTree, Store
-from tests.programs.reference.cache_lines import FAR_SETS, NEAR_SETS, Cover, added, cover
+from tests.programs.reference.cache_lines import (
+    COUNTED_SETS,
+    FAR_SETS,
+    MOST_COUNTED,
+    NEAR_SETS,
+    WAYS,
+    Cover,
+    SetLoad,
+    added,
+    cover,
+)
 from tests.programs.reference.tree import compact_ast
 
 
@@ -67,6 +78,11 @@ def test_against_every_address(
     for bytes_needed, sets in ((found.near_bytes, NEAR_SETS), (found.far_bytes, FAR_SETS)):
         used = len({line % sets for line in lines})
         assert bytes_needed == 64 * len(lines) * (min(len(lines), sets) / used)
+    for counted, sets in zip(found.loads, COUNTED_SETS, strict=True):
+        in_set = Counter(line % sets for line in lines)
+        beyond = sum(max(count - WAYS, 0) for count in in_set.values())
+        if len(lines) <= MOST_COUNTED:
+            assert counted == SetLoad(max(in_set.values()), beyond)
     if len(lines) == lines_between(lines):
         assert found.near_bytes == found.line_bytes
 
@@ -76,7 +92,32 @@ def lines_between(lines: set[int]) -> int:
 
 
 def test_boxes_add_up() -> None:
-    assert added([Cover(64, 128, 64, 1), Cover(128, 128, 256, 2)]) == Cover(192, 256, 320, 3)
+    first = Cover(64, 128, 64, 1, (SetLoad(3, 0), SetLoad(1, 0)))
+    second = Cover(128, 128, 256, 2, (SetLoad(2, 5), SetLoad(4, 7)))
+    expected = Cover(192, 256, 320, 3, (SetLoad(3, 5), SetLoad(4, 7)))
+    assert added([first, second]) == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "row_floats", "near", "far"),
+    [
+        (8, 1024, SetLoad(8, 0), SetLoad(1, 0)),  # a page apart: a set of 64, as many lines as ways
+        (512, 1024, SetLoad(512, 504), SetLoad(16, 256)),  # 32 sets of 2,048
+        (512, 1040, SetLoad(8, 0), SetLoad(1, 0)),  # a line more: every set
+        (500, 72, SetLoad(8, 0), SetLoad(2, 0)),  # every fourth or fifth line
+        (4096, 1024, SetLoad(4096, 4080), SetLoad(128, 3584)),  # 2,048 counted, twice
+    ],
+)
+def test_loads_of_sets_by_hand(rows: int, row_floats: int, near: SetLoad, far: SetLoad) -> None:
+    found = cover((rows, 1), (rows, row_floats), 4)
+    assert found.loads == (near, far)
+
+
+def test_whole_buffers_fill_all_sets_alike() -> None:
+    assert cover((64, 16), (64, 16), 4).loads == (SetLoad(1, 0), SetLoad(1, 0))
+    assert cover((4096, 1024), (4096, 1024), 4).loads == (
+        SetLoad(4096, 262_144 - 512), SetLoad(128, 262_144 - 16_384),
+    )  # fmt: skip
 
 
 def test_columns_of_a_walk_over_columns() -> None:
@@ -106,3 +147,7 @@ def test_columns_of_a_walk_over_columns() -> None:
     assert column("conflict_1024k") == pytest.approx(256 * 256 * 4 + out_bytes, rel=1e-4)
     assert column("pages_64") == pytest.approx(256 * 256 * 2, rel=1e-4)  # 65 do not fit
     assert column("pages_2048") == pytest.approx(64 + 1, rel=1e-4)
+    loads = [round(2 ** columns[f"sets.N0.{name}"] - 1) for name in (
+        "fullest_64", "beyond_64", "fullest_2048", "beyond_2048",
+    )]  # fmt: skip
+    assert loads == [64, 256 - 4 * 8, 2, 0]

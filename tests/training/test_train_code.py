@@ -15,7 +15,10 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 from cdmpp.cli.main import main
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
+from cdmpp.errors import DataError
 from cdmpp.models.assemble import assemble_samples
+from cdmpp.models.gbdt import GbdtOptions
+from cdmpp.models.parts.checks import as_read_by
 from cdmpp.predict.corrections import MachineCodeCorrection
 from cdmpp.predict.estimates import load_trained
 from cdmpp.predict.machine_code.cold_memory import (
@@ -23,11 +26,15 @@ from cdmpp.predict.machine_code.cold_memory import (
     read_in_network,
     write_in_network,
 )
+from cdmpp.predict.machine_code.known import code_columns
 from cdmpp.predict.machine_code.model import CodeModel, CodeRows
 from cdmpp.predict.saved_model import task_digest
 from cdmpp.programs.gpu_code.columns import GPU_CODE_NAMES
 from cdmpp.programs.machine_code.columns import MACHINE_CODE_NAMES
 from cdmpp.training import train_code as code_run
+from cdmpp.training.evaluate import evaluate
+from cdmpp.training.options import TrainOptions
+from cdmpp.training.run import train_run
 from tests.tvm_helper.search.fixtures import DEVICE, PROGRAMS, asked_programs, train_into
 from tests.tvm_helper.search.search_runs import search
 
@@ -141,6 +148,32 @@ def test_without_searches_nothing_is_said_of_the_fastest(
 ) -> None:
     answer = trained_code(run_folder, capsys)
     assert answer["fastest"] == answer["cold_s_per_byte"] == {}
+
+
+def test_machine_code_is_read_with_newer_leaf_columns_than_the_model_has(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    samples = code_run.load_samples(run_folder, cache_dir=run_folder)
+    older = as_read_by({"leaf": 1, "leaf_extra": 4}, samples)
+    options = TrainOptions(model="gbdt", gbdt=GbdtOptions(trees=3, threads=1), baselines=())
+    folder = tmp_path / "older"
+    train_run(options, older, folder)
+    alone = load_trained(folder)
+    assert alone.leaf_extra_version == 4
+    trained_code(folder, capsys)
+    trained = load_trained(folder, with_code=True)
+    assert (trained.card.leaf_extra_version, trained.leaf_extra_version) == (4, 5)
+    assert np.array_equal(trained.estimate(samples).latency_s, alone.estimate(older).latency_s)
+    (code,) = code_run.read_machine_code(folder)
+    step = MachineCodeCorrection(code_columns(samples, code))
+    assert np.all(trained.estimate(samples, [step]).latency_s > 0)
+    assert trained.code is not None
+    assert trained.code.feature_schema == {"leaf": 1, "leaf_extra": 5}
+    with pytest.raises(DataError, match="leaf_extra v5 but got leaf v1, leaf_extra v4"):
+        trained.estimate(older, [step])
+    values = evaluate(trained, samples, {}, (code,))["tiers"]["compiled"]
+    assert np.isfinite(values["mean_log_error"])
+    assert evaluate(trained, older)["tiers"]["compiled"] is None  # needs no newer columns
 
 
 def test_programs_of_gpus_have_a_model_of_their_own(

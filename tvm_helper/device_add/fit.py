@@ -14,7 +14,7 @@ from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.calibration.ood import TrainingTasks
 from cdmpp.datasets.budget import hold_out, of_tasks
 from cdmpp.datasets.extraction.machine_code import MachineCode
-from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.files.atomic import make_folder, read_json, write_json
 from cdmpp.models.base import CostModel
 from cdmpp.models.loop.progress import RunProgress
@@ -53,6 +53,7 @@ class Fits:
         order: int64, tasks of `learn`, best first.
         test: measured samples of the test tasks.
         seed: seed of the training.
+        programs: programs of `learn` and `test`, with the leaf columns that `reader` reads.
         reader: machine-code model in `model_dir`; None without one.
         code: machine code of the measured programs, as far as available.
     """
@@ -65,6 +66,7 @@ class Fits:
     order: IntArray
     test: Samples
     seed: int
+    programs: ProgramArrays
     reader: CodeModel | None = None
     code: tuple[MachineCode, ...] = ()
 
@@ -200,4 +202,4 @@ def _save(fits: Fits, adapted: Adapted, split: dict[str, Any], versions: dict[st
         validation_s=adapted.held_out_s[adapted.choice.kept],
         base_tasks=TrainingTasks.load(fits.model_dir),
     )  # fmt: skip
-    save_adapted_code(fits.folder, fits.reader, fits.code, adapted)
+    save_adapted_code(fits.folder, fits.reader, fits.code, adapted, fits.programs)

@@ -146,7 +146,8 @@ def add_device(
         with clock.part("measure"):
             reads_code = target.kind == "llvm" and reader is not None
             _measure(options, folder, plan, spec, target, clock, show, site, reads_code=reads_code)
-        samples = as_learned(card.feature_schema, _measured_samples(folder, spec))
+        measured = _measured_samples(folder, spec)
+        samples = as_learned(card.feature_schema, measured)
         learn, order = _of_names(samples, plan.learn)
         test, judging = _of_names(samples, plan.test)
         if min(len(order), len(judging)) < _LEAST_TASKS:
@@ -157,8 +158,8 @@ def add_device(
                 f"and another --out, or find the cause with: cdmpp doctor {folder / MEASUREMENTS}"
             )
         fits = Fits(
-            folder, model, card, model_dir, learn, order, card.as_told(test), options.seed, reader,
-            read_machine_code(folder / MEASUREMENTS),
+            folder, model, card, model_dir, learn, order, card.as_told(test), options.seed,
+            measured.programs, reader, read_machine_code(folder / MEASUREMENTS),
         )  # fmt: skip
         with clock.part("fit"):
             points, details = _fit(fits, options, clock, show)
@@ -334,7 +335,9 @@ def _finish(
     }  # fmt: skip
     predicted_s = {name: points[key] for key, name in names.items() if key in points}
     if trained.code is not None:
-        predicted_s[COMPILED] = compiled_s(trained, test, fits.code)
+        predicted_s[COMPILED] = compiled_s(
+            trained, replace(test, programs=fits.programs), fits.code
+        )
     if len(test) >= _ORACLE_PROGRAMS * len(np.unique(test.task_id)):
         predicted_s[ORACLE] = oracle_task_median(test)
     lines = {name: judge_in_detail(test, values) for name, values in predicted_s.items()}

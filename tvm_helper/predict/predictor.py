@@ -233,7 +233,7 @@ class Predictor:
     def _answer(self, questions: Sequence[_Question]) -> list[Prediction]:
         answers = []
         for question in questions:
-            version = self.trained.card.leaf_extra_version
+            version = self.trained.leaf_extra_version
             read = read_program(question.module, question.target, question.source, version=version)
             if isinstance(read, str):
                 answers.append(_unanswered(question.name, question.operator, question.device, read))

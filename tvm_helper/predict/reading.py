@@ -13,7 +13,11 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.predict.prediction import misfit
 from cdmpp.programs.added_columns import ACROSS_THREADS_COLUMN
-from cdmpp.programs.compact_ast import LEAF_EXTRA_SCHEMA_VERSION, CompactAst
+from cdmpp.programs.compact_ast import (
+    FIRST_WITH_ACROSS_THREADS,
+    LEAF_EXTRA_SCHEMA_VERSION,
+    CompactAst,
+)
 from cdmpp.programs.featurise import compact_asts, is_gpu_kind
 from cdmpp.programs.gpu_limits import GpuLimits
 from cdmpp.programs.loops.loop_tree import LoopTree
@@ -152,10 +156,10 @@ def read_program(
             "it reduces across threads, whose reads the model's features lack" if is_gpu else
             "the model's features lack most of its bytes or operations"
         )  # fmt: skip
-    is_current = version == LEAF_EXTRA_SCHEMA_VERSION
-    if is_current and np.any(ast.leaf_extra[:, ACROSS_THREADS_COLUMN] > 0):
+    has_all_leaves = version >= FIRST_WITH_ACROSS_THREADS
+    if has_all_leaves and np.any(ast.leaf_extra[:, ACROSS_THREADS_COLUMN] > 0):
         doubts.append("it reduces across threads, which is rare in the training data")
-    is_integer = not is_current and work.integer_op > max(work.flop, _BUSY * work.bytes)
+    is_integer = not has_all_leaves and work.integer_op > max(work.flop, _BUSY * work.bytes)
     if is_integer:
         doubts.append(
             "its arithmetic is on integers, which are not in the training data: predicted as "
@@ -171,7 +175,7 @@ def read_program(
         doubts.append(f"it calls {calls}, whose operations are not counted")
         work = _at_least(work, source)
     if not is_hidden and not is_integer:
-        tree = complete if is_current else loop_tree_from_tir(module, complete=False)
+        tree = complete if has_all_leaves else loop_tree_from_tir(module, complete=False)
         return ProgramReading(ast, tree, work, tuple(doubts), types)
     tree = as_floats(complete) if is_integer else complete
     (found,) = compact_asts([tree], [_hardware_limits(target)])

@@ -60,7 +60,7 @@ class Verifier:
         read = [place for place, one in enumerate(columns) if len(one)]
         found = module_samples(
             [modules[place] for place in read], self._target, self._device,
-            version=self._trained.card.leaf_extra_version,
+            version=self._trained.leaf_extra_version,
         )  # fmt: skip
         latency_s = np.full(len(modules), np.inf)
         if len(found.supported):

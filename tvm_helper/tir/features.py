@@ -16,7 +16,11 @@ from typing import Any
 import numpy as np
 
 from cdmpp.errors import DataError, ReplayError
-from cdmpp.programs.compact_ast import LEAF_EXTRA_SCHEMA_VERSION, CompactAst
+from cdmpp.programs.compact_ast import (
+    FIRST_WITH_ACROSS_THREADS,
+    LEAF_EXTRA_SCHEMA_VERSION,
+    CompactAst,
+)
 from cdmpp.programs.featurise import compact_asts, is_gpu_kind, outcomes
 from cdmpp.programs.gpu_limits import GpuLimits
 from cdmpp.programs.loops.loop_tree import LoopTree
@@ -65,7 +69,7 @@ def featurise_modules(
         ]
     is_gpu = target is not None and is_gpu_kind(target.kind.name)
     limits = module_limits(target) if limits is None else limits
-    complete = version == LEAF_EXTRA_SCHEMA_VERSION
+    complete = version >= FIRST_WITH_ACROSS_THREADS
     if native is None or not modules:
         results: list[CompactAst | ReplayError] = [ReplayError("not read")] * len(modules)
         left = list(range(len(modules)))

@@ -12,7 +12,11 @@ import numpy as np
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError, UsageError
 from cdmpp.programs.added_columns import ACROSS_THREADS_COLUMN
-from cdmpp.programs.compact_ast import LEAF_EXTRA_COUNTS, LEAF_EXTRA_SCHEMA_VERSION
+from cdmpp.programs.compact_ast import (
+    FIRST_WITH_ACROSS_THREADS,
+    LEAF_EXTRA_COUNTS,
+    LEAF_EXTRA_SCHEMA_VERSION,
+)
 from cdmpp.text import agreed, counted
 
 _log = logging.getLogger("cdmpp")
@@ -41,7 +45,8 @@ def check_schema(expected: dict[str, int] | None, samples: Samples) -> Samples:
 def as_read_by(expected: Mapping[str, int], samples: Samples) -> Samples:
     """Converts samples to the leaf features of an earlier version.
 
-    Programs that reduce across threads are dropped: their leaves differ in that version.
+    Programs that reduce across threads are dropped if their leaves differ in that version
+    (`FIRST_WITH_ACROSS_THREADS`).
 
     Args:
         expected: versions of the leaf columns, as stored in a saved model; empty = any.
@@ -60,11 +65,14 @@ def as_read_by(expected: Mapping[str, int], samples: Samples) -> Samples:
             "retrain on the new features or extract the records again with `cdmpp dataset "
             "extract`"
         )
+    extra = programs.leaf_extra[:, : LEAF_EXTRA_COUNTS[version]]
+    found = replace(
+        samples, programs=replace(programs, leaf_extra=extra, feature_schema=dict(expected))
+    )
+    if version >= FIRST_WITH_ACROSS_THREADS:
+        return found
     differing = np.flatnonzero(programs.leaf_extra[:, ACROSS_THREADS_COLUMN] > 0)
     owners = np.searchsorted(programs.leaf_offset, differing, side="right") - 1
-    extra = programs.leaf_extra[:, : LEAF_EXTRA_COUNTS[version]]
-    programs = replace(programs, leaf_extra=extra, feature_schema=dict(expected))
-    found = replace(samples, programs=programs)
     return found.take(~np.isin(found.program, owners)) if len(owners) else found
 
 

@@ -13,8 +13,9 @@ import numpy as np
 from cdmpp.arrays import BoolArray, FloatArray
 from cdmpp.conformal import least_owners
 from cdmpp.datasets.extraction.machine_code import MachineCode
-from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.files.boosted_trees import ask_trees, grow_trees, tree_rows
+from cdmpp.models.parts.checks import check_schema
 from cdmpp.predict.corrections import MachineCodeCorrection
 from cdmpp.predict.estimates import TrainedModel
 from cdmpp.predict.machine_code.expected_error import COVERAGE, calibrated_width
@@ -64,7 +65,7 @@ def adapted_code(
     Args:
         reader: machine-code model of the original model.
         tables: machine code of the measured dataset.
-        held_out: measured programs.
+        held_out: measured programs, with the leaf columns that `reader` reads.
         held_out_s: float64 [N], cross-validated predictions of the adapted model, in seconds.
 
     Returns:
@@ -88,7 +89,11 @@ def adapted_code(
 
 
 def save_adapted_code(
-    folder: Path, reader: CodeModel | None, tables: Sequence[MachineCode], adapted: Adapted
+    folder: Path,
+    reader: CodeModel | None,
+    tables: Sequence[MachineCode],
+    adapted: Adapted,
+    programs: ProgramArrays,
 ) -> bool:
     """Adapts the machine-code model and saves it with the adapted model.
 
@@ -99,14 +104,16 @@ def save_adapted_code(
         reader: machine-code model of the original model; None without one.
         tables: machine code of the measured dataset.
         adapted: the adapted model with its cross-validated predictions.
+        programs: programs of its samples, with the leaf columns that the machine-code model reads.
 
     Raises:
-        DataError: a file cannot be written.
+        DataError: a file cannot be written, or the programs lack these columns.
     """
     if adapted.held_out is None or reader is None:
         return False
     held_out_s = adapted.held_out_s[adapted.choice.kept]
-    found = adapted_code(reader, tables, adapted.held_out, held_out_s)
+    held_out = check_schema(reader.feature_schema, replace(adapted.held_out, programs=programs))
+    found = adapted_code(reader, tables, held_out, held_out_s)
     if found is not None:
         found.save(folder)
     return found is not None

@@ -26,7 +26,7 @@ from cdmpp.files.atomic import make_folder, write_json
 from cdmpp.files.run_folder import claim_run_folder
 from cdmpp.models.base import CostModel
 from cdmpp.models.loop.progress import RunProgress
-from cdmpp.models.parts.checks import as_learned
+from cdmpp.models.parts.checks import as_learned, as_read_by
 from cdmpp.predict.estimates import load_trained
 from cdmpp.predict.machine_code.model import FOLDERS, CodeModel
 from cdmpp.predict.saved_model import (
@@ -175,6 +175,9 @@ def finetune_run(
     model, card = load_model(model_folder(options.from_run))
     reader = CodeModel.load(model_folder(options.from_run)) if code else None
     trained_on = card.devices
+    if reader is not None:  # fitting takes minutes: what is wrong is said before
+        as_read_by(reader.feature_schema, samples)
+    programs = samples.programs
     samples = as_learned(card.feature_schema, samples)
     if options.compare and options.budget == 0:
         raise UsageError(
@@ -210,7 +213,7 @@ def finetune_run(
     )
     training_s = time.perf_counter() - started
     card = _save(result, run_dir, options, card, budget, elsewhere)
-    reads_code = save_adapted_code(run_dir, reader, code, result)
+    reads_code = save_adapted_code(run_dir, reader, code, result, programs)
     labels = tuple(spec.name for spec in trained_on)
     nearest, factor = fit_one_factor(model, with_devices(budget.train, trained_on), labels)
     started = time.perf_counter()
@@ -224,7 +227,7 @@ def finetune_run(
             predicted_s[line] = elsewhere.counted_in(load_trained(run_dir), test)
         if reads_code:
             trained = load_trained(run_dir, with_code=True)
-            predicted_s[COMPILED] = compiled_s(trained, test, code)
+            predicted_s[COMPILED] = compiled_s(trained, replace(test, programs=programs), code)
     else:
         assert result.held_out is not None
         test, held_out_s = result.held_out, result.held_out_s

@@ -25,14 +25,14 @@ from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import train_run
 from tests.paths import ROOT
 
-OLD, NEW = {"leaf": 1, "leaf_extra": 3}, {"leaf": 1, "leaf_extra": 4}
+OLD, MIDDLE, NEW = ({"leaf": 1, "leaf_extra": version} for version in (3, 4, 5))
 
 
 @pytest.fixture
 def samples() -> Samples:
     plain = make_samples(seed=3)
     leaves = len(plain.programs.leaf_features)
-    extra = np.arange(leaves * LEAF_EXTRA_COUNTS[4], dtype=np.float32).reshape(leaves, -1)
+    extra = np.arange(leaves * LEAF_EXTRA_COUNTS[5], dtype=np.float32).reshape(leaves, -1)
     extra[:, ACROSS_THREADS_COLUMN] = 0
     return replace(plain, programs=replace(plain.programs, leaf_extra=extra, feature_schema=NEW))
 
@@ -42,7 +42,7 @@ def test_a_model_of_version_3_reads_the_first_columns(samples: Samples) -> None:
     assert found.programs.feature_schema == OLD
     assert np.array_equal(found.programs.leaf_extra, samples.programs.leaf_extra[:, :221])
     assert check_schema(NEW, samples) is samples
-    with pytest.raises(DataError, match="leaf_extra v4 but got leaf v1, leaf_extra v3"):
+    with pytest.raises(DataError, match="leaf_extra v5 but got leaf v1, leaf_extra v3"):
         check_schema(NEW, found)
 
 
@@ -58,6 +58,9 @@ def test_programs_of_other_leaves_are_left_out_or_refused(
     assert f"{len(samples) - len(found)} of {len(samples)} samples are left out" in caplog.text
     with pytest.raises(DataError, match="reduce across threads"):
         check_schema(OLD, samples)
+    middle = check_schema(MIDDLE, samples)  # has all leaves, and fewer columns
+    assert np.array_equal(middle.program, samples.program)
+    assert np.array_equal(middle.programs.leaf_extra, samples.programs.leaf_extra[:, :237])
 
 
 def test_an_older_dataset_makes_an_older_model_and_says_so(
@@ -67,7 +70,7 @@ def test_an_older_dataset_makes_an_older_model_and_says_so(
     found = as_learned(OLD, load_samples(shipped, cache_dir=tmp_path / "cache"))
     options = TrainOptions(model="gbdt", gbdt=GbdtOptions(trees=3, threads=1), baselines=())
     train_run(options, found, tmp_path / "run")
-    assert "leaf_extra v3, and so will the model; for those of leaf_extra v4" in caplog.text
+    assert "leaf_extra v3, and so will the model; for those of leaf_extra v5" in caplog.text
     trained = load_trained(tmp_path / "run")
     assert trained.card.leaf_extra_version == 3
     few = found.take(np.arange(5))
@@ -86,7 +89,7 @@ def test_a_model_of_an_unknown_version_is_refused(tmp_path: Path) -> None:
     shutil.copy(model_folder("pretrained") / "model.json", tmp_path)
     assert read_card(tmp_path).leaf_extra_version == 4
     facts = json.loads((tmp_path / "model.json").read_text())
-    facts["feature_schema"] = {"leaf": 1, "leaf_extra": 5}
+    facts["feature_schema"] = {"leaf": 1, "leaf_extra": 6}
     (tmp_path / "model.json").write_text(json.dumps(facts))
     with pytest.raises(DataError, match="expects leaf columns of versions"):
         read_card(tmp_path)

@@ -177,6 +177,7 @@ class ExtraWalk:
             touched.bytes_by_loop, element_bytes
         )
         row[EXTRA_BLOCKS["lines"]] = self._line_columns(accesses, touched)
+        row[EXTRA_BLOCKS["sets"]] = self._set_columns(accesses, touched)
         runs = iterations
         for share in self._shares:
             runs *= share
@@ -348,6 +349,19 @@ class ExtraWalk:
             before = regions
             covers.append(added(of_access))
         return covers
+
+    def _set_columns(self, accesses: Sequence[Access], touched: Touched) -> list[float]:
+        """Returns the loads of the sets of two caches by one run of each enclosing loop."""
+        levels = self._levels(self._covers(accesses, touched))[:NEST_LEVEL_COUNT]
+        columns = [
+            signed_log(value)
+            for _, one in levels
+            for load in one.loads
+            for value in (load.fullest, load.beyond)
+        ]
+        width = EXTRA_BLOCKS["sets"].stop - EXTRA_BLOCKS["sets"].start
+        columns += [0.0] * (width - len(columns))
+        return [0.0] * width if self._is_gpu else columns
 
     def _levels(self, by_loop: Sequence[_T]) -> list[tuple[int, _T]]:
         """Returns (extent, value) of the loops that run more than once, innermost first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,21 @@ from tests.programs.reference.accesses import CACHE_LINE_BYTES
 PAGE_BYTES = 4096
 #: Sets of a first-level and of a second-level cache.
 NEAR_SETS, FAR_SETS = 64, 1024
+#: Lines that are counted, those of a set that are within it, and numbers of sets.
+MOST_COUNTED, WAYS, COUNTED_SETS = 2048, 8, (64, 2048)
+
+
+@dataclass(frozen=True)
+class SetLoad:
+    """Lines of a box in the sets of a cache.
+
+    Attributes:
+        fullest: in the fullest set.
+        beyond: beyond `WAYS` in any set.
+    """
+
+    fullest: float
+    beyond: float
 
 
 @dataclass(frozen=True)
@@ -22,12 +38,14 @@ class Cover:
             a cache of so many sets must hold for all of the lines to stay.
         far_bytes: the same for `FAR_SETS` sets.
         pages: pages of `PAGE_BYTES`.
+        loads: of the sets of caches with `COUNTED_SETS`.
     """
 
     line_bytes: float
     near_bytes: float
     far_bytes: float
     pages: float
+    loads: tuple[SetLoad, ...]
 
 
 def cover(region: Sequence[int], extents: Sequence[int], element_bytes: int) -> Cover:
@@ -59,13 +77,14 @@ def cover(region: Sequence[int], extents: Sequence[int], element_bytes: int) -> 
     lines = pieces * lines_of_piece
     line_bytes = float(lines * CACHE_LINE_BYTES)
     pages = float(page_pieces * -(-page_piece // PAGE_BYTES))
+    loads = tuple(_load(lines, lines_of_piece, steps, sets) for sets in COUNTED_SETS)
     if not steps:
-        return Cover(line_bytes, line_bytes, line_bytes, pages)
+        return Cover(line_bytes, line_bytes, line_bytes, pages, loads)
     near, far = (
         line_bytes * (min(lines, sets) / _used_sets(lines_of_piece, steps, sets))
         for sets in (NEAR_SETS, FAR_SETS)
     )
-    return Cover(line_bytes, near, far, pages)
+    return Cover(line_bytes, near, far, pages, loads)
 
 
 def added(covers: Sequence[Cover]) -> Cover:
@@ -76,7 +95,35 @@ def added(covers: Sequence[Cover]) -> Cover:
         near_bytes += one.near_bytes
         far_bytes += one.far_bytes
         pages += one.pages
-    return Cover(line_bytes, near_bytes, far_bytes, pages)
+    loads = [
+        SetLoad(max(one.fullest for one in of_sets), sum(one.beyond for one in of_sets))
+        for of_sets in zip(*(one.loads for one in covers), strict=True)
+    ]
+    return Cover(line_bytes, near_bytes, far_bytes, pages, tuple(loads))
+
+
+def _load(lines: int, lines_of_piece: int, steps: Sequence[tuple[int, int]], sets: int) -> SetLoad:
+    """Returns the load of a cache's sets: counted for up to `MOST_COUNTED` lines, the others in
+    proportion. Long pieces fill all sets alike.
+
+    Args:
+        lines: of all pieces.
+        steps, sets: see `_used_sets`.
+    """
+    if not steps or lines_of_piece > MOST_COUNTED:
+        return SetLoad(float(-(-lines // sets)), float(max(lines - WAYS * sets, 0)))
+    pieces = min(lines // lines_of_piece, MOST_COUNTED // lines_of_piece)
+    in_set: Counter[int] = Counter()
+    for number in range(pieces):
+        address = 0
+        for step, count in steps:
+            number, place = divmod(number, count)
+            address += place * step
+        first = address // CACHE_LINE_BYTES
+        in_set.update(line % sets for line in range(first, first + lines_of_piece))
+    all_lines = lines / (pieces * lines_of_piece)
+    beyond = sum(max(count - WAYS, 0) for count in in_set.values())
+    return SetLoad(all_lines * max(in_set.values()), all_lines * beyond)
 
 
 def _whole(size: int, unit: int) -> int:

@@ -130,7 +130,9 @@ def test_a_saved_search_goes_on_with_the_network(
 
 
 def test_machine_code_teaches_where_it_is_known(trained: TrainedModel, samples: Samples) -> None:
-    reader = SimpleNamespace(kind="cpu", estimate=lambda rows: (rows.model_log_s + 1.0, None))
+    reader = SimpleNamespace(
+        kind="cpu", feature_schema={}, estimate=lambda rows: (rows.model_log_s + 1.0, None)
+    )
     names = [str(name) for name in samples.programs.program_id[::2]]
     columns = np.zeros(len(MACHINE_CODE_NAMES), np.float32)
     table = MachineCode({DEVICE: "{}"}, dict.fromkeys(names, columns))

@@ -2,22 +2,36 @@
 // tests/programs/reference/cache_lines.py).
 #pragma once
 
+#include <algorithm>
 #include <array>
 
 #include "common.hpp"
 
 namespace cdmpp {
 
+// Lines of a box in the sets of a cache: those in the fullest set, and those beyond 8 in any set.
+struct SetLoad {
+  double fullest = 0, beyond = 0;
+
+  void add(const SetLoad& other) {
+    fullest = std::max(fullest, other.fullest);
+    beyond += other.beyond;
+  }
+};
+
 // Coverage of a row-major buffer by a box: bytes of the cache lines; these bytes scaled by the
-// usable over the used sets of a near and of a far cache; pages.
+// usable over the used sets of a near and of a far cache; pages; loads of 64 and of 2,048 sets.
 struct Cover {
   double line_bytes = 0, near_bytes = 0, far_bytes = 0, pages = 0;
+  SetLoad near, far;
 
   void add(const Cover& other) {
     line_bytes += other.line_bytes;
     near_bytes += other.near_bytes;
     far_bytes += other.far_bytes;
     pages += other.pages;
+    near.add(other.near);
+    far.add(other.far);
   }
 };
 
@@ -26,7 +40,8 @@ class CacheLines {
   static constexpr i64 kLineBytes = 64, kPageBytes = 4096;
 
   // Coverage of a box of `rank` extents. Rows less than a line (a page) apart are one piece.
-  Cover cover(const i64* region, const i64* extents, u32 rank, i64 element_bytes) {
+  // Without `has_loads`, the loads of the sets are 0.
+  Cover cover(const i64* region, const i64* extents, u32 rank, i64 element_bytes, bool has_loads) {
     i64 piece = element_bytes, page_piece = element_bytes, step = element_bytes;
     i64 pieces = 1, page_pieces = 1;
     steps_.clear();
@@ -53,6 +68,7 @@ class CacheLines {
     result.line_bytes = static_cast<double>(mul(lines, kLineBytes));
     result.near_bytes = result.far_bytes = result.line_bytes;
     result.pages = static_cast<double>(mul(page_pieces, units(page_piece, kPageBytes)));
+    if (has_loads) count_loads(lines, lines_of_piece, &result);
     if (steps_.empty()) return result;
     result.near_bytes *= unused<1>(lines, lines_of_piece);
     result.far_bytes *= unused<16>(lines, lines_of_piece);
@@ -60,6 +76,8 @@ class CacheLines {
   }
 
  private:
+  static constexpr i64 kFarSets = 2048, kNearSets = 64, kWays = 8, kMostCounted = 2048;
+
   struct Step {
     i64 bytes, count;
   };
@@ -108,10 +126,51 @@ class CacheLines {
     return static_cast<double>(std::min(lines, sets.kCount)) / static_cast<double>(used);
   }
 
+  // Loads of the sets by `lines` in pieces of `lines_of_piece`: each line is counted, up to
+  // kMostCounted, and the others are in proportion. Long pieces fill all sets alike.
+  void count_loads(i64 lines, i64 lines_of_piece, Cover* result) {
+    if (steps_.empty() || lines_of_piece > kMostCounted) {
+      result->near = even_load(lines, kNearSets);
+      result->far = even_load(lines, kFarSets);
+      return;
+    }
+    near_.fill(0);
+    far_.fill(0);
+    places_.assign(steps_.size(), 0);
+    u64 position = 0, counted = 0, near_beyond = 0, far_beyond = 0;
+    const u64 piece = static_cast<u64>(lines_of_piece);
+    for (bool is_left = true; is_left && counted + piece <= kMostCounted; counted += piece) {
+      for (u64 line = position / kLineBytes, end = line + piece; line < end; ++line) {
+        near_beyond += near_[line % kNearSets]++ >= kWays;
+        far_beyond += far_[line % kFarSets]++ >= kWays;
+      }
+      is_left = false;
+      for (size_t i = 0; i < steps_.size() && !is_left; ++i) {
+        const u64 step = static_cast<u64>(steps_[i].bytes);
+        is_left = ++places_[i] < steps_[i].count;
+        position += is_left ? step : step * (1 - static_cast<u64>(steps_[i].count));
+        if (!is_left) places_[i] = 0;
+      }
+    }
+    const double all = static_cast<double>(lines) / static_cast<double>(counted);
+    result->near = {all * *std::max_element(near_.begin(), near_.end()),
+                    all * static_cast<double>(near_beyond)};
+    result->far = {all * *std::max_element(far_.begin(), far_.end()),
+                   all * static_cast<double>(far_beyond)};
+  }
+
+  static SetLoad even_load(i64 lines, i64 sets) {
+    return {static_cast<double>(units(lines, sets)),
+            static_cast<double>(std::max<i64>(lines - sets * kWays, 0))};
+  }
+
   static i64 units(i64 size, i64 unit) { return size / unit + (size % unit != 0); }
   static i64 whole(i64 size, i64 unit) { return mul(units(size, unit), unit); }
 
   std::vector<Step> steps_;
+  std::vector<i64> places_;
+  std::array<u16, kNearSets> near_;
+  std::array<u16, kFarSets> far_;
 };
 
 }  // namespace cdmpp

@@ -8,7 +8,7 @@
 
 namespace cdmpp {
 
-constexpr size_t kLeafExtra = 237;
+constexpr size_t kLeafExtra = 269;
 
 // Called during the walk that computes the leaf vectors.
 class ExtraWalk {
@@ -111,6 +111,7 @@ class ExtraWalk {
     nest_columns(leaf, row + kNest);
     footprint_columns(leaf, row + kFootprint);
     line_columns(*leaf.accesses, row + kLines);
+    load_columns(row + kSets);
     executed_columns(leaf, row + kExecution);
     const double work = leaf.iterations * static_cast<double>(leaf.float_ops);
     float_ops_ += work;
@@ -136,7 +137,7 @@ class ExtraWalk {
         std::copy(kernel, kernel + Kernel::kColumns, row + kOccupancy);
       }
       std::copy(std::begin(program), std::end(program), row + kProgram);
-      row[kLeafExtra - 1] = SignedLog::of(integer_ops_);
+      row[kSets - 1] = SignedLog::of(integer_ops_);
     }
   }
 
@@ -154,7 +155,8 @@ class ExtraWalk {
   static constexpr size_t kFootprint = kProgram + 5, kCapacities = 10;
   static constexpr size_t kLines = kFootprint + kNestLevels + kCapacities, kPageTables = 2;
   static constexpr size_t kExecution = kLines + kNestLevels + 2 * kCapacities + kPageTables;
-  static_assert(kExecution + 2 + IntegerOps::kColumns + 1 == kLeafExtra, "columns of the blocks");
+  static constexpr size_t kSets = kExecution + 2 + IntegerOps::kColumns + 1, kSetColumns = 4;
+  static_assert(kSets + kNestLevels * kSetColumns == kLeafExtra, "columns of the blocks");
   static constexpr int kLeastCapacityBits = 10;
   static constexpr double kNearCapacity = 1 << 16, kPageEntries[kPageTables] = {64, 2048};
   static constexpr int kSectorShift = 5, kLineShift = 6;
@@ -323,6 +325,16 @@ class ExtraWalk {
     for (const double entries : kPageEntries) *columns++ = fetched(count, entries);
   }
 
+  // Loads of the sets of two caches by one run of each enclosing loop, innermost first.
+  void load_columns(float* columns) const {
+    for (size_t i = 0; i < std::min(covers_.size(), kNestLevels); ++i) {
+      for (const SetLoad& load : {covers_[i].near, covers_[i].far}) {
+        *columns++ = SignedLog::of(load.fullest);
+        *columns++ = SignedLog::of(load.beyond);
+      }
+    }
+  }
+
   // Fills `covers_` with the coverage of one run of each loop with iterations, innermost first, in
   // the order of `levels_`.
   void find_covers(const AccessAnalysis& accesses) {
@@ -337,7 +349,7 @@ class ExtraWalk {
           const Access& access = accesses[number];
           of_access_[number] =
               cache_lines_.cover(accesses.box(box), extents_of(access, allocated_.find(access.buffer)),
-                                 access.rank, p_.element_bytes(access.buffer));
+                                 access.rank, p_.element_bytes(access.buffer), !is_gpu_);
         }
         total.add(of_access_[number]);
       }
