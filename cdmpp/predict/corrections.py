@@ -68,8 +68,10 @@ class MachineCodeCorrection:
         latency_s = np.maximum(np.exp(log_s), floor_s)
         low_s = np.maximum(np.exp(log_s - half_width), floor_s)
         upwards = np.exp(half_width)
-        if found.shares_set is not None:  # finished estimates include the rule for cache sets
-            upwards = upwards * np.where(found.shares_set[known], SAME_SET_FACTOR, 1.0)
+        is_slow = found.shares_set
+        if is_slow is not None:  # finished estimates include the rule for cache sets
+            is_slow = is_slow & ~(is_compiled & reader.knows_sets(found.is_new_device))
+            upwards = upwards * np.where(is_slow[known], SAME_SET_FACTOR, 1.0)
         new = {
             "latency_s": latency_s, "mean_s": latency_s, "low_s": low_s,
             "high_s": latency_s * upwards, "is_floor": np.exp(log_s) < floor_s,
@@ -79,7 +81,7 @@ class MachineCodeCorrection:
             values[name][known] = column
         if found.is_compiled is not None:
             is_compiled |= found.is_compiled
-        return replace(found, **values, is_compiled=is_compiled)
+        return replace(found, **values, is_compiled=is_compiled, shares_set=is_slow)
 
 
 @dataclass(frozen=True, eq=False)

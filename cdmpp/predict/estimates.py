@@ -224,6 +224,8 @@ class TrainedModel:
         for step in corrections:
             found = step.apply(self, replace(samples, programs=programs), found)
         is_slow = shares_set(samples)
+        if self.code is not None and found.is_compiled is not None:
+            is_slow &= ~(found.is_compiled & self.code.knows_sets(found.is_new_device))
         return replace(
             found, on_one_thread=samples.device != asked.device, shares_set=is_slow,
             high_s=np.where(is_slow, SAME_SET_FACTOR, 1.0) * found.high_s,

@@ -16,6 +16,8 @@ LEAF_EXTRA_SCHEMA_VERSION = 5
 LEAF_FEATURE_COUNT = 164
 #: First version with the leaves of cross-thread reductions.
 FIRST_WITH_ACROSS_THREADS = 4
+#: First version with the block `sets`.
+FIRST_WITH_SETS = 5
 #: Version -> number of columns. The columns of a version are the first of the next version, with
 #: the same values except for cross-thread reductions (`FIRST_WITH_ACROSS_THREADS`).
 LEAF_EXTRA_COUNTS: Mapping[int, int] = MappingProxyType({3: 221, 4: 237, 5: 269})

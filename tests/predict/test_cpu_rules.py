@@ -112,12 +112,14 @@ def test_strides_that_share_a_set_widen_the_interval_upwards() -> None:
     assert not shares_set(replace(asked, devices=(get_device("v100"),))).any()
 
 
-def test_machine_code_keeps_the_wide_upper_end() -> None:
+@pytest.mark.parametrize("counts_sets", [False, True])
+def test_machine_code_keeps_the_wide_upper_end_unless_it_counts_sets(counts_sets: bool) -> None:
     """Whether the correction is a step of the estimate or comes after it."""
     asked = _strided()
     reader: Any = SimpleNamespace(
         feature_schema=model(ONE).card.feature_schema, strange_factor=None, network_widths=None,
         supports_threads=lambda device: True,
+        knows_sets=lambda is_new: np.full(3, counts_sets),
         estimate=lambda rows, **options: (np.full(3, -7.0), np.full(3, 0.5)),
     )  # fmt: skip
     trained = replace(model(ONE), code=reader)
@@ -125,5 +127,9 @@ def test_machine_code_keeps_the_wide_upper_end() -> None:
     together = trained.estimate(asked, [step])
     after = step.apply(trained, asked, trained.estimate(asked))
     ratio = after.high_s / after.latency_s
-    assert ratio[0] == pytest.approx(SAME_SET_FACTOR * ratio[1])
+    factor = 1.0 if counts_sets else SAME_SET_FACTOR
+    assert ratio[0] == pytest.approx(factor * ratio[1])
     assert after.high_s.tolist() == pytest.approx(together.high_s.tolist())
+    for found in (together, after):
+        notes = [SAME_SET in row.note for row in estimated_samples(asked, found)]
+        assert notes == [not counts_sets, False, False]
