@@ -97,6 +97,7 @@ class NativeModules:
         limits: GpuLimits | None,
         may_lower: bool = True,
         complete: bool = True,
+        has_sets: bool = True,
         threads: int = 1,
     ) -> NativeBatch:
         """Featurises modules without holding the interpreter lock.
@@ -108,12 +109,15 @@ class NativeModules:
             limits: limits of a kernel; None = unlimited.
             may_lower: whether to run TVM's passes on a module that needs them.
             complete: see `tvm_helper.tir.loop_tree.loop_tree_from_tir`.
+            has_sets: whether to count lines in cache sets, which takes time; else they are 0.
             threads: number of native threads.
         """
         handles = _handles(modules)
         has_limits = limits is not None
         bounds = (limits.shared_bytes, limits.threads, limits.vthreads) if limits else (0, 0, 0)
-        settings = np.array([is_gpu, may_lower, complete, has_limits, *bounds], dtype=np.int64)
+        settings = np.array(
+            [is_gpu, may_lower, complete, has_sets, has_limits, *bounds], dtype=np.int64
+        )
         batch = call(
             self._library, self._run, self._featuriser, handles, len(modules),
             settings.ctypes.data, max(1, threads),

@@ -18,6 +18,7 @@ import numpy as np
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.programs.compact_ast import (
     FIRST_WITH_ACROSS_THREADS,
+    FIRST_WITH_SETS,
     LEAF_EXTRA_SCHEMA_VERSION,
     CompactAst,
 )
@@ -76,7 +77,7 @@ def featurise_modules(
     else:
         batch = native.featurise(
             modules, is_gpu=is_gpu, limits=limits, may_lower=not lowered, complete=complete,
-            threads=threads,
+            has_sets=version >= FIRST_WITH_SETS, threads=threads,
         )  # fmt: skip
         results = outcomes(batch)
         left = np.flatnonzero(batch.status == Status.DECLINED).tolist()

@@ -29,6 +29,7 @@ struct Request {
   bool is_gpu;      // whether the target is a GPU
   bool may_lower;   // whether the pass may run
   bool is_complete; // whether to include reductions across threads
+  bool has_sets;    // whether to count the lines in cache sets
   bool has_limits;
   GpuLimits limits;
 };
@@ -118,7 +119,7 @@ class Worker : public Output {
     top = placement_.place_outputs(std::move(top), found_.parameters);
     lap(CANONICAL);
     const bool is_gpu = request.is_gpu || found_.is_gpu;
-    append_compact_ast(tree_, top, is_gpu, &leaves_, this);
+    append_compact_ast(tree_, top, is_gpu, request.has_sets, &leaves_, this);
     const Judge judge(tree_, program_, shared_);
     piece->reason = judge.bad_extent(top);
     if (piece->reason.empty() && is_gpu && request.has_limits) {
@@ -219,12 +220,12 @@ void cdmpp_modules_have(void* featuriser, const TVMFFIObject* const* modules, si
 }
 
 // Featurises modules, which must stay alive. `settings`: target is a GPU, lowering allowed, complete,
-// has limits, shared bytes, threads, vthreads. Returns null if memory is exhausted.
+// cache sets, has limits, shared bytes, threads, vthreads. Returns null if memory is exhausted.
 cdmpp_result* cdmpp_modules_featurise(void* featuriser, const TVMFFIObject* const* modules,
                                       size_t count, const i64* settings, size_t threads) {
   try {
     const Request request{settings[0] != 0, settings[1] != 0, settings[2] != 0, settings[3] != 0,
-                          {settings[4], settings[5], settings[6]}};
+                          settings[4] != 0, {settings[5], settings[6], settings[7]}};
     return static_cast<Featuriser*>(featuriser)->run(modules, count, request, threads).release();
   } catch (const std::exception&) {
     return nullptr;

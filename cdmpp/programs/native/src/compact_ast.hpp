@@ -20,10 +20,11 @@ struct CompactAsts {
   }
 };
 
-// Appends the compact AST of a program, one leaf per store in program order.
+// Appends the compact AST of a program, one leaf per store in program order. `has_sets`: whether to
+// count the lines in cache sets, see `ExtraWalk::start`.
 inline void append_compact_ast(const Tree& tree, const std::vector<TreeId>& top, bool is_gpu,
-                               LeafWalk* walk, CompactAsts* out) {
-  walk->run(top, is_gpu, &out->features, &out->extra);
+                               bool has_sets, LeafWalk* walk, CompactAsts* out) {
+  walk->run(top, is_gpu, has_sets, &out->features, &out->extra);
   Serialiser(tree, &out->tree, &out->positions).run(top);
 }
 

@@ -32,8 +32,10 @@ class ExtraWalk {
       : p_(program), lanes_(program, intervals), scopes_(program), shares_(program),
         integers_(program) {}
 
-  void start(bool is_gpu, std::vector<float>* rows) {
+  // Without `has_sets`, the columns of cache sets are 0, as they are on GPUs.
+  void start(bool is_gpu, bool has_sets, std::vector<float>* rows) {
     is_gpu_ = is_gpu;
+    has_sets_ = has_sets && !is_gpu;
     rows_ = rows;
     first_ = rows->size();
     lanes_.reset();
@@ -349,7 +351,7 @@ class ExtraWalk {
           const Access& access = accesses[number];
           of_access_[number] =
               cache_lines_.cover(accesses.box(box), extents_of(access, allocated_.find(access.buffer)),
-                                 access.rank, p_.element_bytes(access.buffer), !is_gpu_);
+                                 access.rank, p_.element_bytes(access.buffer), has_sets_);
         }
         total.add(of_access_[number]);
       }
@@ -390,7 +392,7 @@ class ExtraWalk {
   Shares shares_;
   IntegerOps integers_;
   std::vector<double> held_;
-  bool is_gpu_ = false;
+  bool is_gpu_ = false, has_sets_ = true;
   std::vector<float>* rows_ = nullptr;
   size_t first_ = 0;
   StampedMap<Allocated> allocated_;

@@ -72,7 +72,7 @@ class Worker : public Output {
     lap(BOUNDS_AND_LOWER);
     const std::vector<TreeId> top = lowering_.finish(raw);
     lap(SIMPLIFY);
-    append_compact_ast(tree_, top, settings.is_gpu, &leaves_, this);
+    append_compact_ast(tree_, top, settings.is_gpu, true, &leaves_, this);
     judge(Judge(tree_, dag_.program, dag_.shared), top, settings, piece);
     lap(FEATURES);
   }
@@ -102,7 +102,7 @@ class TreeWorker : public Output {
     try {
       const std::vector<TreeId> top =
           TreeReader(data, count, text.data(), text.size()).read(&program_, &tree_);
-      append_compact_ast(tree_, top, settings.is_gpu, &leaves_, this);
+      append_compact_ast(tree_, top, settings.is_gpu, true, &leaves_, this);
       judge(Judge(tree_, program_, shared_), top, settings, piece);
     } catch (const Declined& declined) {
       undo(piece, DECLINED, declined.why, "");

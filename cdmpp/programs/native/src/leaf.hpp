@@ -15,11 +15,11 @@ class LeafWalk {
         accesses_(program, tree, intervals_, loops_, traffic_), extra_(program, intervals_) {}
 
   // Appends one row per store to both outputs, in program order.
-  void run(const std::vector<TreeId>& nodes, bool is_gpu, std::vector<float>* rows,
+  void run(const std::vector<TreeId>& nodes, bool is_gpu, bool has_sets, std::vector<float>* rows,
            std::vector<float>* extra) {
     is_gpu_ = is_gpu;
     rows_ = rows;
-    extra_.start(is_gpu, extra);
+    extra_.start(is_gpu, has_sets, extra);
     intervals_.reset();
     loops_.clear();
     ended_bindings_.clear();
