@@ -14,7 +14,7 @@ from cdmpp.datasets.judge import judge
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError
 from cdmpp.models.base import CostModel
-from cdmpp.models.parts.checks import as_learned, as_read_by
+from cdmpp.models.parts.checks import as_learned
 from cdmpp.predict.estimates import TrainedModel
 from cdmpp.predict.requested_device import check_kinds
 from cdmpp.predict.saved_model import task_digest, task_digests
@@ -64,8 +64,7 @@ def evaluate(
     known = {spec.name: spec for spec in (*trained.card.described, *trained.card.devices)}
     devices = tuple(known.get(spec.name, spec) for spec in samples.devices)
     every = as_learned(trained.card.feature_schema, replace(samples, devices=devices))
-    if code:  # may be read with newer columns
-        every = as_read_by(trained.feature_schema, replace(every, programs=samples.programs))
+    every = replace(every, programs=samples.programs)  # models narrow the columns themselves
     check_kinds([devices[index] for index in np.unique(every.device)], trained.card)
     samples = every if all_tasks else held_out_part(trained, every)
     estimates = trained.estimate(samples)
