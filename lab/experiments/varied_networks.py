@@ -93,6 +93,7 @@ def experiment(
     step: int = 1,
     rows: tuple[int, ...] = (1, 256),
     most_multiply_adds: float = 1.5e8,
+    widths: tuple[int, ...] = (),
 ) -> None:
     """Writes the exported networks.
 
@@ -106,6 +107,7 @@ def experiment(
         step: of the products' widths that are no powers of two.
         rows: fewest and most rows of a product.
         most_multiply_adds: of a product; naive loops take 0.2 to 8 ns for each.
+        widths: of the products, if they are not drawn.
     """
     make_folder(out, what="networks")
     torch.manual_seed(seed)
@@ -113,7 +115,7 @@ def experiment(
         export(network.eval(), inputs, out / f"{name}.pt2")
     rng = np.random.default_rng(seed)
     for number in range(products):
-        layer = _product(rng, step, rows, most_multiply_adds)
+        layer = _product(rng, step, rows, most_multiply_adds, widths)
         export(*layer, out / f"product-{number:03d}.pt2")
     for number in range(convolutions):
         export(*_convolution(rng), out / f"convolution-{number:03d}.pt2")
@@ -152,9 +154,16 @@ def _image_generator(
 
 
 def _product(
-    rng: np.random.Generator, step: int, rows: tuple[int, ...], most_multiply_adds: float
+    rng: np.random.Generator,
+    step: int,
+    rows: tuple[int, ...],
+    most_multiply_adds: float,
+    candidates: tuple[int, ...],
 ) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """Returns a linear layer: sizes log-uniform, half of its widths powers of two."""
+    """Returns a linear layer: sizes log-uniform, half of its widths powers of two.
+
+    With candidates, both widths are among them.
+    """
     while True:
         low, high = np.log([rows[0], 48, 48]), np.log([rows[1], 4096, 4096])
         count, inputs, outputs = np.exp(rng.uniform(low, high))
@@ -162,6 +171,8 @@ def _product(
             2 ** round(np.log2(one)) if rng.random() < 0.5 else max(1, int(one) // step) * step
             for one in (inputs, outputs)
         ]
+        if candidates:
+            widths = rng.choice(candidates, 2).tolist()
         if count * widths[0] * widths[1] < most_multiply_adds:
             break
     linear = nn.Linear(widths[0], widths[1], bias=bool(rng.random() < 0.7))

@@ -22,3 +22,9 @@ def test_products_are_single_layers_that_unscheduled_loops_run_in_a_second(tmp_p
         assert rows * inputs * outputs < 1.5e8
         sizes.add((rows, inputs, outputs))
     assert len(sizes) == 4
+
+
+def test_products_have_the_widths_asked_for(tmp_path: Path) -> None:
+    varied_networks.experiment(tmp_path, count=0, seed=3, products=4, widths=(48, 80))
+    for file in sorted(tmp_path.glob("product-*.pt2")):
+        assert set(torch.export.load(file).state_dict["0.weight"].shape) <= {48, 80}
