@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from cdmpp.datasets.extraction.extract import tables_hash
 from cdmpp.datasets.extraction.extracted import (
     MANIFEST,
@@ -35,7 +37,12 @@ from cdmpp.datasets.extraction.shard import table_note
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import make_folder, remove_abandoned, write_json
-from cdmpp.programs.compact_ast import leaf_extra_version
+from cdmpp.programs.compact_ast import (
+    FIRST_WITH_ACROSS_THREADS,
+    LEAF_EXTRA_COUNTS,
+    leaf_extra_version,
+)
+from cdmpp.programs.featurise import is_gpu_kind
 from cdmpp.text import agreed, counted
 
 Networks = dict[str, int]
@@ -106,6 +113,7 @@ class MergeReport:
 def merge(inputs: Sequence[Path], out_dir: Path) -> MergeReport:
     """Merges extracted datasets into a new one, which is written atomically.
 
+    GPU programs with `leaf_extra` of version 4 get the columns of version 5, which are 0 for GPUs.
     Memory holds about 400 bytes per program.
 
     Raises:
@@ -124,11 +132,8 @@ def merge(inputs: Sequence[Path], out_dir: Path) -> MergeReport:
     manifests = [read_manifest(path) for path in inputs]
     # Inputs without features have no leaf_extra columns.
     widths = {m["leaf_extra_count"] for m in manifests if m["featurised"]}
-    if len(widths) > 1:
-        raise DataError(
-            f"the datasets have different numbers of leaf_extra columns ({sorted(widths)}); "
-            "extract the older ones again: cdmpp dataset extract"
-        )
+    if len(widths) > 1 and min(widths) < LEAF_EXTRA_COUNTS[FIRST_WITH_ACROSS_THREADS]:
+        raise _unlike(widths)
     make_folder(out_dir.parent, what="merged dataset")
     remove_abandoned(out_dir.parent, f"{glob.escape(out_dir.name)}.*.tmp")
     temporary = out_dir.with_name(f"{out_dir.name}.{os.getpid()}.tmp")
@@ -146,6 +151,13 @@ def merge(inputs: Sequence[Path], out_dir: Path) -> MergeReport:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return report
+
+
+def _unlike(widths: set[int]) -> DataError:
+    return DataError(
+        f"the datasets have different numbers of leaf_extra columns ({sorted(widths)}); "
+        "extract the older ones again: cdmpp dataset extract"
+    )
 
 
 def merged_folder(inputs: Sequence[Path], cache_dir: Path) -> Path:
@@ -203,7 +215,9 @@ class _Merger:
             number = len(shards)
             programs = self._folder / f"programs-{number:05d}.parquet"
             measurements = self._folder / f"measurements-{number:05d}.parquet"
-            program_count, place = self._copy_programs(folder, shard, programs, place)
+            program_count, place = self._copy_programs(
+                folder, shard, programs, place, leaf_extra_count
+            )
             measurement_count = self._copy_measurements(folder, shard, measurements, seen_rows)
             shards.append(
                 {
@@ -255,7 +269,7 @@ class _Merger:
             known.setdefault(pair["name"], pair["weight"])
 
     def _copy_programs(
-        self, folder: Path, shard: dict[str, Any], path: Path, place: int
+        self, folder: Path, shard: dict[str, Any], path: Path, place: int, leaf_extra_count: int
     ) -> tuple[int, int]:
         """Writes the kept programs of a shard; returns (rows, position after the last row)."""
         import pyarrow as pa
@@ -270,7 +284,7 @@ class _Merger:
                     keep.append(self._copies[bytes.fromhex(identity)].place == place)
                     place += 1
                 kept = table.filter(pa.array(keep, pa.bool_()))
-                kept = self._with_networks(kept, schema)
+                kept = _widened(self._with_networks(kept, schema), leaf_extra_count)
                 self._count_programs(kept)
                 rows += len(kept)
                 if len(kept):
@@ -345,3 +359,28 @@ class _Merger:
             "merged_from": [manifest["data_hash"] for manifest in self._manifests],
         }
         write_json(self._folder / MANIFEST, value)
+
+
+def _widened(programs: Any, count: int) -> Any:
+    """Returns GPU programs with the later columns of `leaf_extra`, which are 0.
+
+    Raises:
+        DataError: a program for a CPU lacks them.
+    """
+    import pyarrow as pa
+
+    extra = programs["leaf_extra"].combine_chunks()
+    leaves = programs["leaf_position"].combine_chunks().value_lengths().to_numpy()
+    values = extra.flatten().to_numpy()
+    if len(values) == leaves.sum() * count:
+        return programs
+    before = len(values) // int(leaves.sum())
+    if not all(map(is_gpu_kind, programs["target_kind"].to_pylist())):
+        raise _unlike({before, count})
+    wide = np.zeros((leaves.sum(), count), np.float32)
+    wide[:, :before] = values.reshape(-1, before)
+    offsets = np.concatenate([[0], np.cumsum(leaves * count)]).astype(np.int32)
+    column = programs.schema.get_field_index("leaf_extra")
+    return programs.set_column(
+        column, programs.schema.field(column), pa.ListArray.from_arrays(offsets, wide.ravel())
+    )

@@ -20,7 +20,9 @@ from cdmpp.datasets.extraction.merge import MergeReport, _Merger, merge, merged_
 from cdmpp.datasets.tenset.source import TensetRecords
 from cdmpp.errors import DataError, ReplayError, UsageError
 from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.featurise import featurise_records
 from cdmpp.records import MeasureRecord, TensetTask
+from tests.paths import ROOT
 
 Featurise = Callable[..., list[CompactAst | ReplayError]]
 DEVICES = ("epyc-avx2-1c", "xeon-avx2-1c")
@@ -160,6 +162,37 @@ def test_what_does_not_fit_is_refused(
     (parts[1] / MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(DataError, match="extracted with schema versions"):
         merge(parts, tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()
+
+
+def test_programs_of_gpus_get_the_columns_of_the_next_version(
+    tiny_dataset: Path, tmp_path: Path
+) -> None:
+    """The columns that version 5 adds are 0 for GPUs; CPUs have to be extracted again."""
+
+    def extracted(dataset: Path, device: str, version: int) -> Path:
+        def featurised(
+            task: TensetTask, records: list[MeasureRecord]
+        ) -> list[CompactAst | ReplayError]:
+            found = featurise_records(task, records)
+            return [o.of_version(version) if isinstance(o, CompactAst) else o for o in found]
+
+        folder = tmp_path / f"{device}-{version}"
+        extract(TensetRecords(dataset, [device], featurised), folder, jobs=1)
+        return folder
+
+    gpu = ROOT / "data" / "ansor-gpu"
+    cpu = extracted(tiny_dataset, "epyc-avx2-1c", 5)
+    merge([cpu, extracted(gpu, "k80", 4)], tmp_path / "widened")
+    merge([cpu, extracted(gpu, "k80", 5)], tmp_path / "whole")
+    columns = ["program_id", "target_kind", "leaf_features", "leaf_extra", "leaf_position"]
+    programs = rows(tmp_path / "widened", "programs", columns)
+    assert programs == rows(tmp_path / "whole", "programs", columns)
+    assert {program["target_kind"] for program in programs} == {"llvm", "cuda"}
+    assert read_manifest(tmp_path / "widened")["leaf_extra_count"] == 269
+    earlier = extracted(tiny_dataset, "epyc-avx2-1c", 4)
+    with pytest.raises(DataError, match=r"\[237, 269\].*extract the older ones again"):
+        merge([earlier, tmp_path / "k80-5"], tmp_path / "merged")
     assert not (tmp_path / "merged").exists()
 
 
