@@ -73,7 +73,7 @@ def test_they_load_without_an_extraction(
         pytest.param("metaschedule-cpu-zen4-third", 3456, 3456, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-zen4-fourth", 3491, 3491, marks=pytest.mark.exhaustive),
         pytest.param("metaschedule-cpu-zen4-fifth", 2603, 2603, marks=pytest.mark.exhaustive),
-        pytest.param("metaschedule-cpu-zen4-untuned", 3936, 3936, marks=pytest.mark.exhaustive),
+        pytest.param("metaschedule-cpu-zen4-untuned", 4760, 4760, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-sealed", 198, 198, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-zen3", 3355, 3355, marks=pytest.mark.exhaustive),
         pytest.param("pasted-cpu-sealed9", 294, 294, marks=pytest.mark.exhaustive),
