@@ -106,22 +106,20 @@ golden: $(STAMP) ## compare replayed records with the original TVM's results (GO
 
 # Measured programs: campaigns that are kept packed; their tables are made by the code of today.
 # Those that a model learns from have times as on a quiet core.
-PACKED = $(patsubst %/campaign.tar.xz,%,$(wildcard $(addsuffix /campaign.tar.xz,data/metaschedule-cpu* data/pasted-cpu-zen*)))
+PACKED = $(patsubst %/campaign.tar.xz,%,$(wildcard $(addsuffix /campaign.tar.xz,data/metaschedule-cpu* data/icelake-convolutions data/pasted-cpu-zen*)))
 # What searches of random networks measured: nothing learns from it, it says what the fastest programs take.
 SEARCHED = $(filter data/metaschedule-cpu-searched%,$(PACKED))
-# Measured after the shipped fast tier was trained: only the model of machine code learns from them.
-FURTHER = data/metaschedule-cpu-zen4-untuned data/icelake-convolutions
-CAMPAIGNS = $(filter-out $(SEARCHED) $(FURTHER),$(PACKED))
+CAMPAIGNS = $(filter-out $(SEARCHED),$(PACKED))
 # Times on a GPU are not those of a shared core: they stay as measured.
 LEARNED = $(CAMPAIGNS:%=cache/%) cache/data/metaschedule-h200 $(AUTOTVM) data/ansor-gpu data/metaschedule-a100
-TABLES = $(addsuffix /manifest.json,$(addprefix cache/,$(PACKED) $(FURTHER)) cache/data/metaschedule-h200)
+TABLES = $(addsuffix /manifest.json,$(addprefix cache/,$(PACKED)) cache/data/metaschedule-h200)
 
 .SECONDEXPANSION:
 cache/data/%/manifest.json: data/%/campaign.tar.xz $$(wildcard data/$$*/machine_code.parquet data/$$*/in_network.json) $(STAMP)
 	rm -rf $(@D) && mkdir -p $(@D)
 	tar -C $(@D) -xJf $<
 	$(foreach f,$(filter %.parquet %.json,$^),cp $(f) $(@D);)
-	$(BIN)/cdmpp measure --tables-only $(if $(filter $(@D),$(addprefix cache/,$(CAMPAIGNS) $(FURTHER))),--quiet-times) --out $(@D)
+	$(BIN)/cdmpp measure --tables-only $(if $(filter $(@D),$(addprefix cache/,$(CAMPAIGNS))),--quiet-times) --out $(@D)
 
 # Programs that no model learns from: what experiments evaluate on.
 HELD_OUT = $(foreach d,sealed3-cpu sealed9-cpu pasted-cpu-sealed pasted-cpu-sealed9 zen5-records zen5-kernels icelake-kernels icelake-pasted sealed-gpu,cache/data/$(d)/manifest.json)
@@ -131,7 +129,7 @@ tables: $(TABLES) $(HELD_OUT) ## extract the campaigns that data/ keeps packed, 
 pretrained: $(STAMP) $(TABLES) ## train and package the model behind --model pretrained (AUTOTVM=DIR)
 	$(BIN)/python -m lab pretrain --package --programs-per-device 0 --config configs/train/pretrained.yaml $(foreach d,$(LEARNED),--data $(d))
 	$(BIN)/cdmpp dataset extract --out cache/tenset-cpu
-	$(BIN)/cdmpp train-code --model pretrained --package --data cache/tenset-cpu $(foreach d,$(CAMPAIGNS),$(if $(wildcard $(d)/machine_code.parquet),--data cache/$(d))) $(FURTHER:%=--further cache/%) $(SEARCHED:%=--searched cache/%)
+	$(BIN)/cdmpp train-code --model pretrained --package --data cache/tenset-cpu $(foreach d,$(CAMPAIGNS),$(if $(wildcard $(d)/machine_code.parquet),--data cache/$(d))) $(SEARCHED:%=--searched cache/%)
 	$(BIN)/cdmpp distil --model pretrained --package $(foreach d,$(LEARNED) cache/tenset-cpu,--data $(d))
 
 NETWORKS ?= data/networks-cpu
