@@ -8,12 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError, UsageError
 from cdmpp.programs.added_columns import ACROSS_THREADS_COLUMN
 from cdmpp.programs.compact_ast import (
     FIRST_WITH_ACROSS_THREADS,
+    FIRST_WITH_SETS,
     LEAF_EXTRA_COUNTS,
     LEAF_EXTRA_SCHEMA_VERSION,
 )
@@ -43,9 +45,10 @@ def check_schema(expected: dict[str, int] | None, samples: Samples) -> Samples:
 
 
 def as_read_by(expected: Mapping[str, int], samples: Samples) -> Samples:
-    """Converts samples to the leaf features of an earlier version.
+    """Converts samples to the leaf features of an earlier version, or those of GPUs from the
+    version before `FIRST_WITH_SETS` to that version, whose further columns are 0 for GPUs.
 
-    Programs that reduce across threads are dropped if their leaves differ in that version
+    Programs that reduce across threads are dropped if their leaves differ in the earlier version
     (`FIRST_WITH_ACROSS_THREADS`).
 
     Args:
@@ -58,6 +61,12 @@ def as_read_by(expected: Mapping[str, int], samples: Samples) -> Samples:
     got, version = programs.feature_schema, expected.get("leaf_extra", 0)
     if got == expected or not expected:
         return samples
+    if version == FIRST_WITH_SETS and got == {**expected, "leaf_extra": version - 1}:
+        used = {samples.devices[index].kind for index in np.unique(samples.device)}
+        if used <= {"gpu"}:
+            more = LEAF_EXTRA_COUNTS[version] - LEAF_EXTRA_COUNTS[version - 1]
+            wide = np.pad(programs.leaf_extra, ((0, 0), (0, more)))
+            return _with_extra(samples, wide, expected)
     is_part = version in LEAF_EXTRA_COUNTS and got["leaf_extra"] > version
     if not is_part or {**got, "leaf_extra": version} != expected:
         raise DataError(
@@ -66,14 +75,19 @@ def as_read_by(expected: Mapping[str, int], samples: Samples) -> Samples:
             "extract`"
         )
     extra = programs.leaf_extra[:, : LEAF_EXTRA_COUNTS[version]]
-    found = replace(
-        samples, programs=replace(programs, leaf_extra=extra, feature_schema=dict(expected))
-    )
+    found = _with_extra(samples, extra, expected)
     if version >= FIRST_WITH_ACROSS_THREADS:
         return found
     differing = np.flatnonzero(programs.leaf_extra[:, ACROSS_THREADS_COLUMN] > 0)
     owners = np.searchsorted(programs.leaf_offset, differing, side="right") - 1
     return found.take(~np.isin(found.program, owners)) if len(owners) else found
+
+
+def _with_extra(
+    samples: Samples, extra: NDArray[np.float32], schema: Mapping[str, int]
+) -> Samples:
+    programs = replace(samples.programs, leaf_extra=extra, feature_schema=dict(schema))
+    return replace(samples, programs=programs)
 
 
 def as_learned(expected: Mapping[str, int], samples: Samples) -> Samples:

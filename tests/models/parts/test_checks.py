@@ -46,6 +46,19 @@ def test_a_model_of_version_3_reads_the_first_columns(samples: Samples) -> None:
         check_schema(NEW, found)
 
 
+def test_programs_of_gpus_have_no_use_of_cache_sets(samples: Samples) -> None:
+    narrow = as_read_by(MIDDLE, samples)
+    gpus = replace(narrow, devices=[replace(one, kind="gpu") for one in samples.devices])
+    wide = check_schema(NEW, gpus)
+    assert wide.programs.feature_schema == NEW
+    assert np.array_equal(wide.programs.leaf_extra[:, :237], narrow.programs.leaf_extra)
+    assert wide.programs.leaf_extra.shape[1] == 269
+    assert not wide.programs.leaf_extra[:, 237:].any()
+    for samples_of_cpus in (narrow, replace(gpus, devices=[gpus.devices[0], narrow.devices[1]])):
+        with pytest.raises(DataError, match="leaf_extra v5 but got leaf v1, leaf_extra v4"):
+            check_schema(NEW, samples_of_cpus)
+
+
 def test_programs_of_other_leaves_are_left_out_or_refused(
     samples: Samples, caplog: pytest.LogCaptureFixture
 ) -> None:
