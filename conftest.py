@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import logging
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -74,6 +76,13 @@ def _share_packaged_models() -> None:
         if module := sys.modules.get(name):
             kind = getattr(module, model)
             kind.at = once(kind.at, PRETRAINED)
+
+
+@pytest.fixture(autouse=True)
+def _log_level() -> Iterator[None]:
+    """Undoes the level that the command line sets with `-q` or `-v`."""
+    yield
+    logging.getLogger("cdmpp").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")
