@@ -14,7 +14,7 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.models.parts.checks import check_schema
-from cdmpp.predict.cpu_rules import SAME_SET_FACTOR
+from cdmpp.predict.cpu_rules import SAME_SET_FACTOR, misjudges_set
 from cdmpp.predict.estimates import STRANGE_FACTOR, Estimates, TrainedModel, interval_s
 from cdmpp.predict.machine_code.model import CodeRows
 from cdmpp.programs.code_layout import CodeKind
@@ -70,7 +70,8 @@ class MachineCodeCorrection:
         upwards = np.exp(half_width)
         is_slow = found.shares_set
         if is_slow is not None:  # finished estimates include the rule for cache sets
-            is_slow = is_slow & ~(is_compiled & reader.knows_sets(found.is_new_device))
+            of_compiled = misjudges_set(samples, found.is_new_device, reader.leaf_extra_version)
+            is_slow = np.where(is_compiled, of_compiled, is_slow)
             upwards = upwards * np.where(is_slow[known], SAME_SET_FACTOR, 1.0)
         new = {
             "latency_s": latency_s, "mean_s": latency_s, "low_s": low_s,

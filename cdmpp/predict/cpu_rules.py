@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.analytic.roofline.programs import leaves_of
-from cdmpp.arrays import BoolArray
+from cdmpp.arrays import BoolArray, IntArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec, architecture_of
 from cdmpp.predict.saved_model import ModelCard
 from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
-from cdmpp.programs.compact_ast import has_added_columns
+from cdmpp.programs.compact_ast import FIRST_WITH_SETS, has_added_columns
 from cdmpp.programs.schema import ACCESS_SLOT_COUNT, LEAF_FEATURE_NAMES
 
 #: Reasons shown with a prediction when a rule applies.
@@ -86,6 +86,19 @@ def _one_thread(spec: DeviceSpec, card: ModelCard) -> DeviceSpec | None:
 
 def _chip(spec: DeviceSpec) -> tuple[object, ...]:
     return architecture_of(spec), spec.core_count, spec.simd_bits, spec.l2_bytes, spec.l3_bytes
+
+
+def misjudges_set(
+    samples: Samples, is_new_device: BoolArray, version: int | IntArray
+) -> BoolArray:
+    """Returns bool [N], whether `shares_set` holds and a model cannot know what that costs: it has
+    not learned from counts of the lines in each set (`FIRST_WITH_SETS`), or not on this device.
+
+    Args:
+        is_new_device: bool [N], whether the model has not learned from the device.
+        version: int64 [N] or one number, version of the model's `leaf_extra`.
+    """
+    return shares_set(samples) & (is_new_device | (version < FIRST_WITH_SETS))
 
 
 def shares_set(samples: Samples) -> BoolArray:

@@ -17,7 +17,7 @@ from cdmpp.devices.registry import as_described_now
 from cdmpp.devices.spec import DeviceSpec, family
 from cdmpp.models.base import CostModel
 from cdmpp.models.parts.checks import check_schema
-from cdmpp.predict.cpu_rules import SAME_SET_FACTOR, on_one_thread, shares_set
+from cdmpp.predict.cpu_rules import SAME_SET_FACTOR, misjudges_set, on_one_thread
 from cdmpp.predict.distilled import DistilledModel
 from cdmpp.predict.gpu_schedules import schedule_estimates
 from cdmpp.predict.machine_code.model import CodeModel
@@ -223,9 +223,10 @@ class TrainedModel:
             found = _by_schedule(samples, found, floor_s, is_seen)
         for step in corrections:
             found = step.apply(self, replace(samples, programs=programs), found)
-        is_slow = shares_set(samples)
+        version = self.card.feature_schema.get("leaf_extra", 0)
         if self.code is not None and found.is_compiled is not None:
-            is_slow &= ~(found.is_compiled & self.code.knows_sets(found.is_new_device))
+            version = np.where(found.is_compiled, self.code.leaf_extra_version, version)
+        is_slow = misjudges_set(samples, found.is_new_device, version)
         return replace(
             found, on_one_thread=samples.device != asked.device, shares_set=is_slow,
             high_s=np.where(is_slow, SAME_SET_FACTOR, 1.0) * found.high_s,

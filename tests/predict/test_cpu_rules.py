@@ -29,6 +29,7 @@ from cdmpp.testing.synthetic import make_samples
 from tests.predict.test_estimates import trained
 
 TWO, ONE = get_device("epyc-avx512-2c"), get_device("epyc-avx512-1c")
+NEW = {"leaf": 1, "leaf_extra": 5}
 PARALLEL = LEAF_FEATURE_NAMES.index("parallel_num")
 
 
@@ -86,7 +87,7 @@ def test_what_was_learned_without_such_a_label_stays(adapted: tuple[str, ...]) -
 
 def _strided() -> Samples:
     """Three programs, the first of which strides over lines of one set."""
-    samples = replace(make_samples(1, 3, most_leaves=1, extra=len(LEAF_EXTRA_NAMES)))
+    samples = make_samples(1, 3, most_leaves=1, extra=len(LEAF_EXTRA_NAMES))
     extra = samples.programs.leaf_extra.copy()
     extra[:] = 0.0
     values = {"thread_stride.B1.stride": 1024, "dtype.B1.bytes": 4, "lines.traffic_1024k": 1e6,
@@ -96,20 +97,34 @@ def _strided() -> Samples:
     extra[1, LEAF_EXTRA_NAMES.index("thread_stride.B1.stride")] = np.log2(1032 + 1)
     extra[2, LEAF_EXTRA_NAMES.index("lines.conflict_1024k")] = np.log2(1e6 + 1)
     return replace(
-        samples, programs=replace(samples.programs, leaf_extra=extra), program=np.arange(3),
+        samples, program=np.arange(3),
+        programs=replace(samples.programs, leaf_extra=extra, feature_schema=NEW),
         device=np.zeros(3, np.int64), devices=(ONE,), latency_s=samples.latency_s[:3],
     )  # fmt: skip
 
 
-def test_strides_that_share_a_set_widen_the_interval_upwards() -> None:
+@pytest.mark.parametrize(
+    ("version", "is_new", "is_wide"), [(4, False, True), (5, False, False), (5, True, True)]
+)
+def test_strides_that_share_a_set_widen_the_interval_unless_counted_sets_were_learned(
+    version: int, is_new: bool, is_wide: bool
+) -> None:
     asked = _strided()
     assert shares_set(asked).tolist() == [True, False, False]
-    found = model(ONE).estimate(asked)
-    ratio = found.high_s / found.latency_s
-    assert ratio[0] == pytest.approx(SAME_SET_FACTOR * ratio[1])
-    assert np.ptp(found.low_s) == 0
-    assert [SAME_SET in row.note for row in estimated_samples(asked, found)] == [True, False, False]
     assert not shares_set(replace(asked, devices=(get_device("v100"),))).any()
+    known = replace(ONE, name="other") if is_new else ONE
+    found = _of_version(model(known), version).estimate(asked)
+    ratio = found.high_s / found.latency_s
+    assert ratio[0] == pytest.approx((SAME_SET_FACTOR if is_wide else 1) * ratio[1])
+    assert np.ptp(found.low_s) == 0
+    notes = [SAME_SET in row.note for row in estimated_samples(asked, found)]
+    assert notes == [is_wide, False, False]
+
+
+def _of_version(known: TrainedModel, version: int) -> TrainedModel:
+    return replace(
+        known, card=replace(known.card, feature_schema={"leaf": 1, "leaf_extra": version})
+    )
 
 
 @pytest.mark.parametrize("counts_sets", [False, True])
@@ -117,12 +132,11 @@ def test_machine_code_keeps_the_wide_upper_end_unless_it_counts_sets(counts_sets
     """Whether the correction is a step of the estimate or comes after it."""
     asked = _strided()
     reader: Any = SimpleNamespace(
-        feature_schema=model(ONE).card.feature_schema, strange_factor=None, network_widths=None,
-        supports_threads=lambda device: True,
-        knows_sets=lambda is_new: np.full(3, counts_sets),
+        feature_schema=NEW, leaf_extra_version=5 if counts_sets else 4, strange_factor=None,
+        network_widths=None, supports_threads=lambda device: True,
         estimate=lambda rows, **options: (np.full(3, -7.0), np.full(3, 0.5)),
     )  # fmt: skip
-    trained = replace(model(ONE), code=reader)
+    trained = replace(_of_version(model(ONE), 4), code=reader)
     step = MachineCodeCorrection(np.zeros((3, len(MACHINE_CODE_NAMES)), np.float32))
     together = trained.estimate(asked, [step])
     after = step.apply(trained, asked, trained.estimate(asked))

@@ -45,7 +45,6 @@ from cdmpp.predict.machine_code.expected_error import (
 )
 from cdmpp.predict.machine_code.gpu_time import gpu_log_s
 from cdmpp.programs.code_layout import CODE_LAYOUTS, CodeKind
-from cdmpp.programs.compact_ast import FIRST_WITH_SETS
 
 if TYPE_CHECKING:  # torch takes long to import
     from cdmpp.predict.machine_code.net import CodeNet
@@ -414,13 +413,10 @@ class CodeModel:
         most = self.most_threads
         return most is None or (device.threads or 1) <= most
 
-    def knows_sets(self, is_new_device: BoolArray) -> BoolArray:
-        """Returns bool [N], whether the model learned from counted cache sets on these devices.
-
-        Args:
-            is_new_device: bool [N], see `Estimates`.
-        """
-        return ~is_new_device & (self.feature_schema.get("leaf_extra", 0) >= FIRST_WITH_SETS)
+    @property
+    def leaf_extra_version(self) -> int:
+        """Version of the added leaf columns that it reads."""
+        return self.feature_schema.get("leaf_extra", 0)
 
     def estimate(
         self, rows: CodeRows, *, are_fastest: bool = False
