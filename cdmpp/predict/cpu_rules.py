@@ -88,9 +88,7 @@ def _chip(spec: DeviceSpec) -> tuple[object, ...]:
     return architecture_of(spec), spec.core_count, spec.simd_bits, spec.l2_bytes, spec.l3_bytes
 
 
-def misjudges_set(
-    samples: Samples, is_new_device: BoolArray, version: int | IntArray
-) -> BoolArray:
+def misjudges_set(samples: Samples, is_new_device: BoolArray, version: int | IntArray) -> BoolArray:
     """Returns bool [N], whether `shares_set` holds and a model cannot know what that costs: it has
     not learned from counts of the lines in each set (`FIRST_WITH_SETS`), or not on this device.
 

@@ -83,9 +83,7 @@ def as_read_by(expected: Mapping[str, int], samples: Samples) -> Samples:
     return found.take(~np.isin(found.program, owners)) if len(owners) else found
 
 
-def _with_extra(
-    samples: Samples, extra: NDArray[np.float32], schema: Mapping[str, int]
-) -> Samples:
+def _with_extra(samples: Samples, extra: NDArray[np.float32], schema: Mapping[str, int]) -> Samples:
     programs = replace(samples.programs, leaf_extra=extra, feature_schema=dict(schema))
     return replace(samples, programs=programs)
 
