@@ -100,7 +100,7 @@ def test_the_newest_columns_are_trained_on_without_a_word(
 
 def test_a_model_of_an_unknown_version_is_refused(tmp_path: Path) -> None:
     shutil.copy(model_folder("pretrained") / "model.json", tmp_path)
-    assert read_card(tmp_path).leaf_extra_version == 4
+    assert read_card(tmp_path).leaf_extra_version == 5
     facts = json.loads((tmp_path / "model.json").read_text())
     facts["feature_schema"] = {"leaf": 1, "leaf_extra": 6}
     (tmp_path / "model.json").write_text(json.dumps(facts))
