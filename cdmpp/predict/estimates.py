@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from cdmpp.analytic.roofline.floor import sample_floor_s
-from cdmpp.arrays import BoolArray, FloatArray
+from cdmpp.arrays import BoolArray, FloatArray, IntArray
 from cdmpp.calibration.ood import NearTask, TrainingTasks
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.registry import as_described_now
@@ -223,7 +223,7 @@ class TrainedModel:
             found = _by_schedule(samples, found, floor_s, is_seen)
         for step in corrections:
             found = step.apply(self, replace(samples, programs=programs), found)
-        version = self.card.feature_schema.get("leaf_extra", 0)
+        version: int | IntArray = self.card.feature_schema.get("leaf_extra", 0)
         if self.code is not None and found.is_compiled is not None:
             version = np.where(found.is_compiled, self.code.leaf_extra_version, version)
         is_slow = misjudges_set(samples, found.is_new_device, version)
