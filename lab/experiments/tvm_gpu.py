@@ -74,6 +74,7 @@ def experiment(
         package: whether to write the fit of all programs into the package.
         networks: whether to predict ResNet-50.
     """
+    asked = MeasuredSchedules.of(_measured(autotvm, cache))
     folders = [
         extracted_folder(ROOT / "data" / "ansor-gpu", None, cache_dir=cache),
         ROOT / "data" / "metaschedule-a100",
@@ -87,11 +88,8 @@ def experiment(
     devices = [_left_out(samples, device, name, is_new=True) for name in np.unique(device)]
     kinds = kinds_of(samples)
     operators = [_left_out(samples, kinds, name, is_new=False) for name in np.unique(kinds)]
-    found = {"devices": devices, "operators": operators}
-    if autotvm.is_dir():
-        found["templates"] = templates(measured, MeasuredSchedules.of(_measured(autotvm, cache)))
+    found = {"devices": devices, "operators": operators, "templates": templates(measured, asked)}
     tables = {name: _table(name, own) for name, own in found.items()}
-    tables.setdefault("templates", "AutoTVM's logs were not there.")
     numbers = {name: [asdict(one) for one in own] for name, own in found.items()}
     rows = resnet() if networks else []
     text = sections(
