@@ -96,7 +96,8 @@ def misjudges_set(samples: Samples, is_new_device: BoolArray, version: int | Int
         is_new_device: bool [N], whether the model has not learned from the device.
         version: int64 [N] or one number, version of the model's `leaf_extra`.
     """
-    return shares_set(samples) & (is_new_device | (version < FIRST_WITH_SETS))
+    is_unknown = is_new_device | (version < FIRST_WITH_SETS)
+    return shares_set(samples) & is_unknown if is_unknown.any() else is_unknown
 
 
 def shares_set(samples: Samples) -> BoolArray:

@@ -26,5 +26,7 @@ def test_products_are_single_layers_that_unscheduled_loops_run_in_a_second(tmp_p
 
 def test_products_have_the_widths_asked_for(tmp_path: Path) -> None:
     varied_networks.experiment(tmp_path, count=0, seed=3, products=4, widths=(48, 80))
-    for file in sorted(tmp_path.glob("product-*.pt2")):
+    files = sorted(tmp_path.glob("product-*.pt2"))
+    assert len(files) == 4
+    for file in files:
         assert set(torch.export.load(file).state_dict["0.weight"].shape) <= {48, 80}
