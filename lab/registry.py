@@ -120,6 +120,10 @@ EXPERIMENTS = (
     Experiment("replay-drawn", "replays of networks that were drawn after the model was fixed",
                "15 min, a quiet core", place="replay:drawn",
                options=("device=epyc-avx512-1c", "trials=0"), is_pinned=True),
+    Experiment("replay-tuned", "replays of other drawn networks, untuned and after a search",
+               "100 min, a quiet core", place="replay:drawn",
+               options=("device=epyc-avx512-1c", "trials=16", "seed=2047", "count=10",
+                        "page=replay-tuned"), is_pinned=True),
     Experiment("replay-elsewhere", "replays on an unseen CPU, zero-shot and after `cdmpp device "
                "add`", "60 min, a quiet core", place="replay:elsewhere",
                options=("seed=2044", "model=runs/without-icelake",
