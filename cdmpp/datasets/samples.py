@@ -26,11 +26,21 @@ class UnlikeColumns:
     first: NDArray[np.float32]
 
     @classmethod
-    def of(cls, leaves: NDArray[np.float32]) -> UnlikeColumns:
-        """Drops the constant columns of float32 [L, F], L ≥ 1."""
-        columns = np.flatnonzero((leaves != leaves[0]).any(axis=0))
-        # `take` returns a C-contiguous array, `leaves[:, columns]` a Fortran-contiguous one.
-        return cls(leaves.take(columns, axis=1), columns, leaves[0].copy())
+    def of(cls, *parts: NDArray[np.float32]) -> UnlikeColumns:
+        """Drops the constant columns of leaves, float32 [L, F], L ≥ 1.
+
+        Args:
+            parts: columns of the leaves; they are not joined, because that takes longer.
+        """
+        varying = [np.flatnonzero((part != part[0]).any(axis=0)) for part in parts]
+        starts = np.cumsum([0, *(part.shape[1] for part in parts[:-1])])
+        # `take` returns a C-contiguous array, `part[:, columns]` a Fortran-contiguous one.
+        values = [part.take(own, axis=1) for part, own in zip(parts, varying, strict=True)]
+        return cls(
+            np.concatenate(values, axis=1),
+            np.concatenate([own + start for own, start in zip(varying, starts, strict=True)]),
+            np.concatenate([part[0] for part in parts]),
+        )
 
 
 @dataclass(frozen=True)
@@ -84,7 +94,7 @@ class ProgramArrays:
     @cached_property
     def unlike_columns(self) -> UnlikeColumns:
         """All leaves, features and extra columns; copies them, so only for few programs."""
-        return UnlikeColumns.of(np.concatenate([self.leaf_features, self.leaf_extra], axis=1))
+        return UnlikeColumns.of(self.leaf_features, self.leaf_extra)
 
     def schedule_text(self, row: int) -> str | None:
         """Returns the canonical JSON of a program's transform steps; None if there is none.

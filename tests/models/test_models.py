@@ -197,6 +197,17 @@ def test_columns_in_which_leaves_are_alike_count_as_others():
     assert np.allclose(found, wanted, rtol=0, atol=1e-5)
 
 
+def test_samples_of_one_device_are_predicted_as_beside_those_of_others():
+    samples = make_samples(3, 4)
+    nothing = samples.take(np.zeros(0, np.int64))
+    model = TransformerCostModel(SMALL)
+    model.fit(samples, nothing, seed=0)
+    own = samples.device == 0
+    alone = replace(samples.take(np.flatnonzero(own)), devices=samples.devices[:1])
+    assert len(samples.devices) > 1
+    assert np.allclose(model.predict(alone), model.predict(samples)[own], rtol=1e-5)
+
+
 def test_more_device_speed_means_less_time():
     """The device vector reaches the result: the same program is predicted faster on the fast
     device.

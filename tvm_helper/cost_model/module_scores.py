@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,9 @@ class ModuleSamples:
     """Samples of modules on one device. Modules without features have no sample.
 
     Attributes:
-        samples: one sample per supported module, in order.
-        supported: int64 [S], indices of the supported modules.
+        samples: one sample per supported module, by number of leaves, so that the models need not
+            reorder them.
+        supported: int64 [S], index of each sample's module.
         asts: compact ASTs of the supported modules.
         unsupported: reason -> number of the other modules.
         seconds: time of lowering and featurising.
@@ -62,8 +64,7 @@ def module_samples(
         version: see `featurise_modules`.
     """
     started = time.perf_counter()
-    asked: list[AskedProgram] = []
-    supported: list[int] = []
+    supported: list[tuple[int, int, CompactAst]] = []
     unsupported: Counter[str] = Counter()
     for place, ast in enumerate(
         featurise_modules(modules, target, threads=threads, version=version)
@@ -73,11 +74,12 @@ def module_samples(
             unsupported[reason] += 1
             continue
         assert isinstance(ast, CompactAst)
-        supported.append(place)
-        asked.append(AskedProgram(program_id=str(place), task=task, ast=ast, device=device))
+        supported.append((len(ast.leaf_features), place, ast))
+    supported.sort(key=itemgetter(0))
+    asked = [AskedProgram(str(place), task, ast, device) for _, place, ast in supported]
     return ModuleSamples(
         samples=assemble_samples(asked),
-        supported=np.array(supported, np.int64),
+        supported=np.array([place for _, place, _ in supported], np.int64),
         asts=[program.ast for program in asked],
         unsupported=unsupported,
         seconds=time.perf_counter() - started,

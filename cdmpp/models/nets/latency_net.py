@@ -22,15 +22,18 @@ class LeafBatch:
     """Programs padded to the same number of leaves, and their samples.
 
     Attributes:
-        leaves: float32 [batch, leaf, feature], normalised leaf vectors; zeros in padding.
+        leaves: float32 [batch, leaf, feature], normalised leaf vectors, zeros in padding; or rows
+            without padding, in the order of `mask`.
         position: int64 [batch, leaf], position in the serialised tree.
         mask: bool [batch, leaf], True for leaves, False for padding.
         demand: float32 [batch, leaf, 4], log of floating-point operations, distinct bytes, touched
             bytes and parallel iterations of each leaf.
         traffic: float32 [batch, leaf, C], log of the bytes that caches of `CAPACITIES` fetch; NaN
             if unknown.
-        program: int64 [sample], row of each sample's program in the batch.
-        device: float32 [sample, device_feature], normalised device vectors.
+        program: int64 [sample], row of each sample's program in the batch, ascending; every
+            program has a sample.
+        device: float32 [sample, device_feature], normalised device vectors; one row if all samples
+            are of one device, as in `supply`.
         supply: float32 [sample, 6], log of FLOP/s, of bytes/s, of the bytes of the three cache
             levels and of the cores of each sample's device; NaN if unknown.
         prior: float32 [sample, 2], log seconds of an analytic model, raw and standardised; zeros
@@ -46,6 +49,10 @@ class LeafBatch:
     device: Tensor
     supply: Tensor
     prior: Tensor
+
+    def per_sample(self, values: Tensor) -> Tensor:
+        """Returns [sample, ...] of the programs' values [batch, ...]."""
+        return values if len(values) == len(self.program) else values[self.program]
 
 
 class LatencyNet(nn.Module):
@@ -111,9 +118,9 @@ class LatencyNet(nn.Module):
         if not self._options.ratios:
             return None
         supply = batch.supply[:, None, :]
-        columns = [_ratios(batch.demand[batch.program], supply)]
+        columns = [_ratios(batch.per_sample(batch.demand), supply)]
         if self._options.traffic:
-            columns.append(_miss_times(batch.traffic[batch.program], supply))
+            columns.append(_miss_times(batch.per_sample(batch.traffic), supply))
         return torch.cat(columns, dim=-1)
 
     def with_embedding(self, batch: LeafBatch, needs: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -150,6 +157,10 @@ class LatencyNet(nn.Module):
         the mask bool [sample, leaf].
         """
         state = through(self.project, batch.leaves)
+        if isinstance(batch.leaves, AlikeRows):
+            padded = state.new_zeros((*batch.mask.shape, state.shape[-1]))
+            padded[batch.mask] = state
+            state = padded
         if self._options.position != "none":
             code = encode_position(
                 batch.position, self._options.hidden, kind=self._options.position
@@ -157,8 +168,8 @@ class LatencyNet(nn.Module):
             state = state + self.position_scale * code
         state = self.encoder(state, batch.mask)
         scale, shift = self.device_mlp(batch.device).chunk(2, dim=-1)
-        mask = batch.mask[batch.program]
-        on_device = state[batch.program] * (1.0 + scale[:, None, :]) + shift[:, None, :]
+        mask = batch.per_sample(batch.mask)
+        on_device = batch.per_sample(state) * (1.0 + scale[:, None, :]) + shift[:, None, :]
         return on_device * mask[:, :, None], mask
 
     def _leaf_scores(
@@ -168,7 +179,7 @@ class LatencyNet(nn.Module):
 
         Scores are -inf in padding; roofline times are zeros without an anchor.
         """
-        demand = batch.demand[batch.program]
+        demand = batch.per_sample(batch.demand)
         seen = on_device if needs is None else torch.cat([on_device, needs], dim=-1)
         if self._has_prior_feature:
             column = batch.prior[:, None, 1:].expand(-1, seen.shape[1], -1)

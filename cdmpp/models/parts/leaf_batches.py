@@ -104,8 +104,7 @@ class SampleBatches(ProgramGroups):
         leaves: Tensor | AlikeRows
         if alike and len(rows):
             found = unlike_columns(arrays, rows, self._extra_blocks)
-            unlike, *others = self._statistics.leaf.apply_unlike(found)
-            leaves = AlikeRows(_padded(unlike, mask), *map(torch.from_numpy, others))
+            leaves = AlikeRows(*map(torch.from_numpy, self._statistics.leaf.apply_unlike(found)))
         else:
             raw = leaf_matrix(arrays, rows, self._extra_blocks)
             leaves = _padded(self._statistics.leaf.apply(raw), mask)
@@ -121,7 +120,8 @@ class SampleBatches(ProgramGroups):
             columns = arrays.leaf_extra[rows, TRAFFIC_COLUMNS]
             traffic[mask] = np.maximum(columns, 1.0) * np.float32(math.log(2.0))
         sample_rows, owner = self.samples_of(programs)
-        device = torch.from_numpy(self._samples.device[sample_rows])
+        is_one = len(self._samples.devices) == 1
+        device = torch.from_numpy(self._samples.device[sample_rows[:1] if is_one else sample_rows])
         return LeafBatch(
             leaves=leaves,
             position=torch.from_numpy(position),

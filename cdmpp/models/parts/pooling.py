@@ -94,12 +94,23 @@ def _pools(leaves: UnlikeColumns, counts: NDArray[np.int64], totals: bool) -> li
         return [sums, most, count]
     total = count * _undone(first.astype(np.float64))
     total[:, unlike] = _reduced(np.add, _undone(exact), counts)
-    return [sums, most, count, np.copysign(np.log2(np.abs(total) + 1.0), total)]
+    return [sums, most, count, _done(total)]
 
 
 def _undone(values: FloatArray) -> FloatArray:
     """Inverts sign(x) log2(|x| + 1)."""
-    return np.asarray(np.copysign(np.exp2(np.abs(values)) - 1.0, values))
+    found = np.abs(values)
+    np.exp2(found, out=found)
+    found -= 1.0
+    return np.copysign(found, values, out=found)
+
+
+def _done(values: FloatArray) -> FloatArray:
+    """Returns sign(x) log2(|x| + 1)."""
+    found = np.abs(values)
+    found += 1.0
+    np.log2(found, out=found)
+    return np.copysign(found, values, out=found)
 
 
 def _reduced(function: np.ufunc, values: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:
@@ -177,6 +188,8 @@ def unlike_columns(
     if blocks is not None or len(programs.leaf_position) > _FEW_LEAVES:
         return UnlikeColumns.of(leaf_matrix(programs, rows, blocks))
     found = programs.unlike_columns
+    if np.array_equal(rows, np.arange(len(found.values))):
+        return found
     return replace(found, values=found.values[rows])
 
 
