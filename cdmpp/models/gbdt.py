@@ -186,7 +186,8 @@ class GbdtCostModel(CostModel):
         totals = self._options.total_columns
         pooled = pooled_features(samples.programs, rows, blocks, totals=totals)
         devices = np.stack([device_vector(spec) for spec in samples.devices])
-        columns = [pooled[inverse], devices[samples.device]]
+        is_each_once = np.array_equal(inverse, np.arange(len(rows)))
+        columns = [pooled if is_each_once else pooled[inverse], devices[samples.device]]
         if self._prior is not None and is_feature(self._options.prior):
             columns.append(self._prior.columns(samples)[:, 1:])
         return np.concatenate(columns, axis=1)

@@ -78,7 +78,10 @@ def pooled_features(
             continue
         part = part[np.argsort(counts[part], kind="stable")]
         leaves = unlike_columns(programs, leaf_rows(programs, rows[part]), blocks)
-        pooled[part] = np.concatenate(_pools(leaves, counts[part], totals), axis=1)
+        place = 0
+        for group in _pools(leaves, counts[part], totals):
+            pooled[part, place : place + group.shape[1]] = group
+            place += group.shape[1]
     return pooled
 
 
