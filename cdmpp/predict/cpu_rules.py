@@ -1,7 +1,10 @@
-"""Rules for CPU programs missing in training data: serial ones, and strides in one cache set."""
+"""Rules for CPU programs missing in training data: serial ones, strides in one cache set, and
+functions whose time depends on the data.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +17,10 @@ from cdmpp.devices.spec import DeviceSpec, architecture_of
 from cdmpp.predict.saved_model import ModelCard
 from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
 from cdmpp.programs.compact_ast import FIRST_WITH_SETS, has_added_columns
+from cdmpp.programs.loops.expr import Expr
+from cdmpp.programs.loops.loop_tree import Loop, LoopTree, stores_with_path
 from cdmpp.programs.schema import ACCESS_SLOT_COUNT, LEAF_FEATURE_NAMES
+from cdmpp.text import seconds_text
 
 #: Reasons shown with a prediction when a rule applies.
 ONE_THREAD = "without a parallel loop, it is predicted on one thread"
@@ -22,12 +28,23 @@ SAME_SET = (
     "its innermost loop strides a multiple of 4,096 bytes, whose cache lines share one set: it may "
     "take several times as long"
 )
+#: Beginning of the sentence of `erf_note`.
+ERF = "the time of its erf"
 #: Factor on the upper end of the interval under `SAME_SET` (`docs/explanation/intervals.md`).
 SAME_SET_FACTOR = 3.0
 #: Bytes between lines of the same set in an L1 cache of 64 sets.
 _SET_BYTES = 4096
 #: Minimum ratio of cache lines fetched with set conflicts to lines fetched without.
 _LEAST_CONFLICT = 1.5
+
+#: Most cycles of the nominal clock by which a call of the C library's `erff` takes longer with
+#: arguments of both signs than with large ones, which measured programs have (a Zen 4;
+#: `docs/explanation/intervals.md`).
+_ERF_CYCLES = 44.0
+#: Clock of a CPU whose clock is unknown.
+_CLOCK_HZ = 3e9
+#: Minimum share of the latency that is mentioned.
+_LEAST_ERF_SHARE = 0.05
 
 _PARALLEL = LEAF_FEATURE_NAMES.index("parallel_num")
 
@@ -86,6 +103,44 @@ def _one_thread(spec: DeviceSpec, card: ModelCard) -> DeviceSpec | None:
 
 def _chip(spec: DeviceSpec) -> tuple[object, ...]:
     return architecture_of(spec), spec.core_count, spec.simd_bits, spec.l2_bytes, spec.l3_bytes
+
+
+def erf_s(tree: LoopTree, device: DeviceSpec) -> float:
+    """Returns the seconds by which a program may take longer than predicted because the time of
+    `erf` depends on its argument; 0 on GPUs.
+    """
+    if device.kind != "cpu":
+        return 0.0
+    calls = 0.0
+    for store, path in stores_with_path(tree):
+        extents = [
+            (node.extent, node.kind)
+            for node in path
+            if isinstance(node, Loop) and isinstance(node.extent, int)
+        ]
+        own = _erf_calls(store.value) * math.prod(extent for extent, _ in extents)
+        parallel = math.prod(extent for extent, kind in extents if kind == "parallel")
+        calls += own / min(device.threads or 1, parallel)
+    return calls * _ERF_CYCLES / (device.clock_hz or _CLOCK_HZ)
+
+
+def erf_note(more_s: float, latency_s: float | None) -> str:
+    """Returns a sentence on the result of `erf_s`; empty if it is a small share of the latency."""
+    if latency_s is None or more_s < _LEAST_ERF_SHARE * latency_s:
+        return ""
+    return (
+        f"{ERF} depends on the data: with arguments of both signs, as in trained networks, it "
+        f"takes up to {seconds_text(more_s)} longer"
+    )
+
+
+def _erf_calls(expr: Expr) -> int:
+    count, left = 0, [expr]
+    while left:
+        node = left.pop()
+        count += node.op == "call" and node.value == "tir.erf"
+        left.extend(node.args)
+    return count
 
 
 def misjudges_set(samples: Samples, is_new_device: BoolArray, version: int | IntArray) -> BoolArray:

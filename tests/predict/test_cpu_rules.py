@@ -17,12 +17,16 @@ from cdmpp.predict.cpu_rules import (
     ONE_THREAD,
     SAME_SET,
     SAME_SET_FACTOR,
+    erf_note,
+    erf_s,
     on_one_thread,
     shares_set,
 )
 from cdmpp.predict.estimates import TrainedModel
 from cdmpp.predict.prediction import estimated_samples
 from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
+from cdmpp.programs.loops.expr import Buffer, Expr
+from cdmpp.programs.loops.loop_tree import Loop, LoopKind, LoopTree, Store
 from cdmpp.programs.machine_code.columns import MACHINE_CODE_NAMES
 from cdmpp.programs.schema import LEAF_FEATURE_NAMES
 from cdmpp.testing.synthetic import make_samples
@@ -147,3 +151,29 @@ def test_machine_code_keeps_the_wide_upper_end_unless_it_counts_sets(counts_sets
     for found in (together, after):
         notes = [SAME_SET in row.note for row in estimated_samples(asked, found)]
         assert notes == [not counts_sets, False, False]
+
+
+def _of_calls(name: str, kind: LoopKind = "parallel") -> LoopTree:
+    """Calls a function twice for each of 4 x 1,000 elements."""
+    out = Buffer("out", "float32", (4, 1000))
+    at = (Expr("var", "int32", (), "i"), Expr("var", "int32", (), "j"))
+    call = Expr("call", "float32", (Expr("load", "float32", at, out),), name)
+    store = Store(out, at, Expr("add", "float32", (call, call)))
+    inner = Loop("j", 0, 1000, "serial", [store])
+    return LoopTree((out,), [Loop("i", 0, 4, kind, [inner])])
+
+
+def test_erf_of_other_arguments_takes_longer() -> None:
+    cpu = replace(TWO, clock_hz=2e9, threads=2)
+    found = erf_s(_of_calls("tir.erf"), cpu)
+    assert 8000 / 2 * 5e-9 < found < 8000 / 2 * 5e-8
+    assert erf_s(_of_calls("tir.erf", "serial"), cpu) == pytest.approx(2 * found)
+    assert erf_s(_of_calls("tir.erf"), replace(cpu, threads=64)) == pytest.approx(found / 2)
+    assert erf_s(_of_calls("tir.erf"), replace(cpu, clock_hz=4e9)) == pytest.approx(found / 2)
+    assert erf_s(_of_calls("tir.exp"), cpu) == 0
+    assert erf_s(_of_calls("tir.erf"), get_device("t4")) == 0
+
+
+def test_little_erf_is_not_mentioned() -> None:
+    assert "up to 1.00 ms longer" in erf_note(1e-3, 1e-2)
+    assert erf_note(1e-3, 1.0) == erf_note(0.0, 1e-2) == erf_note(1e-3, None) == ""

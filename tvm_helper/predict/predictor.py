@@ -24,7 +24,7 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.predict.corrections import MachineCodeCorrection
-from cdmpp.predict.cpu_rules import on_one_thread
+from cdmpp.predict.cpu_rules import erf_note, erf_s, on_one_thread
 from cdmpp.predict.estimates import TrainedModel, load_trained
 from cdmpp.predict.explanation import explain
 from cdmpp.predict.machine_code.cold_memory import COLD_SHARE
@@ -255,6 +255,8 @@ class Predictor:
         )
         found = self.trained.estimate(samples, corrections)
         one = estimated(asked, found, name=question.name)
+        more_s = erf_s(read.tree, question.device)
+        notes = (question.note, one.note, erf_note(more_s, one.latency_s), no_code)
         return replace(
             one,
             explanation=explain(
@@ -266,7 +268,8 @@ class Predictor:
             ),
             is_scheduled=question.is_scheduled,
             code=corrections[0].code[0] if corrections else None,
-            note="; ".join(filter(None, (question.note, one.note, no_code))),
+            erf_s=more_s,
+            note="; ".join(filter(None, notes)),
         )
 
     def _corrections(

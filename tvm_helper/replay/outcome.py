@@ -10,6 +10,7 @@ from typing import Any
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
 from cdmpp.networks.onnx_files.sizes import InputSizes
+from cdmpp.predict.cpu_rules import erf_note
 from cdmpp.predict.cut_costs import CutCosts
 from cdmpp.predict.prediction import Prediction
 from cdmpp.processes.native_stderr import hidden_native_stderr
@@ -73,8 +74,9 @@ def replay_network(
             module, device, predictor, choice, name=path.stem, source=str(path), times=times
         )
         outcome = replay_costs(
-            known.costs, options, device=device.name, schedule=known.schedule, scales=scales
-        )
+            known.costs, options, device=device.name, schedule=known.schedule, scales=scales,
+            notes=known.notes(),
+        )  # fmt: skip
         if is_measured and known.network.cut:
             kinds = ", ".join(sorted({one.kind for one in known.network.cut.values()}))
             raise DataError(f"{path}: TVM cannot compile {kinds}; leave --measure out")
@@ -101,6 +103,14 @@ class NetworkCosts:
     costs: GraphCosts
     schedule: str
     predictions: Mapping[str, Prediction]
+
+    def notes(self) -> tuple[str, ...]:
+        """Returns what the predictions do not cover, one sentence each."""
+        asked = [self.predictions.get(one.task) for one in self.costs.graph.operators]
+        found = [one for one in asked if one is not None]
+        whole_s = sum(one.latency_s or 0.0 for one in found)
+        note = erf_note(sum(one.erf_s for one in found), whole_s)
+        return (note,) if note else ()
 
 
 @hidden_native_stderr()

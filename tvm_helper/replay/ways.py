@@ -135,8 +135,8 @@ def _compiled(
     kernels = _kernels(costs)
     return NetworkPrediction(
         name, device, replayed.expected.total_s, replayed.low_s, replayed.high_s,
-        reasons=_doubts(kernels, device), way=way, batch=batch, schedule=costs.schedule,
-        kernels=kernels, replayed=replayed,
+        reasons=(*_doubts(kernels, device), *costs.notes()), way=way, batch=batch,
+        schedule=costs.schedule, kernels=kernels, replayed=replayed,
     )  # fmt: skip
 
 

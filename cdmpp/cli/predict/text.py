@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from cdmpp.api.predictions import Predictions
 from cdmpp.devices.registry import find_device
 from cdmpp.devices.spec import DeviceSpec, same_architecture
-from cdmpp.predict.cpu_rules import ONE_THREAD, SAME_SET
+from cdmpp.predict.cpu_rules import ERF, ONE_THREAD, SAME_SET
 from cdmpp.predict.prediction import NO_CODE, Prediction
 from cdmpp.predict.saved_model import ModelCard
 from cdmpp.serve.client import Client
@@ -74,7 +74,8 @@ def _print_programs(found: Sequence[Prediction]) -> None:
 
 def _is_as_written(one: Prediction) -> bool:
     """Whether a program was predicted without a schedule and no note names one."""
-    notes = {note for note in one.note.split("; ") if note and not note.startswith(NO_CODE)}
+    said = (NO_CODE, ERF)
+    notes = {note for note in one.note.split("; ") if note and not note.startswith(said)}
     return not (one.is_scheduled or notes - {ONE_THREAD, SAME_SET} or one.latency_s is None)
 
 

@@ -269,6 +269,25 @@ def test_what_is_said_of_programs_fits_their_device(
     assert "\n\n\n" not in text
 
 
+def test_a_note_says_how_much_longer_other_data_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "written.py"
+    path.write_text("""
+from tvm.script import tirx as T
+@T.prim_func(s_tir=True)
+def gelu(A: T.Buffer((65536,), "float32"), O: T.Buffer((65536,), "float32")):
+    for i in range(65536):
+        with T.sblock("g"):
+            vi = T.axis.spatial(65536, i)
+            O[vi] = A[vi] * (T.float32(0.5) + T.float32(0.5) * T.erf(A[vi] * T.float32(0.7)))
+""")
+    assert main(["predict", str(path), "--model", MODEL, "--device", "epyc-avx512-1c"]) == 0
+    text = capsys.readouterr().out
+    assert "the time of its erf depends on the data" in text
+    assert "gelu is not scheduled" in text
+
+
 def test_the_roofline_of_one_program_does_not_need_the_others(
     program_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,7 +31,7 @@ from tvm_helper.compat import Target, tvm
 from tvm_helper.replay.costs import ProgramCosts, ScheduleChoice, choose_schedules
 from tvm_helper.replay.graph import DEVICE, KernelGraph, network_graph
 from tvm_helper.replay.measure import MeasuredNetwork, _calls, _deeper, _Kernel, measure_network
-from tvm_helper.replay.outcome import measured_values, replay_network
+from tvm_helper.replay.outcome import NetworkCosts, measured_values, replay_network
 from tvm_helper.tasks.network_tasks import load_network
 from tvm_helper.tasks.sampling import valid_schedules
 from tvm_helper.tasks.target import device_target
@@ -237,6 +237,22 @@ def test_arguments_come_from_memory(network: KernelGraph) -> None:
     predictor.latency_s = 3e-6
     short = ProgramCosts(predictor, network, chosen, SPEC).costs(network.graph)
     assert {cost.latency_s for cost in short.values()} == {3e-6}
+
+
+def test_a_network_may_take_longer_by_the_erf_of_all_calls(network: KernelGraph) -> None:
+    known = {one.task: Prediction(one.task, SPEC.name, 1e-3) for one in network.graph.operators}
+    conv = next(one.task for one in network.graph.operators if "conv2d" in one.kind)
+    calls = sum(one.task == conv for one in network.graph.operators)
+    costs = gather_costs(network.graph, [], {DEVICE: SPEC})
+
+    def notes(**changes: float) -> tuple[str, ...]:
+        asked = {**known, conv: replace(known[conv], **changes)}
+        return NetworkCosts(network, {}, costs, "", asked).notes()
+
+    assert calls > 1
+    (note,) = notes(erf_s=2e-3)
+    assert f"{2 * calls}.00 ms longer" in note
+    assert notes() == ()
 
 
 def test_bad_databases(network: KernelGraph, tmp_path: Path) -> None:
