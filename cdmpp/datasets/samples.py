@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.devices.spec import DeviceSpec
+
+_Standardised = tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
@@ -19,11 +21,15 @@ class UnlikeColumns:
         values: float32 [L, C], the columns that vary.
         columns: int64 [C], their indices.
         first: float32 [F], all columns of the first leaf.
+        standardised: results of `Normalisation.apply_unlike`, by its statistics.
     """
 
     values: NDArray[np.float32]
     columns: NDArray[np.int64]
     first: NDArray[np.float32]
+    standardised: dict[bytes, _Standardised] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     @classmethod
     def of(cls, *parts: NDArray[np.float32]) -> UnlikeColumns:

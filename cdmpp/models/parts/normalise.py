@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -78,12 +79,18 @@ class Normalisation:
             float32 [L, C], the columns in which rows differ; int64 [C], their indices; and
             float32 [F], the common values of the other columns, 0 in the differing ones.
         """
-        columns = rows.columns
-        own = (one[columns] for one in (self.low, self.high, self.mean, self.scale))
-        unlike = Normalisation(*own).apply(rows.values)
-        alike = self.apply(rows.first)
-        alike[columns] = 0.0
-        return unlike, columns, alike
+        if self._key not in rows.standardised:  # the parts of an ensemble ask for the same
+            columns = rows.columns
+            own = (one[columns] for one in (self.low, self.high, self.mean, self.scale))
+            unlike = Normalisation(*own).apply(rows.values)
+            alike = self.apply(rows.first)
+            alike[columns] = 0.0
+            rows.standardised[self._key] = unlike, columns, alike
+        return rows.standardised[self._key]
+
+    @cached_property
+    def _key(self) -> bytes:
+        return b"".join(one.tobytes() for one in (self.low, self.high, self.mean, self.scale))
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Normalisation:

@@ -89,14 +89,15 @@ def _pools(leaves: UnlikeColumns, counts: NDArray[np.int64], totals: bool) -> li
     """Returns the column groups of `pooled_features` for programs sorted by number of leaves."""
     values, unlike, first = leaves.values, leaves.columns, leaves.first
     exact, count = values.astype(np.float64), counts[:, None].astype(np.float64)
+    blocks = _blocks(counts)
     most = np.repeat(first[None], len(counts), axis=0)
-    most[:, unlike] = _reduced(np.maximum, values, counts)
+    most[:, unlike] = _reduced(np.maximum, values, blocks)
     sums = count * first
-    sums[:, unlike] = _reduced(np.add, exact, counts)
+    sums[:, unlike] = _reduced(np.add, exact, blocks)
     if not totals:
         return [sums, most, count]
     total = count * _undone(first.astype(np.float64))
-    total[:, unlike] = _reduced(np.add, _undone(exact), counts)
+    total[:, unlike] = _reduced(np.add, _undone(exact), blocks)
     return [sums, most, count, _done(total)]
 
 
@@ -116,16 +117,28 @@ def _done(values: FloatArray) -> FloatArray:
     return np.copysign(found, values, out=found)
 
 
-def _reduced(function: np.ufunc, values: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:
+def _blocks(counts: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Returns (programs, rows of each) of consecutive programs with equally many rows.
+
+    Args:
+        counts: [P], rows per program, ascending.
+    """
+    sizes, programs = np.unique(counts, return_counts=True)
+    return list(zip(programs.tolist(), sizes.tolist(), strict=True))
+
+
+def _reduced(
+    function: np.ufunc, values: NDArray[Any], blocks: list[tuple[int, int]]
+) -> NDArray[Any]:
     """Returns [P, C], the reduction of each program's rows.
 
     Args:
         values: [L, C], concatenated rows of programs.
-        counts: [P], rows per program, ascending.
+        blocks: see `_blocks`.
     """
     columns = values.shape[1]
     found, leaf = [], 0
-    for count, programs in zip(*np.unique(counts, return_counts=True), strict=True):
+    for programs, count in blocks:
         stop = leaf + count * programs
         found.append(function.reduce(values[leaf:stop].reshape(programs, count, columns), axis=1))
         leaf = stop

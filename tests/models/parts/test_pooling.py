@@ -95,16 +95,17 @@ def test_columns_in_which_leaves_are_alike_are_told_once(
     features = programs.leaf_features.copy()
     features[:, 3:] = features[0, 3:]
     some = replace(programs, leaf_features=features)
-    rows = np.array([4, 0, 2])
-    leaves = leaf_matrix(some, rows, blocks)
-    found = unlike_columns(some, rows, blocks)
-    assert 0 < len(found.columns) < leaves.shape[1]
-    assert np.array_equal(found.values, leaves[:, found.columns])
     normalisation = Normalisation.fit(leaf_matrix(programs, np.arange(9), blocks))
-    layer = torch.nn.Linear(leaves.shape[1], 5)
-    parts = AlikeRows(*map(torch.from_numpy, normalisation.apply_unlike(found)))
-    expected = layer(torch.from_numpy(normalisation.apply(leaves)))
-    assert torch.allclose(through(layer, parts), expected, atol=1e-5)
+    for rows in (np.arange(len(features)), np.array([4, 0, 2])):
+        leaves = leaf_matrix(some, rows, blocks)
+        found = unlike_columns(some, rows, blocks)
+        assert 0 < len(found.columns) < leaves.shape[1]
+        assert np.array_equal(found.values, leaves[:, found.columns])
+        layer = torch.nn.Linear(leaves.shape[1], 5)
+        for scale in (normalisation, replace(normalisation, scale=2 * normalisation.scale)):
+            parts = AlikeRows(*map(torch.from_numpy, scale.apply_unlike(found)))
+            expected = layer(torch.from_numpy(scale.apply(leaves)))
+            assert torch.allclose(through(layer, parts), expected, atol=1e-5)
 
 
 def test_programs_without_the_columns_are_refused() -> None:
