@@ -17,7 +17,7 @@ from cdmpp.datasets.metaschedule.databases import (
 )
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import CdmppError, DataError, UsageError, last_line
-from cdmpp.predict.machine_code.cold_memory import LEAST_S
+from cdmpp.predict.machine_code.cold_memory import LEAST_S, uncached_share
 from cdmpp.predict.prediction import Prediction
 from cdmpp.replay.costs import CostSource, OperatorCost
 from cdmpp.replay.graph import OperatorGraph
@@ -147,7 +147,8 @@ def choose_schedules(
 class ProgramCosts(CostSource):
     """Cost source of a trained model for a network's kernels.
 
-    In a network, a kernel's arguments come from memory, except for kernels shorter than `LEAST_S`.
+    In a network, a kernel's arguments come from memory or the last cache, except for kernels
+    shorter than `LEAST_S`.
 
     Args:
         predictor: the model.
@@ -173,7 +174,9 @@ class ProgramCosts(CostSource):
 
     def costs(self, graph: OperatorGraph) -> dict[str, OperatorCost]:
         """Returns operator id -> cost, for kernels that the model supports."""
+        argument_bytes = sum(one.bytes or 0.0 for one in graph.operators)
         cold_s_per_byte = self._predictor.cold_s_per_byte(self._device)
+        cold_s_per_byte *= uncached_share(argument_bytes, self._device)
         by_task: dict[str, OperatorCost | str] = {}
         found: dict[str, OperatorCost] = {}
         for one in graph.operators:

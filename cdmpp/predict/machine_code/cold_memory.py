@@ -14,6 +14,7 @@ import numpy as np
 from cdmpp.arrays import FloatArray, IntArray, TextArray
 from cdmpp.conformal import half_widths, least_owners
 from cdmpp.datasets.extraction.machine_code import IN_NETWORK
+from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import read_json, write_json
 from cdmpp.predict.machine_code.expected_error import COVERAGE, calibrated_width
@@ -24,6 +25,9 @@ LEAST_S = 1e-5
 #: Extra seconds per byte over those of reading a byte at the memory bandwidth: fitted alike on the
 #: two CPUs on which networks were timed, a Zen 4 and an Ice Lake (`docs/lab/experiments.md`).
 COLD_SHARE = 0.46
+#: Share of the last cache up to which the arguments of a network stay there, and the share of the
+#: extra time that its kernels take (`docs/lab/experiments.md`).
+_CACHED_SHARE, _SHARE_IN_CACHE = 0.25, 0.125
 #: Candidate seconds per byte: 0 to 0.1 ns in 200 steps.
 _TRIED = np.arange(201) * 5e-13
 _BANDS_LOG_S = np.log([1e-5, 1e-4, 1e-3, 1e-2])
@@ -113,6 +117,16 @@ def read_in_network(folder: Path) -> list[KernelInNetwork]:
         ]
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path} is damaged ({error}); {hint}") from None
+
+
+def uncached_share(argument_bytes: float, device: DeviceSpec) -> float:
+    """Returns the share of the extra time that kernels take in a network of that size.
+
+    Args:
+        argument_bytes: bytes of the arguments of all calls.
+    """
+    is_cached = argument_bytes <= _CACHED_SHARE * (device.l3_bytes or 0)
+    return _SHARE_IN_CACHE if is_cached else 1.0
 
 
 def fitted_cold_s_per_byte(

@@ -222,9 +222,14 @@ def test_of_programs_that_chance_chose_the_mean_counts(network: KernelGraph) -> 
 def test_arguments_come_from_memory(network: KernelGraph) -> None:
     chosen = choose_schedules(network, TARGET, ScheduleChoice("draws", draws=2))
     predictor: Any = MeanPredictor()
-    warm = ProgramCosts(predictor, network, chosen, SPEC).costs(network.graph)
+    small = replace(SPEC, l3_bytes=sum(one.bytes or 0 for one in network.graph.operators))
+    warm = ProgramCosts(predictor, network, chosen, small).costs(network.graph)
     predictor.seconds = 1e-8
-    cold = ProgramCosts(predictor, network, chosen, SPEC).costs(network.graph)
+    cold = ProgramCosts(predictor, network, chosen, small).costs(network.graph)
+    large = replace(small, l3_bytes=8 * (small.l3_bytes or 0))  # it holds the network
+    near = ProgramCosts(predictor, network, chosen, large).costs(network.graph)
+    for one in network.graph.operators:
+        assert warm[one.id].latency_s < near[one.id].latency_s < cold[one.id].latency_s
     assert len(warm) == len(cold) == len(network.graph.operators)
     for one in network.graph.operators:
         assert one.bytes
@@ -235,7 +240,7 @@ def test_arguments_come_from_memory(network: KernelGraph) -> None:
             assert ratio == pytest.approx(cold[one.id].latency_s / warm[one.id].latency_s)
         assert cold[one.id].draws_s == pytest.approx((3e-3 + 1e-8 * one.bytes,) * 2)
     predictor.latency_s = 3e-6
-    short = ProgramCosts(predictor, network, chosen, SPEC).costs(network.graph)
+    short = ProgramCosts(predictor, network, chosen, small).costs(network.graph)
     assert {cost.latency_s for cost in short.values()} == {3e-6}
 
 
