@@ -54,7 +54,7 @@ class Prediction:
         nearest: nearest training tasks, nearest first.
         explanation: breakdown of the time.
         is_scheduled: whether the program has a schedule.
-        erf_s: see `cdmpp.predict.cpu_rules.erf_s`.
+        erf_s: seconds by which a CPU program may take longer with other data, by its `erf`.
         note: rules that apply, or how the program was read or scheduled; empty without.
         elsewhere_s: measured seconds on another device that corrected the prediction; None without.
         is_record: whether it is a program of a record or sample, with a shorter JSON row.
