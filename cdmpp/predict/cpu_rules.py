@@ -135,11 +135,15 @@ def erf_note(more_s: float, latency_s: float | None) -> str:
 
 
 def _erf_calls(expr: Expr) -> int:
-    count, left = 0, [expr]
+    """Returns the number of calls; a shared part of the expression is computed once."""
+    count, left, seen = 0, [expr], {id(expr)}
     while left:
         node = left.pop()
         count += node.op == "call" and node.value == "tir.erf"
-        left.extend(node.args)
+        for one in node.args:
+            if id(one) not in seen:
+                seen.add(id(one))
+                left.append(one)
     return count
 
 
