@@ -4,7 +4,6 @@ functions whose time depends on the data.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -113,13 +112,13 @@ def erf_s(tree: LoopTree, device: DeviceSpec) -> float:
         return 0.0
     calls = 0.0
     for store, path in stores_with_path(tree):
-        extents = [
-            (node.extent, node.kind)
-            for node in path
-            if isinstance(node, Loop) and isinstance(node.extent, int)
-        ]
-        own = _erf_calls(store.value) * math.prod(extent for extent, _ in extents)
-        parallel = math.prod(extent for extent, kind in extents if kind == "parallel")
+        own, parallel = _erf_calls(store.value), 1
+        if not own:
+            continue
+        for node in path:
+            if isinstance(node, Loop) and isinstance(node.extent, int):
+                own *= node.extent
+                parallel *= node.extent if node.kind == "parallel" else 1
         calls += own / min(device.threads or 1, parallel)
     return calls * _ERF_CYCLES / (device.clock_hz or _CLOCK_HZ)
 
