@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
+from cdmpp.arrays import items_of
 from cdmpp.datasets.extraction.extracted import read_manifest, read_table
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.devices.registry import check_known, resolve_devices
@@ -384,7 +385,8 @@ def _write_samples(
     device = rank[device]
     order = np.lexsort((program, device))
     starts, pooled = _pooled(device[order] * len(rows.row) + program[order], counts[order])
-    latencies, deviations = _moments(costs_s[_items(counts, order)], pooled)
+    items, _ = items_of(np.concatenate([[0], np.cumsum(counts)]), order)
+    latencies, deviations = _moments(costs_s[items], pooled)
     device, program = device[order][starts], program[order][starts]
     np.save(folder / "sample_device.npy", device)
     np.save(folder / "sample_program.npy", program)
@@ -402,13 +404,6 @@ def _pooled(
         return key, counts
     starts = np.flatnonzero(np.concatenate([[True], np.diff(key) != 0]))
     return starts, np.add.reduceat(counts, starts)
-
-
-def _items(counts: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the indices of the items of concatenated lists after reordering the lists."""
-    first = (np.cumsum(counts) - counts)[order]
-    lengths = counts[order]
-    return np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
 
 
 def _moments(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cdmpp.arrays import FloatArray, IntArray
+from cdmpp.arrays import FloatArray, IntArray, items_of
 from cdmpp.datasets.samples import ProgramArrays
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.programs.schema import LEAF_FEATURE_NAMES
@@ -115,11 +115,7 @@ def leaves_of(programs: ProgramArrays, rows: IntArray) -> tuple[IntArray, IntArr
     """Returns int64 [L] each: the leaves of the given programs in order, and the index in `rows` of
     each leaf's program.
     """
-    first = programs.leaf_offset[rows]
-    counts = programs.leaf_offset[rows + 1] - first
-    starts = np.cumsum(counts) - counts
-    leaves = np.repeat(first - starts, counts) + np.arange(counts.sum())
-    return leaves, np.repeat(np.arange(len(rows)), counts)
+    return items_of(programs.leaf_offset, rows)
 
 
 def _undo_log(values: NDArray[np.float32]) -> FloatArray:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.arrays import FloatArray
+from cdmpp.arrays import FloatArray, items_of
 from cdmpp.datasets.samples import ProgramArrays, Samples, UnlikeColumns
 from cdmpp.errors import DataError, UsageError
 from cdmpp.models.parts.normalise import Normalisation
@@ -163,10 +163,7 @@ def fit_leaves(train: Samples, blocks: Sequence[str] | None = None) -> Normalisa
 
 def leaf_rows(programs: ProgramArrays, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Returns the leaf rows of the given programs, ordered by program."""
-    first = programs.leaf_offset[rows]
-    counts = programs.leaf_offset[rows + 1] - first
-    starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
-    return np.repeat(first - starts, counts) + np.arange(counts.sum(), dtype=np.int64)
+    return items_of(programs.leaf_offset, rows)[0]
 
 
 def leaf_matrix(

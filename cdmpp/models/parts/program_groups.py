@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdmpp.arrays import IntArray
+from cdmpp.arrays import IntArray, items_of
 from cdmpp.datasets.samples import Samples
 
 
@@ -37,12 +37,8 @@ class ProgramGroups:
         Returns:
             Rows of the samples, and the index of each sample's program in `programs`.
         """
-        first = self._first[programs]
-        counts = self._first[programs + 1] - first
-        starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
-        index = np.repeat(first - starts, counts) + np.arange(counts.sum(), dtype=np.int64)
-        owner = np.repeat(np.arange(len(programs), dtype=np.int64), counts)
-        return self._order[index], owner
+        places, owner = items_of(self._first, programs)
+        return self._order[places], owner
 
     def sample_rows(self, programs: IntArray) -> IntArray:
         """Returns the sample rows of `samples_of`."""

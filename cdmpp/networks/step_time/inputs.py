@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cdmpp.arrays import Float32Array, FloatArray, IntArray
+from cdmpp.arrays import Float32Array, FloatArray, IntArray, items_of
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError
 from cdmpp.networks.graph.execution import Execution
@@ -110,10 +110,7 @@ class StepTimeInputs:
                 noise.
         """
         tables = self._table[steps]
-        starts, lengths = self._offsets[tables], np.diff(self._offsets)[tables]
-        owner = np.repeat(np.arange(len(steps)), lengths)
-        before = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-        place = np.arange(int(lengths.sum())) + np.repeat(starts - before, lengths)
+        place, owner = items_of(self._offsets, tables)
         kind, flop, moved, count = self._work[place].T
         rates = self._rates[steps][owner]
         peak = np.where(np.isin(kind, _PRODUCTS), rates[:, 1], rates[:, 0])
