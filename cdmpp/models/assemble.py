@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.arrays import IntArray, items_of
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.programs.compact_ast import (
@@ -16,6 +17,7 @@ from cdmpp.programs.compact_ast import (
     CompactAst,
     leaf_extra_version,
 )
+from cdmpp.programs.native.binding import NativeBatch
 from cdmpp.programs.work import WORK_COLUMNS, ProgramWork
 
 
@@ -95,6 +97,47 @@ def assemble_samples(asked: Sequence[AskedProgram]) -> Samples:
     )
 
 
+def batch_samples(batch: NativeBatch, rows: IntArray, task: str, device: DeviceSpec) -> Samples:
+    """Returns samples of one task's programs on a device, without latencies; the same as
+    `assemble_samples` returns for the ASTs of the batch, without building them.
+
+    Args:
+        rows: int64 [S], the programs that become samples, in order; a program's id is its row.
+    """
+    count, extra = len(rows), batch.leaf_extra.shape[1]
+    leaves, _ = items_of(batch.leaf_offset, rows)
+    nodes, _ = items_of(batch.tree_offset, rows)
+    unknown = np.full(count, np.nan)
+    programs = ProgramArrays(
+        program_id=np.array([str(row) for row in rows.tolist()], object),
+        task_id=np.zeros(count, np.int64),
+        tasks=np.array([task], object),
+        operator=np.full(count, "", object),
+        networks=[[]],
+        flop_count=unknown,
+        leaf_offset=_offsets(np.diff(batch.leaf_offset)[rows]),
+        leaf_features=batch.leaf_features.take(leaves, axis=0),
+        leaf_extra=batch.leaf_extra.take(leaves, axis=0),
+        leaf_position=batch.leaf_position[leaves],
+        data_hash="",
+        feature_schema={"leaf": LEAF_SCHEMA_VERSION, "leaf_extra": leaf_extra_version(extra)},
+        tree_offset=_offsets(np.diff(batch.tree_offset)[rows]),
+        tree=batch.tree[nodes],
+        schedule_offset=np.zeros(count + 1, np.int64),
+        schedule=np.zeros(0, np.uint8),
+        work=np.full((count, len(WORK_COLUMNS)), np.nan),
+        is_doubtful=np.zeros(count, bool),
+    )
+    return Samples(
+        programs=programs,
+        devices=(device,),
+        program=np.arange(count, dtype=np.int64),
+        device=np.zeros(count, np.int64),
+        latency_s=unknown,
+        latency_std_s=unknown,
+    )
+
+
 def _work(asked: Sequence[AskedProgram]) -> NDArray[np.float64]:
     """Returns float64 [P, columns], see `ProgramArrays.work`."""
     found = np.full((len(asked), len(WORK_COLUMNS)), np.nan)
@@ -104,5 +147,5 @@ def _work(asked: Sequence[AskedProgram]) -> NDArray[np.float64]:
     return found
 
 
-def _offsets(lengths: Sequence[int]) -> NDArray[np.int64]:
+def _offsets(lengths: Sequence[int] | IntArray) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

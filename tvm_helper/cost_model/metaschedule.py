@@ -137,7 +137,7 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
             )  # fmt: skip
             self._peer.update(context, candidates, results)
         place_of = {int(place): row for row, place in enumerate(found.supported)}
-        asts = [found.asts[place_of[place]] for place in np.flatnonzero(is_good).tolist()]
+        asts = [found.ast(place_of[place]) for place in np.flatnonzero(is_good).tolist()]
         self._core.learn(task, asts, cost_s[is_good])
         self._core.end_round(task)
         self.usage.update_s += time.perf_counter() - started

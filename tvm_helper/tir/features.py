@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,13 +20,14 @@ from cdmpp.errors import DataError, ReplayError
 from cdmpp.programs.compact_ast import (
     FIRST_WITH_ACROSS_THREADS,
     FIRST_WITH_SETS,
+    LEAF_EXTRA_COUNTS,
     LEAF_EXTRA_SCHEMA_VERSION,
     CompactAst,
 )
 from cdmpp.programs.featurise import compact_asts, is_gpu_kind, outcomes
 from cdmpp.programs.gpu_limits import GpuLimits
 from cdmpp.programs.loops.loop_tree import LoopTree
-from cdmpp.programs.native.binding import Status
+from cdmpp.programs.native.binding import NativeBatch, Status
 from cdmpp.programs.native.build import NativeBuildError
 from tvm_helper.compat import Target
 from tvm_helper.native.modules import NativeModules, modules_library
@@ -60,31 +62,70 @@ def featurise_modules(
     Returns:
         Compact AST of each module, or the reason why it has none, in order.
     """
-    native = native_modules()
     if not lowered:
-        is_free = [True] * len(modules)
-        if native is not None:  # faster: creates no Python objects for functions
-            is_free = native.have_attribute(modules, LAYOUT_FREE)
-        modules = [
-            runnable(one) if free else one for one, free in zip(modules, is_free, strict=True)
-        ]
+        modules = _runnable(modules)
     is_gpu = target is not None and is_gpu_kind(target.kind.name)
     limits = module_limits(target) if limits is None else limits
-    complete = version >= FIRST_WITH_ACROSS_THREADS
-    if native is None or not modules:
+    batch = _read(modules, is_gpu, limits, threads=threads, lowered=lowered, version=version)
+    if batch is None:
         results: list[CompactAst | ReplayError] = [ReplayError("not read")] * len(modules)
         left = list(range(len(modules)))
     else:
-        batch = native.featurise(
-            modules, is_gpu=is_gpu, limits=limits, may_lower=not lowered, complete=complete,
-            has_sets=version >= FIRST_WITH_SETS, threads=threads,
-        )  # fmt: skip
         results = outcomes(batch)
         left = np.flatnonzero(batch.status == Status.DECLINED).tolist()
+    complete = version >= FIRST_WITH_ACROSS_THREADS
     for number in left:
         tree = read_loop_tree(modules[number], is_gpu, lowered=lowered, complete=complete)
         (results[number],) = compact_asts([tree], [limits])
     return [one if isinstance(one, ReplayError) else one.of_version(version) for one in results]
+
+
+def featurise_batch(
+    modules: Sequence[Any],
+    target: Target | None,
+    *,
+    threads: int = 1,
+    version: int = LEAF_EXTRA_SCHEMA_VERSION,
+) -> NativeBatch | None:
+    """Returns what `featurise_modules` returns, stacked; None if Python has to read some modules.
+
+    Args:
+        modules, target, threads, version: see `featurise_modules`.
+    """
+    is_gpu = target is not None and is_gpu_kind(target.kind.name)
+    batch = _read(
+        _runnable(modules), is_gpu, module_limits(target), threads=threads, version=version
+    )
+    if batch is None or np.any(batch.status == Status.DECLINED):
+        return None
+    return replace(batch, leaf_extra=batch.leaf_extra[:, : LEAF_EXTRA_COUNTS[version]])
+
+
+def _runnable(modules: Sequence[Any]) -> list[Any]:
+    native = native_modules()
+    is_free = [True] * len(modules)
+    if native is not None:  # faster: creates no Python objects for functions
+        is_free = native.have_attribute(modules, LAYOUT_FREE)
+    return [runnable(one) if free else one for one, free in zip(modules, is_free, strict=True)]
+
+
+def _read(
+    modules: Sequence[Any],
+    is_gpu: bool,
+    limits: GpuLimits | None,
+    *,
+    threads: int,
+    version: int,
+    lowered: bool = False,
+) -> NativeBatch | None:
+    native = native_modules()
+    if native is None or not modules:
+        return None
+    return native.featurise(
+        modules, is_gpu=is_gpu, limits=limits, may_lower=not lowered,
+        complete=version >= FIRST_WITH_ACROSS_THREADS, has_sets=version >= FIRST_WITH_SETS,
+        threads=threads,
+    )  # fmt: skip
 
 
 def module_limits(target: Target | None) -> GpuLimits | None:
