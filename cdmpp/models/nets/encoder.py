@@ -1,4 +1,4 @@
-"""A pre-norm transformer encoder over padded sets of leaves."""
+"""A pre-norm transformer encoder over sets of leaves."""
 
 from __future__ import annotations
 
@@ -55,13 +55,17 @@ class Encoder(nn.Module):
         self.norm = nn.LayerNorm(hidden)
 
     def forward(self, state: Tensor, mask: Tensor) -> Tensor:
-        """Returns float32 [batch, leaf, hidden]; rows of padding are undefined.
+        """Returns float32 [leaf, hidden].
 
         Args:
-            state: float32 [batch, leaf, hidden].
-            mask: bool [batch, leaf], True for leaves, False for padding.
+            state: float32 [leaf, hidden], the leaves of a batch, program by program.
+            mask: bool [program, most leaves], True for as many places as the program has leaves.
         """
-        for layer in self.layers:
-            state = layer(state, mask)
+        if len(self.layers):
+            padded = state.new_zeros((*mask.shape, state.shape[-1]))
+            padded[mask] = state
+            for layer in self.layers:
+                padded = layer(padded, mask)
+            state = padded[mask]
         normed: Tensor = self.norm(state)
         return normed

@@ -19,19 +19,19 @@ from cdmpp.programs.added_columns import CAPACITIES
 
 @dataclass(frozen=True)
 class LeafBatch:
-    """Programs padded to the same number of leaves, and their samples.
+    """Leaves of programs, in the order of the programs, and the programs' samples.
 
     Attributes:
-        leaves: float32 [batch, leaf, feature], normalised leaf vectors, zeros in padding; or rows
-            without padding, in the order of `mask`.
-        position: int64 [batch, leaf], position in the serialised tree.
-        mask: bool [batch, leaf], True for leaves, False for padding.
-        demand: float32 [batch, leaf, 4], log of floating-point operations, distinct bytes, touched
-            bytes and parallel iterations of each leaf.
-        traffic: float32 [batch, leaf, C], log of the bytes that caches of `CAPACITIES` fetch; NaN
-            if unknown.
-        program: int64 [sample], row of each sample's program in the batch, ascending; every
-            program has a sample.
+        leaves: float32 [leaf, feature], normalised leaf vectors.
+        position: int64 [leaf], position in the serialised tree.
+        demand: float32 [leaf, 4], log of floating-point operations, distinct bytes, touched bytes
+            and parallel iterations.
+        traffic: float32 [leaf, C], log of the bytes that caches of `CAPACITIES` fetch; NaN if
+            unknown.
+        mask: bool [program, most leaves], True for as many places as the program has leaves.
+        program: int64 [sample], each sample's program, ascending; every program has a sample.
+        pair: int64 [pair], leaf of each pair of a sample and a leaf of its program, by sample.
+        owner: int64 [pair], sample of each pair.
         device: float32 [sample, device_feature], normalised device vectors; one row if all samples
             are of one device, as in `supply`.
         supply: float32 [sample, 6], log of FLOP/s, of bytes/s, of the bytes of the three cache
@@ -42,17 +42,30 @@ class LeafBatch:
 
     leaves: Tensor | AlikeRows
     position: Tensor
-    mask: Tensor
     demand: Tensor
     traffic: Tensor
+    mask: Tensor
     program: Tensor
+    pair: Tensor
+    owner: Tensor
     device: Tensor
     supply: Tensor
     prior: Tensor
 
-    def per_sample(self, values: Tensor) -> Tensor:
-        """Returns [sample, ...] of the programs' values [batch, ...]."""
-        return values if len(values) == len(self.program) else values[self.program]
+    def of_leaves(self, values: Tensor) -> Tensor:
+        """Returns [pair, ...] of values [leaf, ...]."""
+        return values if len(values) == len(self.pair) else values[self.pair]
+
+    def of_samples(self, values: Tensor) -> Tensor:
+        """Returns [pair or 1, ...] of values [sample, ...], or of one row for all samples."""
+        return values if len(values) == 1 else values[self.owner]
+
+    def padded(self, values: Tensor) -> Tensor:
+        """Returns [sample, most leaves] of values [pair], -inf in padding."""
+        mask = self.mask if len(self.mask) == len(self.program) else self.mask[self.program]
+        found = values.new_full(mask.shape, -torch.inf)
+        found[mask] = values
+        return found
 
 
 class LatencyNet(nn.Module):
@@ -111,16 +124,16 @@ class LatencyNet(nn.Module):
         return self.with_embedding(batch, self.needs(batch))[0]
 
     def needs(self, batch: LeafBatch) -> Tensor | None:
-        """Returns float32 [sample, leaf, column], ratios of leaf demand to device supply.
+        """Returns float32 [pair, column], ratios of leaf demand to device supply.
 
         They are the same for all networks of these options; None if the options exclude them.
         """
         if not self._options.ratios:
             return None
-        supply = batch.supply[:, None, :]
-        columns = [_ratios(batch.per_sample(batch.demand), supply)]
+        supply = batch.of_samples(batch.supply)
+        columns = [_ratios(batch.of_leaves(batch.demand), supply)]
         if self._options.traffic:
-            columns.append(_miss_times(batch.per_sample(batch.traffic), supply))
+            columns.append(_miss_times(batch.of_leaves(batch.traffic), supply))
         return torch.cat(columns, dim=-1)
 
     def with_embedding(self, batch: LeafBatch, needs: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -131,65 +144,57 @@ class LatencyNet(nn.Module):
         Args:
             needs: the result of `self.needs(batch)`.
         """
-        on_device, mask = self._on_device(batch)
-        score, share = self._leaf_scores(batch, needs, on_device, mask)
-        total = torch.logsumexp(score, dim=1)
+        on_device = self._on_device(batch)
+        score, share = self._leaf_scores(batch, needs, on_device)
+        total = torch.logsumexp(batch.padded(score), dim=1)
         if self._has_base:
-            whole = torch.logsumexp(share.masked_fill(~mask, -torch.inf), dim=1)
+            whole = torch.logsumexp(batch.padded(share), dim=1)
             total = batch.prior[:, 0] + (total - whole)
-        summed = on_device.sum(dim=1)
-        count = mask.sum(dim=1, keepdim=True)
+        summed = on_device.new_zeros((len(batch.program), on_device.shape[1]))
+        summed = summed.index_add(0, batch.owner, on_device)
+        count = batch.mask.sum(dim=1, keepdim=True)[batch.program]
         pooled = torch.cat([summed / count, summed / torch.sqrt(count.float())], dim=-1)
         program = torch.cat([pooled, batch.prior[:, 1:]], -1) if self._has_prior_feature else pooled
         log_latency: Tensor = total + self.program_head(program).squeeze(-1) + self.bias
         return log_latency, pooled
 
     def leaf_shares(self, batch: LeafBatch) -> Tensor:
-        """Returns float32 [sample, leaf], each leaf's share of the latency; 0 in padding.
+        """Returns float32 [sample, most leaves], each leaf's share of the latency; 0 in padding.
 
         The learned term of the whole program scales all leaves equally.
         """
-        score, _ = self._leaf_scores(batch, self.needs(batch), *self._on_device(batch))
-        return torch.softmax(score, dim=1)
+        score, _ = self._leaf_scores(batch, self.needs(batch), self._on_device(batch))
+        return torch.softmax(batch.padded(score), dim=1)
 
-    def _on_device(self, batch: LeafBatch) -> tuple[Tensor, Tensor]:
-        """Returns float32 [sample, leaf, hidden], each leaf's state modulated by the device, and
-        the mask bool [sample, leaf].
-        """
+    def _on_device(self, batch: LeafBatch) -> Tensor:
+        """Returns float32 [pair, hidden], each leaf's state modulated by the device."""
         state = through(self.project, batch.leaves)
-        if isinstance(batch.leaves, AlikeRows):
-            padded = state.new_zeros((*batch.mask.shape, state.shape[-1]))
-            padded[batch.mask] = state
-            state = padded
         if self._options.position != "none":
             code = encode_position(
                 batch.position, self._options.hidden, kind=self._options.position
             )
             state = state + self.position_scale * code
-        state = self.encoder(state, batch.mask)
-        scale, shift = self.device_mlp(batch.device).chunk(2, dim=-1)
-        mask = batch.per_sample(batch.mask)
-        on_device = batch.per_sample(state) * (1.0 + scale[:, None, :]) + shift[:, None, :]
-        return on_device * mask[:, :, None], mask
+        state = batch.of_leaves(self.encoder(state, batch.mask))
+        scale, shift = batch.of_samples(self.device_mlp(batch.device)).chunk(2, dim=-1)
+        return state * (1.0 + scale) + shift
 
     def _leaf_scores(
-        self, batch: LeafBatch, needs: Tensor | None, on_device: Tensor, mask: Tensor
+        self, batch: LeafBatch, needs: Tensor | None, on_device: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Returns scores and the log roofline times in them, both float32 [sample, leaf].
+        """Returns scores and the log roofline times in them, both float32 [pair].
 
-        Scores are -inf in padding; roofline times are zeros without an anchor.
+        Roofline times are zeros without an anchor.
         """
-        demand = batch.per_sample(batch.demand)
         seen = on_device if needs is None else torch.cat([on_device, needs], dim=-1)
         if self._has_prior_feature:
-            column = batch.prior[:, None, 1:].expand(-1, seen.shape[1], -1)
-            seen = torch.cat([seen, column], dim=-1)
+            seen = torch.cat([seen, batch.prior[:, 1:][batch.owner]], dim=-1)
         score = self.leaf_head(seen).squeeze(-1)
         share = torch.zeros_like(score)
         if self._options.anchor == "leaf_roofline":
-            share = torch.amax(demand[..., :2] - batch.supply[:, None, :2], dim=-1)
+            supply = batch.of_samples(batch.supply)
+            share = torch.amax(batch.of_leaves(batch.demand)[:, :2] - supply[:, :2], dim=-1)
             score = score + share
-        return score.masked_fill(~mask, -torch.inf), share
+        return score, share
 
     @torch.no_grad()
     def take_device_for(self, device: Tensor, other: Tensor) -> None:
@@ -224,14 +229,14 @@ def _scaled_time(log_demand: Tensor, log_rate: Tensor) -> Tensor:
 
 
 def _ratios(demand: Tensor, supply: Tensor) -> Tensor:
-    """Returns float32 [sample, leaf, 7], log ratios of a leaf's demand to the device's supply.
+    """Returns float32 [pair, 7], log ratios of a leaf's demand to the device's supply.
 
     Times of operations, distinct bytes and touched bytes; distinct bytes over each cache level;
     parallel iterations over cores. Constants scale them to about [-2, 2]; 0 if unknown.
 
     Args:
-        demand: float32 [sample, leaf, 4], see `LeafBatch`.
-        supply: float32 [sample, 1, 6], see `LeafBatch`.
+        demand: float32 [pair, 4], see `LeafBatch`.
+        supply: float32 [pair or 1, 6], see `LeafBatch`.
     """
     times = _scaled_time(demand[..., [0, 1, 2]], supply[..., [0, 1, 1]])
     fills = (demand[..., [1, 1, 1]] - supply[..., 2:5]) / 5.0
@@ -240,21 +245,21 @@ def _ratios(demand: Tensor, supply: Tensor) -> Tensor:
 
 
 def _miss_times(traffic: Tensor, supply: Tensor) -> Tensor:
-    """Returns float32 [sample, leaf, 3], log time to fetch each cache level's misses from memory.
+    """Returns float32 [pair, 3], log time to fetch each cache level's misses from memory.
 
     0 if unknown.
 
     Args:
-        traffic: float32 [sample, leaf, C], see `LeafBatch`; interpolated between `CAPACITIES`.
-        supply: float32 [sample, 1, 6], see `LeafBatch`.
+        traffic: float32 [pair, C], see `LeafBatch`; interpolated between `CAPACITIES`.
+        supply: float32 [pair or 1, 6], see `LeafBatch`.
     """
     least, step = math.log(CAPACITIES[0]), math.log(CAPACITIES[1] / CAPACITIES[0])
     place = (supply[..., 2:5] - least) / step
     place = torch.nan_to_num(place).clamp(0.0, len(CAPACITIES) - 1.001)
     lower = place.floor()
     share = place - lower
-    at = lower.long().expand(*traffic.shape[:2], 3)
-    log_bytes = traffic.gather(2, at) * (1.0 - share) + traffic.gather(2, at + 1) * share
+    at = lower.long().expand(len(traffic), 3)
+    log_bytes = traffic.gather(1, at) * (1.0 - share) + traffic.gather(1, at + 1) * share
     times = _scaled_time(log_bytes, supply[..., 1:2])
     return torch.nan_to_num(times.masked_fill(supply[..., 2:5].isnan(), 0.0))
 

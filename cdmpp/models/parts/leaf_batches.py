@@ -1,4 +1,4 @@
-"""Padded batches of leaves, built from samples."""
+"""Batches of leaves, built from samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cdmpp.analytic.roofline.programs import device_rates, leaf_work
-from cdmpp.arrays import IntArray
+from cdmpp.arrays import IntArray, items_of
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.devices.vector import device_vector
@@ -66,7 +66,7 @@ class Statistics:
 
 
 class SampleBatches(ProgramGroups):
-    """Samples grouped by program, with padded batches of leaves for the transformer."""
+    """Samples grouped by program, with batches of leaves for the transformer."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class SampleBatches(ProgramGroups):
         self._prior = torch.from_numpy(columns)
 
     def batch(self, programs: IntArray, *, alike: bool = False) -> LeafBatch:
-        """Returns the padded batch of the chosen programs (indices into `program_rows`).
+        """Returns the batch of the chosen programs (indices into `program_rows`).
 
         Args:
             alike: whether columns with common values are stored once (`AlikeRows`).
@@ -98,37 +98,36 @@ class SampleBatches(ProgramGroups):
         arrays = self._samples.programs
         rows = leaf_rows(arrays, self.program_rows[programs])
         counts = self.leaf_count[programs]
-        batch = len(programs)
-        leaf = max(1, int(counts.max(initial=0)))
-        mask = np.arange(leaf)[None, :] < counts[:, None]
         leaves: Tensor | AlikeRows
         if alike and len(rows):
             found = unlike_columns(arrays, rows, self._extra_blocks)
             leaves = AlikeRows(*map(torch.from_numpy, self._statistics.leaf.apply_unlike(found)))
         else:
             raw = leaf_matrix(arrays, rows, self._extra_blocks)
-            leaves = _padded(self._statistics.leaf.apply(raw), mask)
-        position = np.zeros((batch, leaf), np.int64)
-        position[mask] = arrays.leaf_position[rows]
+            leaves = torch.from_numpy(self._statistics.leaf.apply(raw))
         work = leaf_work(arrays.leaf_features[rows])
-        demand = np.zeros((batch, leaf, 4), np.float32)
         values = np.stack([work.flop, work.bytes, work.touched_bytes, work.parallelism], 1)
-        demand[mask] = np.log(np.maximum(values, _LEAST_WORK))
-        traffic = np.full((batch, leaf, len(CAPACITIES)), np.nan, np.float32)
+        demand = np.log(np.maximum(values, _LEAST_WORK)).astype(np.float32)
         if self._has_traffic:
             # signed_log(x) = log2(x + 1), and a leaf moves at least one byte.
             columns = arrays.leaf_extra[rows, TRAFFIC_COLUMNS]
-            traffic[mask] = np.maximum(columns, 1.0) * np.float32(math.log(2.0))
-        sample_rows, owner = self.samples_of(programs)
+            traffic = np.maximum(columns, 1.0) * np.float32(math.log(2.0))
+        else:
+            traffic = np.full((len(rows), len(CAPACITIES)), np.nan, np.float32)
+        sample_rows, program = self.samples_of(programs)
+        offset = np.concatenate([[0], np.cumsum(counts)])
+        pair, owner = items_of(offset, program)
         is_one = len(self._samples.devices) == 1
         device = torch.from_numpy(self._samples.device[sample_rows[:1] if is_one else sample_rows])
         return LeafBatch(
             leaves=leaves,
-            position=torch.from_numpy(position),
-            mask=torch.from_numpy(mask),
+            position=torch.from_numpy(arrays.leaf_position[rows].astype(np.int64)),
             demand=torch.from_numpy(demand),
             traffic=torch.from_numpy(traffic),
-            program=torch.from_numpy(owner),
+            mask=torch.from_numpy(np.arange(counts.max(initial=1)) < counts[:, None]),
+            program=torch.from_numpy(program),
+            pair=torch.from_numpy(pair),
+            owner=torch.from_numpy(owner),
             device=self._device[device],
             supply=self._supply[device],
             prior=self._prior[torch.from_numpy(sample_rows)],
@@ -152,13 +151,6 @@ class SampleBatches(ProgramGroups):
             part_groups.sort(key=lambda group: int(self.leaf_count[group].max()))
             batches.extend(cut(np.concatenate(part_groups), programs_per_batch))
         return [batches[i] for i in rng.permutation(len(batches))]
-
-
-def _padded(values: NDArray[np.float32], mask: NDArray[np.bool_]) -> Tensor:
-    """Returns float32 [batch, leaf, column], zeros in padding."""
-    found = np.zeros((*mask.shape, values.shape[1]), np.float32)
-    found[mask] = values
-    return torch.from_numpy(found)
 
 
 def _supply(spec: DeviceSpec) -> NDArray[np.float32]:

@@ -53,7 +53,7 @@ def test_a_network_that_has_learned_nothing_predicts_its_base(anchor):
     batch = batches.batch(programs)
     network = LatencyNet(
         replace(NETWORK, anchor=anchor),
-        feature_count=batch.leaves.shape[2],
+        feature_count=batch.leaves.shape[1],
         device_feature_count=batch.device.shape[1],
         prior="residual",
     ).eval()
