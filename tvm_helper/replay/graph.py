@@ -38,12 +38,15 @@ class KernelGraph:
         graph: one operator per call of a kernel; its task is the key of the kernel.
         tasks: kernels that TVM can schedule, with their number of calls.
         module: relax module of the fused network.
+        constants: operator id -> the weights among its arguments, in their order; None for other
+            arguments.
         cut: operator id -> operator that is not in the module.
     """
 
     graph: OperatorGraph
     tasks: NetworkTasks
     module: Any
+    constants: Mapping[str, tuple[Any | None, ...]] = field(default_factory=dict)
     cut: Mapping[str, CutOperator] = field(default_factory=dict)
 
     def task(self, key: str) -> NetworkTask | None:
@@ -80,16 +83,21 @@ def network_graph(
     )
     added = operators[len(operators) - len(cut) :]
     named = {one.id: other for one, other in zip(added, cut, strict=True)}
-    return KernelGraph(graph, tasks, fused, named)
+    return KernelGraph(graph, tasks, fused, walker.constants, named)
 
 
 class _Walker:
-    """Visitor of the bindings of `main`, in order."""
+    """Visitor of the bindings of `main`, in order.
+
+    Attributes:
+        constants: see `KernelGraph`.
+    """
 
     def __init__(self, module: Any, keys: dict[str, str], tasks: dict[str, NetworkTask]) -> None:
         self._module, self._keys, self._tasks = module, keys, tasks
         self._producers: dict[Any, tuple[str, ...]] = {}
         self._found: list[Operator] = []
+        self.constants: dict[str, tuple[Any | None, ...]] = {}
 
     def operators(self, source: str, cut: Sequence[CutOperator]) -> tuple[Operator, ...]:
         """Returns the operators of `main`, followed by those that were cut out of it."""
@@ -155,6 +163,10 @@ class _Walker:
             self._keys[name] = str(meta_schedule.utils.shash2hex(main))
         key = self._keys[name]
         task = self._tasks.get(key)
+        given = call.args[1].fields if isinstance(call.args[1], relax.Tuple) else call.args[1:2]
+        self.constants[identity] = tuple(
+            one.value if isinstance(one, tvm.ir.GenericConst) else None for one in given
+        )
         shapes, sizes = _tensor_sizes([*call.args[1:], call], name)
         kind = task.operator if task else name
         if _TABLE_READERS.intersection(kind.split("+")):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -235,7 +236,9 @@ def _calls(network: KernelGraph, kernels: Mapping[str, _Kernel]) -> list[_Call]:
     """Returns the network's calls in order, with newly allocated arguments.
 
     Arguments with the shape of a kernel's output count as activations, which share memory between
-    calls. All other arguments are weights, separate for each call.
+    calls. All other arguments are weights, separate for each call. Weights have the network's
+    values, so that results stay as large as there: the time of functions such as `erf` and `exp`
+    depends on them.
     """
     activations = {_form(kernel.tensors[-1]) for kernel in kernels.values()}
     shared: dict[tuple[Any, ...], Any] = {}
@@ -245,8 +248,12 @@ def _calls(network: KernelGraph, kernels: Mapping[str, _Kernel]) -> list[_Call]:
             continue
         kernel = kernels[one.task]
         tensors: list[Any] = []
-        for tensor in kernel.tensors:
+        weights = chain(network.constants.get(one.id, ()), repeat(None))
+        for tensor, weight in zip(kernel.tensors, weights, strict=False):
             form = _form(tensor)
+            if weight is not None and _form(weight) == form:  # else it has a layout of its own
+                tensors.append(tvm.runtime.tensor(weight.numpy(), tvm.cpu(0)))
+                continue
             # Arguments of one call are different tensors.
             place = (form, sum(_form(other) == form for other in tensors))
             if form not in activations or place not in shared:

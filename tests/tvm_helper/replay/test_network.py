@@ -331,13 +331,17 @@ def test_calls_share_activations_and_have_weights_of_their_own() -> None:
     tensors = [tvm.runtime.tensor(values, tvm.cpu(0)) for values in (row, square, row)]
     kernel = _Kernel(lambda *_: None, tensors, lambda *_: None)
     operators = (Operator("a", task="k"), Operator("b", task="k"), Operator("c", task="other"))
-    network: Any = SimpleNamespace(graph=OperatorGraph("two", operators))
+    own = tvm.runtime.tensor(2 * square, tvm.cpu(0))
+    packed = tvm.runtime.tensor(np.ones((2, 8), np.float32), tvm.cpu(0))
+    constants = {"a": (None, packed), "b": (None, own)}
+    network: Any = SimpleNamespace(graph=OperatorGraph("two", operators), constants=constants)
     first, second = _calls(network, {"k": kernel})
     for place in (0, 2):
         assert first.tensors[place] is second.tensors[place]
     assert first.tensors[0] is not first.tensors[2]
     assert first.tensors[1] is not second.tensors[1]
-    assert np.array_equal(second.tensors[1].numpy(), square)
+    assert np.array_equal(first.tensors[1].numpy(), square)  # in the layout of its schedule
+    assert np.array_equal(second.tensors[1].numpy(), 2 * square)
 
 
 def _stack_pointer() -> int:
