@@ -93,6 +93,29 @@ def test_trips_weigh_what_loops_repeat() -> None:
     assert count(found["bound.arithmetic"]) == pytest.approx(480 + 0.5, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("guard", "rows"),
+    [
+        ("icmp slt i32 %row, 3", 3),
+        ("icmp eq i32 %row, 3", 1),
+        ("icmp ult i32 %row, 11", 12),  # in more than half of the iterations: not counted
+        ("icmp ne i32 %row, 3", 12),
+        ("icmp sgt i32 %row, 9", 2),
+        ("icmp eq i32 %masked, 0", 3),
+        ("icmp eq i32 %rest, 1", 2),
+        ("icmp ult i32 %below, 4", 4),  # rows 1 to 4: -1 is the largest unsigned number
+        ("icmp slt i32 %row, %unknown", 12),
+    ],
+)
+def test_what_a_guard_skips_does_not_run(guard: str, rows: int) -> None:
+    text = _LOOPS.replace(
+        "  br label %vectors\n\nvectors:",
+        "  %masked = and i32 %row, 3\n  %rest = urem i32 %row, 6\n  %below = add i32 %row, -1\n"
+        f"  %guard = {guard}\n  br i1 %guard, label %vectors, label %row_end\n\nvectors:",
+    )
+    assert count(columns(text)["total.fma512"]) == pytest.approx(rows * 40, rel=0.01)
+
+
 def test_functions_of_the_runtime_do_not_count() -> None:
     assert columns(_LOOPS)["total.divide512"] == 0
 
@@ -195,6 +218,9 @@ for_end:
         ),
         ("%r = insertelement <4 x float> poison, float %a, i64 0", {"insert"}),
         ("%r = call <8 x float> @llvm.masked.gather.v8f32.v8p0(<8 x ptr> %p)", {"gather"}),
+        ("%r = call float @llvm.nearbyint.f32(float %a)", {"float_scalar"}),
+        ("%r = call <8 x float> @llvm.sqrt.v8f32(<8 x float> %a)", {"divide256"}),
+        ("%r = call <8 x i32> @llvm.ctpop.v8i32(<8 x i32> %a)", {"integer"}),
         ("%r = call float @expf(float %a)", {"math"}),
         ("%r = call i32 %f(ptr %a)", {"call"}),
         ("tail call void @llvm.memset.p0.i64(ptr %p, i8 0, i64 64, i1 false)", {"memory_call"}),

@@ -79,9 +79,13 @@ _CALLS: tuple[tuple[str, str], ...] = (
     ("llvm.masked.store", "masked_store"), ("llvm.mem", "memory_call"),
     *((f"llvm.{name}", "") for name in ("assume", "lifetime", "dbg", "experimental", "invariant")),
     *((f"llvm.{name}", "float") for name in
-      ("maxnum", "minnum", "maximum", "minimum", "fabs", "copysign", "floor", "ceil", "round")),
+      ("maxnum", "minnum", "maximum", "minimum", "fabs", "copysign", "floor", "ceil", "round",
+       "nearbyint", "rint", "trunc")),
+    ("llvm.sqrt", "divide"),
     ("llvm.vector.reduce", "shuffle"),
-    *((f"llvm.{name}", "integer") for name in ("smin", "smax", "umin", "umax", "abs", "fsh")),
+    *((f"llvm.{name}", "integer") for name in ("smin", "smax", "umin", "umax", "abs", "fsh",
+       "ctpop", "ctlz", "cttz", "bswap", "bitreverse",
+       "sadd.sat", "ssub.sat", "uadd.sat", "usub.sat")),
     *((name, "math") for name in
       ("llvm.exp", "llvm.log", "llvm.pow", "llvm.sqrt", "llvm.sin", "llvm.cos", "llvm.tanh", "exp",
        "log", "pow", "sqrt", "tanh", "erf", "sin", "cos")),
@@ -215,7 +219,8 @@ def _blocks(function: LlvmFunction) -> Iterator[_Block]:
         flops = sum(_count(line, counts) for line in lines)
         yield _Block(
             counts, flops, len(lines),
-            runs=math.prod(_trips(loop.trips) for loop in around), depth=len(around),
+            runs=function.shares[name] * math.prod(_trips(loop.trips) for loop in around),
+            depth=len(around),
             trips=1.0 if inner is None else _trips(inner.trips),
             blocks=0 if inner is None else len(inner.blocks),
         )  # fmt: skip

@@ -13,6 +13,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from cdmpp.arrays import BoolArray, IntArray
 
 #: Prefixes of runtime functions in every module, which check arguments or convert numbers.
 _OF_THE_RUNTIME = (
@@ -36,6 +41,14 @@ _DIFFERENCE = re.compile(r"sub (?:nuw |nsw )*i\d+ (\S+), ")
 _MASK = re.compile(r"and i\d+ (\S+), (-?\d+)$")
 _SHIFT = re.compile(r"lshr (?:exact )?i\d+ (\S+), (\d+)$")
 _INTEGER = re.compile(r"-?\d+$")
+_REMAINDER = re.compile(r"[us]rem i\d+ (\S+), (\d+)$")
+_GUARD = re.compile(r"icmp (?:samesign )?(\w+) i\d+ (\S+), (-?\d+)$")
+_COMPARISONS: Mapping[str, Callable[[IntArray, int], BoolArray]] = {
+    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le,
+    "gt": operator.gt, "ge": operator.ge,
+}  # fmt: skip
+#: Maximum trip count of a loop whose guards are evaluated.
+_MOST_TRIPS = 1 << 20
 #: Maximum number of definitions that are followed to evaluate a value.
 _MOST_STEPS = 8
 
@@ -83,15 +96,26 @@ class LlvmFunction:
         return [name for name in names if name in self.blocks]
 
     @cached_property
-    def loops(self) -> list[LlvmLoop]:
-        """The natural loops: bodies of jumps to a block that dominates the jump."""
+    def _graph(self) -> Any:
         import networkx as nx
 
         graph = nx.DiGraph()
         graph.add_nodes_from(self.blocks)
         graph.add_edges_from((a, b) for a, targets in self.successors.items() for b in targets)
-        entry = next(iter(self.blocks))
-        above = nx.immediate_dominators(graph, entry)
+        return graph
+
+    @cached_property
+    def _above(self) -> Mapping[str, str]:
+        """Immediate dominator of each block; that of the entry is itself or missing."""
+        import networkx as nx
+
+        found: Mapping[str, str] = nx.immediate_dominators(self._graph, next(iter(self.blocks)))
+        return found
+
+    @cached_property
+    def loops(self) -> list[LlvmLoop]:
+        """The natural loops: bodies of jumps to a block that dominates the jump."""
+        graph, above, entry = self._graph, self._above, next(iter(self.blocks))
         bodies: dict[str, set[str]] = {}
         for name in [entry, *(one for one in above if one != entry)]:
             for head in self.successors[name]:
@@ -104,6 +128,57 @@ class LlvmFunction:
                             body.add(one)
                             waiting += graph.predecessors(one)
         return [LlvmLoop(frozenset(body), self._trips(body)) for body in bodies.values()]
+
+    @cached_property
+    def shares(self) -> Mapping[str, float]:
+        """Block -> share of the iterations of its loops in which it runs, where comparisons of a
+        loop's counter with constants allow at most half of them; otherwise 1.
+        """
+        found = dict.fromkeys(self.blocks, 1.0)
+        for name, targets in self.successors.items():
+            around = [loop for loop in self.loops if name in loop.blocks]
+            inner = min(around, key=lambda loop: len(loop.blocks), default=None)
+            if inner is None or len(targets) != 2 or not inner.blocks.issuperset(targets):
+                continue
+            share = self._share(name, inner)
+            for target, part in zip(targets, (share, 1.0 - share), strict=True):
+                others = [one for one in self._graph.predecessors(target) if one != name]
+                # Other ways into the target may only lead back from it: it starts a loop.
+                if not part <= 0.5 or not all(
+                    _dominates(target, one, self._above) for one in others
+                ):
+                    continue
+                for block in inner.blocks:
+                    if _dominates(target, block, self._above):
+                        found[block] *= part
+        return found
+
+    def _share(self, name: str, loop: LlvmLoop) -> float:
+        """Returns the share of a loop's iterations in which a block branches to its first target;
+        NaN if it is unknown.
+        """
+        guard = _GUARD.match(self._condition(name))
+        if guard is None or loop.trips is None or not 1 <= loop.trips <= _MOST_TRIPS:
+            return math.nan
+        kind, value, limit = guard[1], self._without_casts(guard[2]), int(guard[3])
+        text, changes = self.values.get(value, ""), []
+        if not text.startswith("phi "):
+            found = ((one.match(text), operation) for one, operation in _OF_COUNTERS)
+            changes = [(match, operation) for match, operation in found if match][:1]
+            value = self._without_casts(changes[0][0][1]) if changes else value
+        counter = self._counter(value, set(loop.blocks))
+        if counter is None or counter.is_after_step:
+            return math.nan
+        values = counter.values(int(loop.trips))
+        for match, operation in changes:
+            values = operation(values, int(match[2]))
+        if kind.startswith("u"):
+            values = np.where(values < 0, np.iinfo(np.int64).max, values)
+        return float(np.mean(_COMPARISONS[kind.lstrip("us")](values, limit)))
+
+    def _condition(self, name: str) -> str:
+        branch = next((one for one in self.blocks[name] if one.startswith("br i1 ")), "")
+        return self.values.get(branch.partition(",")[0].split(" ")[-1], "")
 
     def _trips(self, body: set[str]) -> float | None:
         """Returns the lowest trip count at which a comparison of a counter ends the loop."""
@@ -118,8 +193,7 @@ class LlvmFunction:
         return min(found, default=None)
 
     def _trips_until_exit(self, name: str, body: set[str]) -> float | None:
-        branch = next((one for one in self.blocks[name] if one.startswith("br i1 ")), "")
-        condition = self.values.get(branch.partition(",")[0].split(" ")[-1], "")
+        condition = self._condition(name)
         if condition.startswith("phi i1 "):  # true in the first iteration, false in the second
             incoming = sorted(value for value, _ in _PHI.findall(condition))
             return 2.0 if incoming == ["false", "true"] else None
@@ -192,6 +266,11 @@ _WITH_CONSTANT: tuple[tuple[re.Pattern[str], Callable[[int, int], int]], ...] = 
 )  # fmt: skip
 
 
+_OF_COUNTERS: tuple[tuple[re.Pattern[str], Callable[[Any, int], Any]], ...] = (
+    *_WITH_CONSTANT, (_REMAINDER, operator.mod),
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class _Counter:
     """The counter of a loop.
@@ -205,6 +284,10 @@ class _Counter:
     begins: int | None
     step: int
     is_after_step: bool
+
+    def values(self, trips: int) -> IntArray:
+        """Returns int64 [trips], the counter before each step; it starts at 0 if unknown."""
+        return (self.begins or 0) + self.step * np.arange(trips, dtype=np.int64)
 
     def trips(self, end: int) -> float:
         """Returns the trip count of a loop that ends when the counter is `end`."""
