@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
@@ -196,7 +197,7 @@ class _Account:
 
     def total(self) -> ProgramWork:
         places = list(_places(self.tree.body, (), (), {}))
-        self._written = {id(node): _stored(node) for node in _loops(self.tree.body)}
+        self._written = {id(node): Counter(_stored(node)) for node in _loops(self.tree.body)}
         parameters = set(self.tree.parameters)
         read = {one.value for place in places for expr in _exprs(place) for one in loads_in(expr)}
         seen: set[tuple[int, Expr]] = set()
@@ -223,7 +224,8 @@ class _Account:
         sizes = kernel_sizes(self.tree)
         threads = max((float(one.blocks * one.threads) for one in sizes), default=0.0)
         return ProgramWork(
-            **self.counts, bytes=moved, kernels=max(1.0, float(len(sizes))), threads=threads,
+            **self.counts, bytes=moved, threads=threads,
+            kernels=max(1.0, float(sum(one.launches for one in sizes))),
             uncounted=self.tree.uncounted,
         )  # fmt: skip
 
@@ -260,13 +262,26 @@ class _Account:
         visit(_renamed(store.value, place))
 
     def _depends(self, place: _Place, expr: Expr) -> set[str]:
-        """Returns the variables of loops that change the value of an expression."""
+        """Returns the variables of loops that change the value of an expression.
+
+        A sum of floats that a store adds to its own element changes in every iteration of a serial
+        loop in which no other store sets the element. Compilers may sum integers at once, and
+        a minimum or maximum may not change.
+        """
         store, found = place.store, variables_of(expr)
         own = tuple(_renamed(index, place) for index in store.indices)
+        is_sum = "float" in expr.dtype and expr.op not in ("min", "max")
         for load in loads_in(expr):
+            written = [loop for loop in place.loops if load.value in self._written[id(loop)]]
             if load.value is store.buffer and load.args == own:
-                continue
-            found |= {loop.var for loop in place.loops if load.value in self._written[id(loop)]}
+                written = [
+                    loop
+                    for loop in written
+                    if is_sum
+                    and loop.kind in ("serial", "unrolled")
+                    and self._written[id(loop)][store.buffer] == 1
+                ]
+            found |= {loop.var for loop in written}
         return found
 
     def _times(self, place: _Place, variables: set[str]) -> float:
@@ -654,10 +669,12 @@ def _loops(nodes: Sequence[Node]) -> Iterator[Loop]:
         yield from _loops(children(node))
 
 
-def _stored(node: Node) -> set[Buffer]:
+def _stored(node: Node) -> Iterator[Buffer]:
+    """Yields the buffer of each store."""
     if isinstance(node, Store):
-        return {node.buffer}
-    return set().union(*map(_stored, children(node)))
+        yield node.buffer
+    for child in children(node):
+        yield from _stored(child)
 
 
 def _exprs(place: _Place) -> tuple[Expr, ...]:
