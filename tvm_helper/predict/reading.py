@@ -20,7 +20,7 @@ from cdmpp.programs.compact_ast import (
 )
 from cdmpp.programs.featurise import compact_asts, is_gpu_kind
 from cdmpp.programs.gpu_limits import GpuLimits
-from cdmpp.programs.loops.loop_tree import LoopTree
+from cdmpp.programs.loops.loop_tree import Loop, LoopTree, stores_with_path
 from cdmpp.programs.work import WORK_COLUMNS, ProgramWork, as_floats, program_work
 from tvm_helper.compat import Target, shash2hex
 from tvm_helper.tasks.default_schedule import default_schedule
@@ -33,7 +33,8 @@ from tvm_helper.tir.symbolic import symbolic_sizes
 #: Note on a program that TVM's default rules scheduled.
 AS_DEFAULT = "as DLight would schedule it"
 #: Ratio of a program's work to that in its features above which the features are incomplete.
-_UNSEEN = 2.0
+#: A buffer that is read and written counts twice in the work and once in the rounded features.
+_UNSEEN = 2.1
 #: A GPU is mostly idle with fewer threads than `_WARP`, if there are more than `_FEW` operations.
 _WARP, _FEW = 32, 1e4
 #: Integer operations per byte above which they may dominate a program's time.
@@ -146,6 +147,11 @@ def read_program(
     complete = read_loop_tree(module, is_gpu)
     if isinstance(complete, ReplayError):
         return str(complete)
+    if host := _on_host(complete):
+        return (
+            f"the store to {host} is outside of the thread bindings, so the host would run it; "
+            "bind its loops to threads too"
+        )
     work = program_work(complete)
     seen = leaf_work(ast.leaf_features)
     types = () if is_gpu else _untrained_types(complete)
@@ -182,6 +188,17 @@ def read_program(
     if isinstance(found, ReplayError):
         return str(found)
     return ProgramReading(found.of_version(version), tree, work, tuple(doubts), types)
+
+
+def _on_host(tree: LoopTree) -> str:
+    """Returns the buffer of a store without a thread binding beside stores with one; else empty."""
+    hosts, is_bound = [], False
+    for store, path in stores_with_path(tree):
+        if any(isinstance(node, Loop) and "Idx" in node.kind for node in path):
+            is_bound = True
+        else:
+            hosts.append(str(store.buffer.name))
+    return hosts[0] if hosts and is_bound else ""
 
 
 def _untrained_types(tree: LoopTree) -> tuple[str, ...]:

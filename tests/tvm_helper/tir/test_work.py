@@ -98,6 +98,20 @@ CASES = {
     for i in range(64):
         B[i] = T.float32(0)
 """, 0, 4 * 64),
+    "own element again": ({"A": (64,), "B": (64,)}, """
+    for i, k in T.grid(64, 100):
+        B[i] = B[i] * T.float32(0.5) + A[i]
+""", 2 * 64 * 100, 3 * 4 * 64),
+    "maximum again": ({"A": (64,), "B": (64,)}, """
+    for i, k in T.grid(64, 100):
+        B[i] = T.max(B[i], A[i])
+""", 64, 3 * 4 * 64),
+    "sum set in every round": ({"A": (64, 8), "B": (64,)}, """
+    for r, i in T.grid(100, 64):
+        B[i] = T.float32(0)
+        for k in range(8):
+            B[i] = B[i] + A[i, k]
+""", 64 * 8, 4 * 64 * 9),
     "scan": ({"A": (64, 128), "B": (64, 128)}, """
     for i in range(64):
         for j in range(128):
@@ -407,6 +421,34 @@ def test_what_a_model_can_see_is_asked_as_before() -> None:
     assert read.doubts == ()
     assert read.ast.leaf_features.tobytes() == ast.leaf_features.tobytes()
     assert read.ast.leaf_extra.tobytes() == ast.leaf_extra.tobytes()
+
+
+@pytest.mark.parametrize("count", [524288, 524289])
+def test_an_update_in_place_lacks_nothing(count: int) -> None:
+    """Its work counts the buffer twice, its features once and rounded."""
+    body = f"""
+    for i in range({count}):
+        A[i] = T.max(A[i], T.float32(0))
+"""
+    read = read_program(module_of(body, A=(count,)), device_target(get_device("epyc-avx512-1c")))
+    assert isinstance(read, ProgramReading)
+    assert read.doubts == ()
+
+
+def test_a_gpu_program_stores_nothing_on_the_host() -> None:
+    body = """
+    for b in T.thread_binding(64, thread="blockIdx.x"):
+        for t in T.thread_binding(64, thread="threadIdx.x"):
+            B[b * 64 + t] = A[b * 64 + t] + T.float32(1)
+    for i in range(4096):
+        C[i] = B[i] * T.float32(2)
+"""
+    module = module_of(body, A=(4096,), B=(4096,), C=(4096,))
+    answer = read_program(module, device_target(get_device("t4")))
+    assert answer == (
+        "the store to C is outside of the thread bindings, so the host would run it; bind its "
+        "loops to threads too"
+    )
 
 
 def test_a_known_peak_of_integers_is_the_bound() -> None:
