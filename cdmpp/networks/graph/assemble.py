@@ -146,7 +146,12 @@ def _memory_row(operator: OperatorCall, batch: int) -> list[float]:
     channels_last = operator.name not in CHANNELS_SECOND
     before = layout(operator.inputs[0] if operator.inputs else None, channels_last=channels_last)
     after = layout(operator.outputs[0] if operator.outputs else None, channels_last=channels_last)
-    read = min(weights, outputs) if operator.name == "embedding" else weights  # rows looked up
+    read = weights
+    if operator.name == "embedding":
+        read = min(weights, outputs)  # the rows that are looked up
+    elif operator.name == "embedding_bag" and operator.inputs and operator.weights:
+        table = operator.weights[0]
+        read = min(weights, operator.inputs[0].count * table.size // max(table.shape[0], 1))
     row = {
         "bytes": inputs + read + outputs,
         "weight_size": weights,

@@ -128,6 +128,16 @@ def test_operators_of_a_convolutional_network() -> None:
     assert row["bytes"] == row["input_size_with_weight"] + 2 * 8 * 16 * 16 * 4
 
 
+def test_lookups_read_the_rows_that_they_look_up() -> None:
+    """4 x 5 indices of 8 bytes, rows of 16 floats; a bag sums the rows of each input."""
+    for layer, results in ((nn.Embedding(1000, 16), 20), (nn.EmbeddingBag(1000, 16), 4)):
+        graph = torch_graph(layer, [(5,)], batch=4, name="net", dtypes=[torch.int64])
+        size = dict(zip(("bytes", "weight_size"), graph.memory[0, [0, 1]], strict=True))
+        assert size["weight_size"] == 1000 * 16 * 4
+        offsets = size["bytes"] - (20 * 8 + 20 * 16 * 4 + results * 16 * 4)
+        assert 0 <= offsets <= 4 * 8, layer
+
+
 def test_operators_of_a_transformer() -> None:
     graph = torch_graph(_Tokens, [(12,)], batch=2, name="net")
     layer = ("Gemm", "ScaledDotProductAttention", "Gemm", "Add", "LayerNorm", "Gemm", "Gelu",
