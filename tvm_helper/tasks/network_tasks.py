@@ -12,7 +12,12 @@ from typing import Any
 
 from cdmpp.errors import DataError, UsageError, last_line
 from cdmpp.extras import require
-from cdmpp.networks.graph.network_file import EXPECTED, network_format, read_exported
+from cdmpp.networks.graph.network_file import (
+    EXPECTED,
+    EXPORTED_WITH_SIZES,
+    network_format,
+    read_exported,
+)
 from cdmpp.networks.onnx_files.cut import (
     CONTROL_FLOW,
     CutOperator,
@@ -89,7 +94,7 @@ def load_network(path: Path, sizes: InputSizes | None = None) -> Any:
     if network_format(path) == "onnx":
         return _network_of_onnx_file(read_onnx(path), str(path), sizes)
     if sizes is not None and (sizes.shapes or sizes.batch is not None):
-        raise UsageError(f"{path} has fixed sizes; --input and --batch are for ONNX files")
+        raise UsageError(f"{path} {EXPORTED_WITH_SIZES}")
     return network_of_program(read_exported(path), str(path))
 
 
@@ -292,18 +297,31 @@ def network_of_program(program: Any, name: str) -> Any:
     """Returns the relax module of an exported program.
 
     Raises:
-        DataError: TVM cannot import the program.
+        DataError: TVM cannot import the program, or it branches.
     """
     from tvm.relax.frontend.torch import from_exported_program
 
     try:
         with hidden_python_output():
-            return from_exported_program(program, keep_params_as_input=False)
+            module = from_exported_program(program, keep_params_as_input=False)
     except Exception as error:  # TVM's importer raises many types, with the operator's name
         raise DataError(
             f"{name}: TVM cannot import the program ({last_line(error)}); export it with "
             "operators that relax supports"
         ) from None
+    branches: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, relax.If):
+            branches.append(node)
+
+    relax.analysis.post_order_visit(module["main"].body, visit)
+    if branches:
+        raise DataError(
+            f"{name}: control flow (torch.cond) cannot be traced; export a network of the branch "
+            "that runs"
+        )
+    return module
 
 
 def _unknown_operators(module: Any) -> Sequence[str]:

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 EXPECTED = "an ONNX file (.onnx) or a program that torch.export.save wrote (.pt2)"
 _FORMATS: dict[str, Literal["onnx", "exported"]] = {".onnx": "onnx", ".pt2": "exported"}
 
+#: End of the error for a `.pt2` file with sizes.
+EXPORTED_WITH_SIZES = (
+    "was exported with its sizes; --input and --batch are for modules and ONNX files"
+)
+
 
 def network_format(path: Path) -> Literal["onnx", "exported"]:
     """Returns the format of a network file from its name.

@@ -107,6 +107,20 @@ def test_a_batch_norm_behind_a_convolution_is_folded_into_its_weights(tmp_path: 
     assert not any(word in task.name for word in ("subtract", "divide", "multiply"))
 
 
+def test_an_exported_program_that_branches_is_refused(tmp_path: Path) -> None:
+    class Branches(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            found = torch.cond(x.sum() > 0, lambda y: y @ y, lambda y: y + 1, (x,))
+            return found
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(Branches().eval(), (torch.zeros(64, 64),))
+        torch.export.save(program, tmp_path / "cond.pt2")
+    with pytest.raises(DataError, match=r"control flow \(torch.cond\) cannot be traced; export"):
+        load_network(tmp_path / "cond.pt2")
+
+
 def test_an_onnx_file_becomes_tasks(tmp_path: Path) -> None:
     path = onnx_file(
         tmp_path / "net.onnx",
