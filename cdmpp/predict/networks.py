@@ -14,7 +14,11 @@ from cdmpp.devices.registry import get_devices
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, DeviceError, UsageError
 from cdmpp.networks.graph.execution import Mode, Running
-from cdmpp.networks.graph.network_file import exported_network, network_format
+from cdmpp.networks.graph.network_file import (
+    EXPORTED_WITH_SIZES,
+    exported_network,
+    network_format,
+)
 from cdmpp.networks.graph.torch_graph import Method
 from cdmpp.predict.estimates import TrainedModel, load_trained
 from cdmpp.predict.prediction import Prediction
@@ -375,6 +379,8 @@ def _torch_module(
         batches = [batch or 1 for batch in question.batches]
         return question.source, batches, question.shapes, question.dtypes
     saved = exported_network(question.source)
+    if question.shapes or any(batch is not None for batch in question.batches):
+        raise UsageError(f"{question.source} {EXPORTED_WITH_SIZES}")
     return saved.module, [saved.batch], saved.shapes, saved.dtypes
 
 

@@ -107,6 +107,9 @@ def test_a_saved_program_is_answered_as_torch_runs_it_too(
     found = [one.time_s.value for one in predictor.predict(graphs)]
     assert [row["latency_s"] for row in rows[1:]] == pytest.approx(found)
     assert rows[1]["memory_bytes"] > 0
+    asked = ("predict", "--network", network_file, "--device", "t4", "--way", "torch-eager")
+    assert main([*map(str, asked), "--batch", "4"]) == 2
+    assert "was exported with its sizes; --input and --batch are for" in capsys.readouterr().err
 
 
 @pytest.mark.exhaustive
