@@ -20,7 +20,7 @@ from cdmpp.models.base import CostModel
 from cdmpp.programs.compact_ast import LEAF_EXTRA_SCHEMA_VERSION, CompactAst
 from cdmpp.programs.native.binding import NativeBatch, Status
 from tvm_helper.compat import Target
-from tvm_helper.tir.features import featurise_batch, featurise_modules
+from tvm_helper.tir.features import featurise_batch
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,11 @@ def module_samples(
         version: see `featurise_modules`.
     """
     started = time.perf_counter()
-    batch = featurise_batch(modules, target, threads=threads, version=version)
-    if batch is not None:
-        found = _of_batch(batch, task, device)
+    read = featurise_batch(modules, target, threads=threads, version=version)
+    if isinstance(read, NativeBatch):
+        found = _of_batch(read, task, device)
     else:
-        asts = featurise_modules(modules, target, threads=threads, version=version)
-        found = _of_asts(asts, task, device)
+        found = _of_asts(read, task, device)
     return replace(found, seconds=time.perf_counter() - started)
 
 

@@ -67,6 +67,19 @@ def featurise_modules(
     is_gpu = target is not None and is_gpu_kind(target.kind.name)
     limits = module_limits(target) if limits is None else limits
     batch = _read(modules, is_gpu, limits, threads=threads, lowered=lowered, version=version)
+    return _asts(batch, modules, is_gpu, limits, lowered=lowered, version=version)
+
+
+def _asts(
+    batch: NativeBatch | None,
+    modules: Sequence[Any],
+    is_gpu: bool,
+    limits: GpuLimits | None,
+    *,
+    version: int,
+    lowered: bool = False,
+) -> list[CompactAst | ReplayError]:
+    """Returns the result of each module; Python reads those that the native code did not."""
     if batch is None:
         results: list[CompactAst | ReplayError] = [ReplayError("not read")] * len(modules)
         left = list(range(len(modules)))
@@ -86,18 +99,17 @@ def featurise_batch(
     *,
     threads: int = 1,
     version: int = LEAF_EXTRA_SCHEMA_VERSION,
-) -> NativeBatch | None:
-    """Returns what `featurise_modules` returns, stacked; None if Python has to read some modules.
+) -> NativeBatch | list[CompactAst | ReplayError]:
+    """Returns what `featurise_modules` returns, stacked if the native code reads all modules.
 
     Args:
         modules, target, threads, version: see `featurise_modules`.
     """
+    modules, limits = _runnable(modules), module_limits(target)
     is_gpu = target is not None and is_gpu_kind(target.kind.name)
-    batch = _read(
-        _runnable(modules), is_gpu, module_limits(target), threads=threads, version=version
-    )
+    batch = _read(modules, is_gpu, limits, threads=threads, version=version)
     if batch is None or np.any(batch.status == Status.DECLINED):
-        return None
+        return _asts(batch, modules, is_gpu, limits, version=version)
     return replace(batch, leaf_extra=batch.leaf_extra[:, : LEAF_EXTRA_COUNTS[version]])
 
 

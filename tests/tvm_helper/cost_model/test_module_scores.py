@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 from cdmpp.devices.registry import load_registry
+from cdmpp.programs.native.binding import NativeBatch
 from tests.tvm_helper.sampled import WORKLOADS, sample_schedules, sample_target
 from tvm_helper.compat import tirx, tvm
 from tvm_helper.cost_model import module_scores
@@ -31,9 +32,9 @@ def test_samples_of_a_batch_are_those_of_its_asts(
     ]
     modules = [*sampled[:5], empty, *sampled[5:]]
     kind, spec = sample_target(target), load_registry()[device]
-    assert featurise_batch(modules, kind, version=version) is not None
+    assert isinstance(featurise_batch(modules, kind, version=version), NativeBatch)
     found = module_samples(modules, kind, spec, task="a|llvm", version=version)
-    monkeypatch.setattr(module_scores, "featurise_batch", lambda *_, **__: None)
+    monkeypatch.setattr(module_scores, "featurise_batch", featurise_modules)
     expected = module_samples(modules, kind, spec, task="a|llvm", version=version)
 
     assert found.unsupported == expected.unsupported == {"program without stores": 1}
