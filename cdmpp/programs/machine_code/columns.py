@@ -87,7 +87,7 @@ _CALLS: tuple[tuple[str, str], ...] = (
        "ctpop", "ctlz", "cttz", "bswap", "bitreverse",
        "sadd.sat", "ssub.sat", "uadd.sat", "usub.sat")),
     *((name, "math") for name in
-      ("llvm.exp", "llvm.log", "llvm.pow", "llvm.sqrt", "llvm.sin", "llvm.cos", "llvm.tanh", "exp",
+      ("llvm.exp", "llvm.log", "llvm.pow", "llvm.sin", "llvm.cos", "llvm.tanh", "exp",
        "log", "pow", "sqrt", "tanh", "erf", "sin", "cos")),
 )  # fmt: skip
 _FLOPS = {"fma": 2.0, "float": 1.0, "divide": 1.0}
@@ -213,8 +213,8 @@ def _of_block(block: _Block, share: float) -> list[float]:
 
 def _blocks(function: LlvmFunction) -> Iterator[_Block]:
     for name, lines in function.blocks.items():
-        around = [loop for loop in function.loops if name in loop.blocks]
-        inner = min(around, key=lambda loop: len(loop.blocks), default=None)
+        around = function.around(name)
+        inner = around[0] if around else None
         counts = np.zeros(len(_COUNTED))
         flops = sum(_count(line, counts) for line in lines)
         yield _Block(

@@ -129,6 +129,11 @@ class LlvmFunction:
                             waiting += graph.predecessors(one)
         return [LlvmLoop(frozenset(body), self._trips(body)) for body in bodies.values()]
 
+    def around(self, name: str) -> list[LlvmLoop]:
+        """Returns the loops around a block, innermost first."""
+        found = [loop for loop in self.loops if name in loop.blocks]
+        return sorted(found, key=lambda loop: len(loop.blocks))
+
     @cached_property
     def shares(self) -> Mapping[str, float]:
         """Block -> share of the iterations of its loops in which it runs, where comparisons of a
@@ -136,9 +141,8 @@ class LlvmFunction:
         """
         found = dict.fromkeys(self.blocks, 1.0)
         for name, targets in self.successors.items():
-            around = [loop for loop in self.loops if name in loop.blocks]
-            inner = min(around, key=lambda loop: len(loop.blocks), default=None)
-            if inner is None or len(targets) != 2 or not inner.blocks.issuperset(targets):
+            inner = next(iter(self.around(name) if len(targets) == 2 else ()), None)
+            if inner is None or not inner.blocks.issuperset(targets):
                 continue
             share = self._share(name, inner)
             for target, part in zip(targets, (share, 1.0 - share), strict=True):
@@ -161,17 +165,17 @@ class LlvmFunction:
         if guard is None or loop.trips is None or not 1 <= loop.trips <= _MOST_TRIPS:
             return math.nan
         kind, value, limit = guard[1], self._without_casts(guard[2]), int(guard[3])
-        text, changes = self.values.get(value, ""), []
-        if not text.startswith("phi "):
-            found = ((one.match(text), operation) for one, operation in _OF_COUNTERS)
-            changes = [(match, operation) for match, operation in found if match][:1]
-            value = self._without_casts(changes[0][0][1]) if changes else value
+        text = self.values.get(value, "")
+        found = ((one.match(text), operation) for one, operation in _OF_COUNTERS)
+        changed, operation = next((pair for pair in found if pair[0]), (None, operator.add))
+        if changed is not None:
+            value = self._without_casts(changed[1])
         counter = self._counter(value, set(loop.blocks))
         if counter is None or counter.is_after_step:
             return math.nan
         values = counter.values(int(loop.trips))
-        for match, operation in changes:
-            values = operation(values, int(match[2]))
+        if changed is not None:
+            values = operation(values, int(changed[2]))
         if kind.startswith("u"):
             values = np.where(values < 0, np.iinfo(np.int64).max, values)
         return float(np.mean(_COMPARISONS[kind.lstrip("us")](values, limit)))
